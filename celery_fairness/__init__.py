@@ -1,0 +1,58 @@
+"""Fair shares for the tenants of a Celery installation.
+
+::
+
+    from celery import Celery
+    from celery_fairness import Fairness, FairTask
+
+    app = Celery("shop", broker="redis://localhost:6379/0")
+    fairness = Fairness(app)
+
+    @app.task(base=FairTask, tenant="user_id", service="analysis")
+    def analyze(repository, user_id=None): ...
+
+Importing the package does nothing: no connection, no signal, no reading of the environment; names
+are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_fairness.errors import FairnessError, LimiterUnavailable
+    from celery_fairness.extension import Fairness
+    from celery_fairness.task import FairTask
+    from celery_fairness.tiers import Tier, select_queue
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FairTask",
+    "Fairness",
+    "FairnessError",
+    "LimiterUnavailable",
+    "Tier",
+    "__version__",
+    "select_queue",
+]
+
+_HOMES = {
+    "FairTask": "celery_fairness.task",
+    "Fairness": "celery_fairness.extension",
+    "FairnessError": "celery_fairness.errors",
+    "LimiterUnavailable": "celery_fairness.errors",
+    "Tier": "celery_fairness.tiers",
+    "select_queue": "celery_fairness.tiers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

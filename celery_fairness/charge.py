@@ -1,0 +1,72 @@
+"""Who a message is charged to: one rule for workers and producers.
+
+What counts is the message's header. Only where there is none is the tenant read from the arguments,
+so that a producer without this package cannot slip past the limit. A header or tenant that cannot
+be read is charged to the tenant ``_invalid``: never bypassed, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_fairness.declaration import TenantSource
+from celery_fairness.errors import HeaderInvalid, TenantInvalid
+from celery_fairness.header import HEADER, Header, parse_header
+from celery_fairness.settings import Settings
+from celery_fairness.tenants import INVALID, NONE, tier_key
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Who is charged.
+
+    Attributes:
+        tenant: None is a system task: no tier limit.
+        key: Of the tier limit; "" for a system task.
+        tier: What the producer knew, None where it knew nothing.
+        problem: Why the tenant could not be read, "" where it could.
+    """
+
+    tenant: str | None
+    key: str = ""
+    tier: str | None = None
+    problem: str = ""
+
+
+def charge_of(
+    headers: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    source: TenantSource | None,
+    service: str | None,
+    settings: Settings,
+) -> Charge:
+    """Return who is charged for a message that arrived.
+
+    Args:
+        headers: The message's headers.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        source: Where the task declares its tenant, None where it does not.
+        service: The task's service, for messages without a header.
+        settings: Scope of the tier limit, and what a task without a tenant is.
+    """
+    problem = ""
+    header = Header()
+    try:
+        if HEADER in headers:
+            header = parse_header(headers[HEADER])
+            problem = header.invalid
+        elif source is not None:
+            header = Header(source.read(args, kwargs), service=service)
+    except (HeaderInvalid, TenantInvalid) as error:
+        problem = str(error)
+    tenant: str | None = INVALID if problem else header.tenant
+    if tenant is None and settings.no_tenant != "bypass":
+        tenant = NONE
+    if tenant is None:
+        return Charge(None)
+    scope = header.service or service if settings.tier_scope == "service" else None
+    return Charge(tenant, tier_key(tenant, scope), header.tier, problem)

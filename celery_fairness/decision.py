@@ -1,0 +1,157 @@
+"""What a limiter is asked and what it answers: values only.
+
+A refusal is not a failure: it spends no retry and makes no traceback. Reasons are an enum and are
+never matched as text.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Reason(enum.Enum):
+    """Why a limiter refused."""
+
+    AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
+    PAUSED = "paused"
+    #: A newer copy of the same task is on the broker, or another copy has started.
+    SUPERSEDED = "superseded"
+    LIMITER_UNAVAILABLE = "limiter_unavailable"
+
+
+class Enforcement(enum.Enum):
+    """Whether refusals happen: the setting ``enabled``."""
+
+    ON = "on"
+    #: Count what would be refused, refuse nothing.
+    OBSERVE = "observe"
+    #: Every limit counts as unlimited; leases and counts go on.
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Proof that one attempt of one task holds its slot.
+
+    Attributes:
+        id: Unique per attempt, never per task: a redelivered copy has another.
+        key: The limit's key, such as ``tenant:42``.
+    """
+
+    id: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Which copy of a task's message this is.
+
+    A deferred task is published again under the same ``message``, with a new ``serial``. Of all
+    copies of one message that a cut connection may leave on a broker, one runs.
+
+    Attributes:
+        message: The same for all copies, new for each retry.
+        serial: "" for the first, a random one for each copy that a refusal published.
+    """
+
+    message: str
+    serial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """One attempt that asks for a slot.
+
+    Attributes:
+        lease: The lease to take.
+        tenant: Who is charged.
+        tier: The tier as this process knows it; news in Redis win over it.
+        copy: Which copy of the message asks; None where the producer said nothing.
+    """
+
+    lease: Lease
+    tenant: str
+    tier: str
+    copy: Copy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The slot is taken.
+
+    Attributes:
+        lease: To be renewed, and released when the attempt ends.
+        tier: The tier that was judged by.
+        limit: Its concurrency; None is unlimited.
+        held: Leases of the key now, this one included.
+        over_limit: A refusal was due, and was not made (``enabled="observe"``).
+        news: Version of the tier tables in Redis.
+    """
+
+    lease: Lease
+    tier: str
+    limit: int | None
+    held: int
+    over_limit: bool = False
+    news: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The slot is not taken; nothing was changed but a count.
+
+    Attributes:
+        reason: Why.
+        retry_after_seconds: When the first lease in the way ends if nobody renews it; None where
+            nothing is known.
+        tier, limit, held, news: As for :class:`Admitted`.
+    """
+
+    reason: Reason
+    retry_after_seconds: float | None = None
+    tier: str = ""
+    limit: int | None = None
+    held: int = 0
+    news: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal found.
+
+    Attributes:
+        gone: Leases that are no longer held: expired, released or never taken.
+        epoch: Changes when the limiter's memory was lost (a Redis that came back empty). Leases
+            renewed with an older epoch are entered again.
+    """
+
+    gone: tuple[Lease, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease as inspection shows it: its id, and seconds until it ends unless renewed."""
+
+    id: str
+    expires_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """What a key holds now.
+
+    Attributes:
+        key: The limit's key.
+        tier: The tier it was judged by.
+        limit: Concurrency; None is unlimited, 0 paused.
+        held: Live leases.
+        leases: The first hundred of them, soonest end first.
+    """
+
+    key: str
+    tier: str
+    limit: int | None
+    held: int
+    leases: tuple[HeldLease, ...]

@@ -1,0 +1,176 @@
+"""The tiers in force, and the tier of a tenant: a chain of answers behind a cache.
+
+A tenant's tier is, the first that answers: what an administrator published in Redis, the user's
+resolver, what the message's producer knew, the default tier. A resolver that fails means the next
+in the chain and a log line, never an exception in a producer.
+
+The cache is believed for ``tier_cache_seconds`` or until news: every publication raises a version
+in Redis. Workers learn it with every answer of the limiter; producers look at most once a second,
+without a thread, and a Redis that hangs costs them one bounded wait and is then left alone for
+a while.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.notice import Notices
+from celery_fairness.settings import Resolver, Settings
+from celery_fairness.tenants import Reserved
+from celery_fairness.tiers import Tier
+
+#: Tenants whose tier is remembered; the oldest goes first.
+CACHE_TENANTS = 10_000
+#: How long a failed resolver is left alone for one tenant, in seconds.
+FAILURE_SECONDS = 1.0
+#: How often a producer looks for news, in seconds.
+LOOK_SECONDS = 1.0
+#: How long a producer leaves a Redis alone that did not answer, in seconds.
+AWAY_SECONDS = 5.0
+
+
+class TierDirectory:
+    """Knows tiers and tenants. Safe to share between threads.
+
+    Args:
+        settings: Tiers, default tier, resolver and cache time.
+        limiter: Makes the limiter whose publications count, at first use; its waits are short.
+        notices: Where trouble is logged.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        limiter: Callable[[], Limiter],
+        notices: Notices,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._limiter = limiter
+        self._notices = notices
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._resolver: Resolver | None = None
+        self._known: dict[str, tuple[float, str | None]] = {}
+        self._tiers: Mapping[str, Tier] = settings.tiers
+        self._version = 0
+        self._tiers_version = 0
+        self._look_at = 0.0
+
+    def tiers(self) -> Mapping[str, Tier]:
+        """Return the tiers in force by name: those published, else those of the settings."""
+        version = self._version
+        if version != self._tiers_version and self._reachable():
+            try:
+                _, published = self._limiter().published_tiers()
+            except LimiterUnavailable:
+                self._away()
+            else:
+                self._tiers = published or self._settings.tiers
+                self._tiers_version = version
+        return self._tiers
+
+    def tier_of(self, tenant: str, hint: str | None = None) -> str:
+        """Return the name of the tenant's tier.
+
+        Args:
+            tenant: Who.
+            hint: The tier in the message's header, where there is one.
+        """
+        default = self._settings.default_tier
+        if isinstance(tenant, Reserved):
+            return default
+        now = self._clock()
+        entry = self._known.get(tenant)
+        if entry is None or entry[0] <= now:
+            entry = self._look_up(tenant, now)
+        tier = entry[1] or hint
+        return tier if tier is not None and tier in self.tiers() else default
+
+    def heard(self, version: int) -> None:
+        """Take note of the version of what is published; other news than before empty the cache."""
+        if version != self._version:
+            with self._lock:
+                self._known.clear()
+            self._version = version
+
+    def look(self) -> None:
+        """Look for news, at most once a second: for processes that only publish."""
+        if not self._reachable():
+            return
+        self._look_at = self._clock() + LOOK_SECONDS
+        try:
+            self.heard(self._limiter().news())
+        except LimiterUnavailable:
+            self._away()
+
+    def _reachable(self) -> bool:
+        return self._clock() >= self._look_at
+
+    def _away(self) -> None:
+        self._look_at = self._clock() + AWAY_SECONDS
+
+    def _look_up(self, tenant: str, now: float) -> tuple[float, str | None]:
+        version = self._version
+        lives = self._settings.tier_cache_seconds
+        tier = self._published(tenant) if version else None
+        if tier is None and self._settings.tier_resolver is not None:
+            try:
+                tier = self._resolve(tenant)
+            except Exception as error:  # noqa: BLE001 - it is the user's code
+                self._notices.error(
+                    "tier_resolver",
+                    "the tier resolver failed, the default tier is used: %r",
+                    error,
+                )
+                lives = min(lives, FAILURE_SECONDS)
+        entry = (now + lives, tier)
+        with self._lock:
+            if version == self._version:
+                while len(self._known) >= CACHE_TENANTS:
+                    self._known.pop(next(iter(self._known)))
+                self._known[tenant] = entry
+        return entry
+
+    def _published(self, tenant: str) -> str | None:
+        try:
+            return self._limiter().published_tenant(tenant)
+        except LimiterUnavailable:
+            self._away()
+            return None
+
+    def _resolve(self, tenant: str) -> str | None:
+        if self._resolver is None:
+            self._resolver = load_resolver(self._settings)
+        tier = self._resolver(tenant)
+        if tier is not None and not isinstance(tier, str):
+            raise TypeError(f"expected a tier's name or None, got: {got(tier)}")
+        return tier or None
+
+
+def load_resolver(settings: Settings) -> Resolver:
+    """Return the callable behind ``tier_resolver``, imported where it is given by name.
+
+    Raises:
+        SettingsError: There is no such module or name, or it is not callable.
+    """
+    given = settings.tier_resolver
+    if not isinstance(given, str):
+        return given or (lambda _tenant: None)
+    module, _, name = given.partition(":")
+    try:
+        resolver = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(
+            f"fairness.tier_resolver: expected 'module:name' that can be imported, "
+            f"got: {given!r} ({error})"
+        ) from error
+    if not callable(resolver):
+        raise SettingsError(f"fairness.tier_resolver: expected a callable, got: {got(resolver)}")
+    return resolver  # type: ignore[no-any-return]

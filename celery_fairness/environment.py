@@ -1,0 +1,156 @@
+"""The variables of the environment: the ADRs' names, laid over ``app.conf.fairness``.
+
+Read from a mapping that is given, never at import. A value that cannot be read is an error that
+names the variable; a ``FAIRNESS_…`` variable that nobody knows is a warning with a suggestion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery_fairness.errors import SettingsError, got
+from celery_fairness.settings import Settings, build_settings, expected, suggestion
+from celery_fairness.units import DURATION_FORMS, parse_duration
+
+_TIER_VARIABLES = {
+    "FAIRNESS_FREE_LIMIT": "free",
+    "FAIRNESS_PRO_LIMIT": "pro",
+    "FAIRNESS_PRO_PLUS_LIMIT": "pro_plus",
+    "FAIRNESS_ENTERPRISE_LIMIT": "enterprise",
+}
+_DURATION_VARIABLES = {
+    "FAIRNESS_SNOOZE_DURATION": "snooze_seconds",
+    "FAIRNESS_SNOOZE_JITTER": "snooze_jitter_seconds",
+}
+
+#: Every variable that is read, and the setting it stands for.
+VARIABLES: Mapping[str, str] = {
+    "FAIRNESS_ENABLED": "enabled",
+    "FAIRNESS_REDIS_URL": "redis_url",
+    **{name: f"tiers.{tier}.concurrency" for name, tier in _TIER_VARIABLES.items()},
+    **_DURATION_VARIABLES,
+}
+
+_WORDS = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+    "observe": "observe",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and what was odd about where they came from.
+
+    Attributes:
+        settings: The validated settings.
+        warnings: One sentence each, for the log of a starting process.
+    """
+
+    settings: Settings
+    warnings: tuple[str, ...]
+
+
+def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> Loaded:
+    """Lay the variables in ``environ`` over ``configured`` and validate both.
+
+    Raises:
+        SettingsError: Names every setting and variable that cannot be meant.
+    """
+    if not isinstance(configured, Mapping):
+        raise SettingsError(f"fairness: expected a mapping of settings, got: {got(configured)}")
+    values: dict[str, Any] = dict(configured)
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    limits: dict[str, int | None] = {}
+    for name in VARIABLES:
+        text = environ.get(name, "").strip()
+        if not text:
+            continue
+        try:
+            if name in _TIER_VARIABLES:
+                limits[_TIER_VARIABLES[name]] = _limit(text)
+            else:
+                setting = VARIABLES[name]
+                values[setting] = _value(name, text)
+                sources[setting] = name
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if limits:
+        values["tiers"] = _lay_limits(values.get("tiers", {}), limits)
+    if problems:
+        raise SettingsError(*problems)
+    return Loaded(build_settings(values, sources), tuple(_unknown(environ)))
+
+
+def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
+    """Return the tiers whose concurrency a variable says: ``{tier: (variable, concurrency)}``."""
+    return {
+        tier: (name, _limit(environ[name].strip()))
+        for name, tier in _TIER_VARIABLES.items()
+        if environ.get(name, "").strip()
+    }
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _DURATION_VARIABLES:
+        return parse_duration(text)
+    if name == "FAIRNESS_ENABLED":
+        if text.lower() not in _WORDS:
+            raise ValueError(
+                f"expected true/false, 1/0, yes/no, on/off or observe, got: {got(text)}"
+            )
+        return _WORDS[text.lower()]
+    return text
+
+
+def _limit(text: str) -> int | None:
+    if text.lower() == "unlimited":
+        return None
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = -1
+    if not 0 <= limit <= 1_000_000 or not text.isascii():
+        raise ValueError(
+            f"expected a whole number from 0 (pause) to 1000000, or 'unlimited', got: {got(text)}"
+        )
+    return limit
+
+
+def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
+    if not isinstance(tiers, Mapping):
+        return tiers
+    merged = dict(tiers)
+    for tier, limit in limits.items():
+        fields = merged.get(tier, {})
+        if fields is None:
+            continue
+        merged[tier] = {**fields, "concurrency": limit} if isinstance(fields, Mapping) else fields
+    return merged
+
+
+def _unknown(environ: Mapping[str, str]) -> list[str]:
+    return [
+        f"variable {name} is not known and has no effect{suggestion(name, VARIABLES)}"
+        for name in sorted(environ)
+        if name.startswith("FAIRNESS_") and name not in VARIABLES
+    ]
+
+
+def documentation() -> list[tuple[str, str, str]]:
+    """Return a row for each variable: its name, its setting, what it takes."""
+    rows = []
+    for name, setting in VARIABLES.items():
+        if name in _TIER_VARIABLES:
+            takes = "a whole number from 0 (pause) to 1000000, or unlimited"
+        elif name in _DURATION_VARIABLES:
+            takes = DURATION_FORMS
+        elif name == "FAIRNESS_ENABLED":
+            takes = "true/false, 1/0, yes/no, on/off or observe"
+        else:
+            takes = expected(setting)
+        rows.append((name, setting, takes))
+    return rows

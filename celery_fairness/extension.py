@@ -1,0 +1,342 @@
+"""``Fairness(app)``: the only place that wires.
+
+It reads the settings when the app is finalised, or at the first publish if that comes first, and
+gives the app's tasks their gate, stamp and router. It opens no connection before one is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from celery_fairness import registry, signals
+from celery_fairness.decision import LimitState
+from celery_fairness.directory import TierDirectory
+from celery_fairness.environment import Loaded, load_settings
+from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.notice import Notices
+from celery_fairness.router import TierRouter
+from celery_fairness.settings import Settings
+from celery_fairness.stamp import Stamp
+from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
+from celery_fairness.store.address import Address, address_from_broker, address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.tenants import normalise
+from celery_fairness.tiers import Tier
+from celery_fairness.worker.gate import Gate
+from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.resend import Resender
+from celery_fairness.worker.stopping import StoppingFlag
+
+logger = logging.getLogger("celery_fairness")
+
+#: Longest wait of a producer for a connection, and for an answer, in seconds: with a Redis that
+#: hangs, one of the two is spent.
+PRODUCER_SECONDS = 0.08
+#: The same in workers, in seconds.
+WORKER_SECONDS = 2.0
+
+
+class Unset:
+    """The type of an argument that was not given, where None means something."""
+
+
+UNSET = Unset()
+
+
+class Fairness:
+    """Fair shares for the tasks of one Celery app.
+
+    Args:
+        app: The Celery app; a second ``Fairness`` of the same app takes the place of the first.
+        environ: Variables that win over ``app.conf.fairness``.
+
+    Raises:
+        SettingsError: At the first use, where a setting cannot be meant.
+    """
+
+    def __init__(self, app: Any, environ: Mapping[str, str] = os.environ) -> None:
+        self.app = app
+        self.notices = Notices(logger)
+        self._environ = environ
+        self._lock = threading.RLock()
+        self._stopping = StoppingFlag()
+        registry.wire(app, self)
+        signals.connect(self)
+        app.on_after_configure.connect(self._on_configured, weak=False)
+        app.on_after_finalize.connect(self._on_finalised, weak=False)
+        if app.configured:
+            self._on_configured(app)
+        if app.finalized:
+            self._on_finalised()
+
+    def __repr__(self) -> str:
+        return f"<Fairness of {self.app.main or 'celery'!r}>"
+
+    @classmethod
+    def of(cls, app: Any = None) -> Fairness:
+        """Return the ``Fairness`` of ``app``, by default of the current app.
+
+        Raises:
+            NotWired: It has none.
+        """
+        if app is None:
+            from celery import current_app as app
+        return registry.wired(app)
+
+    # -- settings ---------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force in this process."""
+        return self._loaded.settings
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        with self._lock:
+            return load_settings(self._configured(), self._environ)
+
+    def _configured(self) -> Any:
+        """Return ``app.conf.fairness``, its password out of sight of whoever prints the app."""
+        from pydantic import SecretStr
+
+        values: Any = self.app.conf.get("fairness") or {}
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"fairness: expected a mapping of settings, got: {got(values)}")
+        url = values.get("redis_url")
+        if not isinstance(url, str):
+            return values
+        if isinstance(values, dict):
+            # In place: a Django settings module shows the same object.
+            values["redis_url"] = SecretStr(url)
+            return values
+        self.app.conf.fairness = {**values, "redis_url": SecretStr(url)}
+        return self.app.conf.fairness
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that the settings were read from."""
+        return self._environ
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    @cached_property
+    def address(self) -> Address:
+        """Where the limiter's Redis is.
+
+        Raises:
+            SettingsError: No address is set and the broker is not Redis.
+        """
+        url = self.settings.redis_url
+        if url is not None:
+            return address_from_url(url.get_secret_value())
+        return address_from_broker(self.app)
+
+    def make_limiter(
+        self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1
+    ) -> RedisLimiter:
+        """Make a limiter with connections of its own."""
+        connection = Connection(self.address, timeout_seconds, retries)
+        return RedisLimiter(connection, self.settings)
+
+    @cached_property
+    def limiter(self) -> Limiter:
+        """The limiter of this process."""
+        return self.make_limiter()
+
+    @cached_property
+    def directory(self) -> TierDirectory:
+        """Tiers in force and tiers of tenants."""
+        quick = self.make_limiter(PRODUCER_SECONDS, retries=0)
+        return TierDirectory(self.settings, lambda: quick, self.notices)
+
+    @cached_property
+    def stamp(self) -> Stamp:
+        """Makes message headers."""
+        return Stamp(self.settings, self.directory, self.notices)
+
+    @cached_property
+    def router(self) -> TierRouter:
+        """Chooses queues."""
+        return TierRouter(self.stamp, self.directory, self.notices)
+
+    @cached_property
+    def keeper(self) -> Keeper:
+        """Keeps a worker's leases."""
+        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices)
+
+    @cached_property
+    def _resender(self) -> Resender:
+        return Resender(self.app, self._stopping, self.router.again)
+
+    @cached_property
+    def gate(self) -> Gate:
+        """Asks the limiter before a task's body runs."""
+        return Gate(
+            self.settings,
+            self.limiter,
+            self.directory,
+            self._resender,
+            self.notices,
+            self.keeper.discard,
+            BrokerFacts.of(self.app).longest_countdown_seconds,
+        )
+
+    # -- looking and steering ---------------------------------------------------------------------
+
+    def inspect(self, key: str) -> LimitState:
+        """Return what a key such as ``tenant:42`` holds now.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        tenant = key.removeprefix("tenant:")
+        if self.settings.tier_scope == "service":
+            tenant = tenant.rpartition(":")[0] or tenant
+        return self.limiter.inspect(key, tenant, self.directory.tier_of(tenant))
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many refusals each tier has met, all workers together."""
+        return {
+            counter.removeprefix("refused:"): amount
+            for counter, amount in self.limiter.counts().items()
+            if counter.startswith("refused:")
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Return the other counts.
+
+        ``superseded`` copies that were dropped, tasks that ran without a slot while Redis was away
+        (``opened``), and tasks charged to ``_invalid`` (``invalid``).
+        """
+        return {
+            counter: amount
+            for counter, amount in self.limiter.counts().items()
+            if not counter.startswith("refused:")
+        }
+
+    def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
+        """Put a whole tier table in force, for every process at its next question.
+
+        Args:
+            tiers: Every tier there is.
+            source: ``database`` keeps starting workers from putting their settings in its place.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer; the table before stays in force.
+        """
+        self.limiter.publish_tiers(tiers, source)
+
+    def set_tier(
+        self, tenant: str, tier: str | None, *, concurrency: int | Unset | None = UNSET
+    ) -> None:
+        """Publish one tenant's tier, for every process at its next question.
+
+        Args:
+            tenant: Who.
+            tier: The name of a tier; None forgets what was published.
+            concurrency: A number of the tenant's own in the place of its tier's; None: unlimited.
+
+        Raises:
+            TenantInvalid: It cannot be a tenant.
+            ValueError: There is no such tier, or the number is none.
+            LimiterUnavailable: Redis does not answer.
+        """
+        name = normalise(tenant)
+        if name is None:
+            raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
+        self.directory.look()
+        known = self.directory.tiers()
+        if tier is not None and tier not in known:
+            raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {tier!r}")
+        number: int | str | None = ""
+        if not isinstance(concurrency, Unset):
+            number = Tier("own", concurrency).concurrency
+        self.limiter.publish_tenant(name, tier, number)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def _on_configured(self, sender: Any, **_: Any) -> None:
+        self._configured()
+        conf, routes = sender.conf, sender.conf.task_routes
+        given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
+        if not any(isinstance(route, LazyRouter) for route in given):
+            conf.task_routes = [LazyRouter(self), *given]
+
+    def _on_finalised(self, **_: Any) -> None:
+        self._configured()
+        # An unusable setting is an error now, not at the first task.
+        self.settings.model_dump(include={"enabled"})
+
+    def on_worker_init(self) -> None:
+        """Prepare a worker before it reads its options; signal ``celeryd_init``."""
+        self._stopping.lower_it()
+        for problem in (*self._loaded.warnings, *startup_warnings(self.app, self.settings)):
+            logger.warning("%s", problem)
+        logger.info("the limiter's Redis is %s", self.address)
+        prepare_worker(self.app)
+
+    def on_worker_ready(self) -> None:
+        """Start keeping leases and publish the tiers; signal ``worker_ready``."""
+        self.keeper.start()
+        self._publish_settings()
+
+    def on_worker_stopping(self) -> None:
+        """Tell refused tasks that are being sent back; signal ``worker_shutting_down``."""
+        self._stopping.raise_it()
+
+    def on_worker_stopped(self) -> None:
+        """Release what is left; signal ``worker_shutdown``."""
+        self.keeper.stop(self.limiter)
+
+    def on_pool_child(self) -> None:
+        """Drop what belongs to the process that forked; signal ``worker_process_init``."""
+        self._resender.forget_connections()
+
+    def _publish_settings(self) -> None:
+        """Put the settings' tiers in force unless the database's are, and say what differs."""
+        tiers = self.settings.tiers
+        try:
+            source, published = self.limiter.published_tiers()
+            self.limiter.publish_tiers(tiers.values(), "settings", force=False)
+        except LimiterUnavailable as error:
+            self.notices.error("away", "%s", error)
+            return
+        for name in sorted(set(tiers) | set(published)) if published else ():
+            ours, theirs = tiers.get(name), published.get(name)
+            if ours != theirs:
+                logger.warning(
+                    "tier %s: this worker's settings say %s, in Redis lay %s from the %s; %s holds",
+                    name,
+                    _numbers(ours),
+                    _numbers(theirs),
+                    source,
+                    "the database" if source == "database" else "this worker's",
+                )
+
+
+class LazyRouter:
+    """Stands in ``task_routes`` for the router, which is made at the first task."""
+
+    def __init__(self, fairness: Fairness) -> None:
+        self._fairness = fairness
+
+    def __repr__(self) -> str:
+        return "<TierRouter>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, str] | None:
+        """Ask the router."""
+        return self._fairness.router(*args, **kwargs)
+
+
+def _numbers(tier: Tier | None) -> str:
+    if tier is None:
+        return "nothing"
+    limit = "unlimited" if tier.concurrency is None else str(tier.concurrency)
+    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue"

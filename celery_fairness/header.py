@@ -1,0 +1,140 @@
+"""The message headers of this package: ``fairness`` and ``fairness_copy``.
+
+``fairness`` says who is charged and is what counts, whoever produced the message::
+
+    {"v": 1, "tenant": "42", "tier": "pro", "service": "analysis", "scheduled": false, "cost": 1}
+
+Every field but ``v`` may be missing; unknown fields are kept and ignored. ``fairness_copy`` says
+which copy of a message this is (:class:`~celery_fairness.decision.Copy`). Both are described in
+``docs/wire-format.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery_fairness.decision import Copy
+from celery_fairness.errors import HeaderInvalid, TenantInvalid, got
+from celery_fairness.tenants import normalise
+from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
+
+HEADER = "fairness"
+COPY_HEADER = "fairness_copy"
+
+VERSION = 1
+#: Largest header, in bytes of JSON.
+HEADER_BYTES = 16_384
+MAX_COST = 1_000_000
+
+_FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost", "invalid"))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Who a message is charged to, as its producer knew it.
+
+    Attributes:
+        tenant: None is a system task.
+        tier: The tenant's tier when the message was sent; counts while nothing better is known.
+        service: The service whose queues the task may move between.
+        scheduled: Submitted by beat, or declared so.
+        cost: Units that the task is charged, above 0.
+        invalid: Why the producer could not tell the tenant, "" where it could.
+    """
+
+    tenant: str | None = None
+    tier: str | None = None
+    service: str | None = None
+    scheduled: bool = False
+    cost: float = 1
+    invalid: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the header as it is put into a message."""
+        wire: dict[str, Any] = {"v": VERSION}
+        if self.tenant is not None:
+            wire["tenant"] = self.tenant
+        if self.tier is not None:
+            wire["tier"] = self.tier
+        if self.service is not None:
+            wire["service"] = self.service
+        wire["scheduled"] = self.scheduled
+        wire["cost"] = self.cost
+        if self.invalid:
+            wire["invalid"] = self.invalid
+        return wire
+
+
+def parse_header(value: Any) -> Header:
+    """Read a ``fairness`` header from the wire.
+
+    Raises:
+        HeaderInvalid: It is no object, has a field of the wrong type, or an unknown version.
+    """
+    if not isinstance(value, Mapping):
+        raise HeaderInvalid(f"expected an object, got: {type(value).__name__}")
+    version = value.get("v")
+    if type(version) is not int or version != VERSION:
+        raise HeaderInvalid(f"v: expected {VERSION}, got: {got(version)}")
+    if not _FIELDS.issuperset(value):
+        _check_size(value)
+    try:
+        tenant = normalise(value.get("tenant"))
+    except TenantInvalid as error:
+        raise HeaderInvalid(f"tenant: {error.problem}") from None
+    tier = value.get("tier")
+    if tier is not None and not is_service_name(tier):
+        raise HeaderInvalid(f"tier: {SERVICE_EXPECTED}, got: {got(tier)}")
+    service = value.get("service")
+    if service is not None and not is_service_name(service):
+        raise HeaderInvalid(f"service: {SERVICE_EXPECTED}, got: {got(service)}")
+    scheduled = value.get("scheduled", False)
+    if not isinstance(scheduled, bool):
+        raise HeaderInvalid(f"scheduled: expected true or false, got: {got(scheduled)}")
+    cost = value.get("cost", 1)
+    if type(cost) not in (int, float) or not (0 < cost <= MAX_COST and math.isfinite(cost)):
+        raise HeaderInvalid(f"cost: expected a number above 0, up to {MAX_COST}, got: {got(cost)}")
+    invalid = value.get("invalid", "")
+    if not isinstance(invalid, str):
+        raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")
+    return Header(tenant, tier, service, scheduled, cost, invalid)
+
+
+def _check_size(value: Mapping[str, Any]) -> None:
+    try:
+        size = len(json.dumps(dict(value)).encode())
+    except (TypeError, ValueError, UnicodeEncodeError):
+        raise HeaderInvalid("expected fields that JSON can hold") from None
+    if size > HEADER_BYTES:
+        raise HeaderInvalid(f"expected at most {HEADER_BYTES} bytes of JSON, got: {size}")
+
+
+def first_copy() -> dict[str, str]:
+    """Return the ``fairness_copy`` header of a message that is published for the first time."""
+    return {"message": secrets.token_hex(8), "serial": ""}
+
+
+def next_copy(copy: Copy | None) -> Copy:
+    """Return the copy that follows ``copy`` when its task is published again."""
+    message = copy.message if copy is not None else secrets.token_hex(8)
+    return Copy(message, secrets.token_hex(4))
+
+
+def parse_copy(value: Any) -> Copy | None:
+    """Read a ``fairness_copy`` header; None where there is none that can be read.
+
+    A message without one is not protected against double delivery, and is otherwise treated alike.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    message, serial = value.get("message"), value.get("serial")
+    if not (isinstance(message, str) and isinstance(serial, str)):
+        return None
+    if not (0 < len(message) <= 64 and len(serial) <= 64 and message.isalnum()):
+        return None
+    return Copy(message, serial)

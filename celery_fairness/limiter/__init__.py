@@ -1,0 +1,1 @@
+"""The limiter: who may start now, in Redis for workers and in memory for tests."""

@@ -1,0 +1,109 @@
+"""What a limiter does. One contract suite holds for every form of it.
+
+Invariant: no lease of a key is granted while the key holds as many live leases as its limit.
+A lease that is not renewed ends by itself. Acquire, renew and release name a lease by its id and do
+nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    LimitState,
+    Refused,
+    Renewal,
+    SlotRequest,
+)
+from celery_fairness.tiers import Tier
+
+#: How long the memory of a superseded copy is kept, at least, in seconds.
+COPY_KEEP_SECONDS = 7200.0
+
+
+class Limiter(Protocol):
+    """Takes, keeps and ends leases, and knows the tiers in force.
+
+    Every method raises :class:`~celery_fairness.errors.LimiterUnavailable` where the limiter's
+    memory cannot be reached.
+    """
+
+    def acquire(
+        self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
+    ) -> Admitted | Refused:
+        """Take one lease, or say why not. The same lease again is admitted without a change."""
+        ...
+
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
+        """Keep ``leases`` for another lease time, and move the limiter's clock.
+
+        Args:
+            leases: Named one by one; an empty list only moves the clock.
+            epoch: Of the last renewal. Where the limiter lost its memory since, the leases are
+                entered again.
+        """
+        ...
+
+    def release(self, leases: Sequence[Lease]) -> int:
+        """End ``leases`` and return how many were held. Twice is harmless."""
+        ...
+
+    def supersede(self, old: Copy, new: Copy, keep_seconds: float = COPY_KEEP_SECONDS) -> bool:
+        """Say that ``new`` is on the broker in the place of ``old``, which was refused.
+
+        Returns:
+            False where another copy started or took the place meanwhile.
+        """
+        ...
+
+    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
+        """Return what ``key`` holds now; changes nothing."""
+        ...
+
+    def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
+        """Put a whole tier table in force.
+
+        Args:
+            tiers: Every tier there is.
+            source: ``database`` or ``settings``.
+            force: False leaves a table of the database as it is.
+
+        Returns:
+            Whether the table is now in force.
+        """
+        ...
+
+    def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
+        """Return the source of the table in force ("" where there is none) and its tiers."""
+        ...
+
+    def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
+        """Publish one tenant's tier.
+
+        Args:
+            tenant: Who.
+            tier: None forgets the tenant.
+            concurrency: A number of its own, None for unlimited, "" for the tier's.
+        """
+        ...
+
+    def published_tenant(self, tenant: str) -> str | None:
+        """Return the tier that was published for ``tenant``, None where none was."""
+        ...
+
+    def news(self) -> int:
+        """Return the version of what was published; it grows with each publication."""
+        ...
+
+    def count(self, counter: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``."""
+        ...

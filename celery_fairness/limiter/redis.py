@@ -1,0 +1,213 @@
+"""The limiter in Redis: every decision is one script, by the server's clock.
+
+Weakness: a Redis that loses its memory forgets the leases too; workers enter theirs again at their
+next renewal, and until then more may start than the limit says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    HeldLease,
+    Lease,
+    LimitState,
+    Reason,
+    Refused,
+    Renewal,
+    SlotRequest,
+)
+from celery_fairness.limiter.protocol import COPY_KEEP_SECONDS
+from celery_fairness.settings import Settings
+from celery_fairness.store.connection import Connection
+from celery_fairness.store.names import Names
+from celery_fairness.tiers import QueueClass, Tier
+from celery_fairness.units import Milliseconds, milliseconds, seconds
+
+#: Leases that one call of a script renews or releases: a bounded time in Redis.
+BATCH = 250
+
+_REFUSALS = {
+    0: Reason.AT_CONCURRENCY_LIMIT,
+    -1: Reason.PAUSED,
+    -2: Reason.SUPERSEDED,
+}
+
+
+class RedisLimiter:
+    """A :class:`~celery_fairness.limiter.protocol.Limiter` shared by all processes and hosts.
+
+    Args:
+        connection: The limiter's Redis.
+        settings: Namespace, lease, tiers and default tier.
+        frozen_clock: Only for tests: the server's time, in ms.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Settings,
+        frozen_clock: Callable[[], Milliseconds] | None = None,
+    ) -> None:
+        self._redis = connection
+        self._names = Names(settings.namespace)
+        self._tiers = settings.tiers
+        self._default = settings.default_tier
+        self._lease_ms = milliseconds(settings.lease_seconds)
+        self._cache_ms = milliseconds(settings.tier_cache_seconds)
+        self._frozen_clock = frozen_clock
+
+    def acquire(
+        self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
+    ) -> Admitted | Refused:
+        """Take one lease, or say why not."""
+        names, lease, copy = self._names, request.lease, request.copy
+        keys = (
+            names.clock,
+            names.leases(lease.key),
+            names.tiers,
+            names.tenant(request.tenant),
+            names.news,
+            names.counts,
+            names.copy(copy.message if copy else ""),
+        )
+        args = (
+            lease.id,
+            self._lease_ms,
+            enforcement.value,
+            *self._as_known(request.tier),
+            copy.message if copy else "",
+            copy.serial if copy else "",
+            self._now_text(),
+        )
+        code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
+        number = None if limit < 0 else limit
+        if code > 0:
+            return Admitted(lease, judged, number, held, code == 2, news)
+        wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
+        return Refused(_REFUSALS[code], wait, judged, number, held, news)
+
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
+        """Keep ``leases`` and move the limiter's clock."""
+        gone: list[Lease] = []
+        known = "" if epoch is None else str(epoch)
+        new_epoch = 0
+        for batch in _batches(leases) if leases else ((),):
+            keys = (self._names.clock, *(self._names.leases(lease.key) for lease in batch))
+            args = (self._lease_ms, known, self._now_text(), *(lease.id for lease in batch))
+            answer = self._redis.run("renew", keys, args)
+            new_epoch = int(answer[0])
+            gone.extend(batch[position - 1] for position in answer[1:])
+        return Renewal(tuple(gone), new_epoch)
+
+    def release(self, leases: Sequence[Lease]) -> int:
+        """End ``leases``; returns how many were held."""
+        held = 0
+        for batch in _batches(leases):
+            keys = [self._names.leases(lease.key) for lease in batch]
+            held += self._redis.run("release", keys, [lease.id for lease in batch])
+        return held
+
+    def supersede(self, old: Copy, new: Copy, keep_seconds: float = COPY_KEEP_SECONDS) -> bool:
+        """Say that ``new`` is on the broker in the place of ``old``."""
+        keys = (self._names.copy(new.message),)
+        args = (old.serial, new.serial, milliseconds(keep_seconds))
+        return bool(self._redis.run("supersede", keys, args))
+
+    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
+        """Return what ``key`` holds now."""
+        names = self._names
+        keys = (names.clock, names.leases(key), names.tiers, names.tenant(tenant))
+        args = (self._lease_ms, *self._as_known(tier), self._now_text())
+        held, limit, judged, *shown = self._redis.run("inspect", keys, args)
+        leases = tuple(
+            HeldLease(id_, seconds(ends_in_ms))
+            for id_, ends_in_ms in zip(shown[::2], shown[1::2], strict=True)
+        )
+        return LimitState(key, judged, None if limit < 0 else limit, held, leases)
+
+    def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
+        """Put a whole tier table in force."""
+        rows: list[str] = []
+        for tier in sorted(tiers, key=lambda tier: tier.name):
+            row = {
+                "concurrency": tier.concurrency,
+                "weight": tier.weight,
+                "queue_class": tier.queue_class,
+            }
+            rows += (tier.name, json.dumps(row, sort_keys=True))
+        keys = (self._names.tiers, self._names.news)
+        written, _ = self._redis.run("publish_tiers", keys, (source, int(force), *rows))
+        return bool(written)
+
+    def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
+        """Return the source of the table in force and its tiers."""
+        flat = self._redis.read("HGETALL", self._names.tiers)
+        table = {name: json.loads(row) for name, row in _pairs(flat)}
+        tiers = {
+            name: Tier(
+                name, row["concurrency"], row["weight"], cast(QueueClass, row["queue_class"])
+            )
+            for name, row in table.items()
+        }
+        source = self._redis.read("HGET", self._names.news, "source") if tiers else None
+        return source or "", tiers
+
+    def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
+        """Publish one tenant's tier and number."""
+        number = concurrency if isinstance(concurrency, str) else _limit_text(concurrency)
+        keys = (self._names.tenant(tenant), self._names.news)
+        args = (tier or "", number, 2 * self._cache_ms + 1000)
+        self._redis.run("publish_tenant", keys, args)
+
+    def published_tenant(self, tenant: str) -> str | None:
+        """Return the tier that was published for ``tenant``."""
+        tier = self._redis.read("HGET", self._names.tenant(tenant), "tier")
+        return cast("str | None", tier)
+
+    def news(self) -> int:
+        """Return the version of what was published."""
+        return int(self._redis.read("HGET", self._names.news, "version") or 0)
+
+    def count(self, counter: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        self._redis.read("HINCRBY", self._names.counts, counter, amount)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return every counter."""
+        flat = self._redis.read("HGETALL", self._names.counts)
+        return {counter: int(amount) for counter, amount in _pairs(flat)}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def _as_known(self, tier: str) -> tuple[str, str, str, str]:
+        """Return a tier and the default tier with their numbers as this process knows them."""
+        known = self._tiers.get(tier)
+        default = self._tiers[self._default]
+        number = _limit_text(known.concurrency) if known else ""
+        return tier, number, default.name, _limit_text(default.concurrency)
+
+    def _now_text(self) -> str:
+        return "" if self._frozen_clock is None else str(self._frozen_clock())
+
+
+def _limit_text(concurrency: int | None) -> str:
+    return "unlimited" if concurrency is None else str(concurrency)
+
+
+def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+    for start in range(0, len(leases), BATCH):
+        yield leases[start : start + BATCH]
+
+
+def _pairs(reply: Any) -> list[tuple[str, str]]:
+    if isinstance(reply, Mapping):
+        return [(str(name), str(value)) for name, value in reply.items()]
+    return list(zip(reply[::2], reply[1::2], strict=True))

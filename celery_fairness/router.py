@@ -1,0 +1,87 @@
+"""Routing by tier: a router for ``task_routes``.
+
+Only tasks of a service are routed; all others are left to the user's own routes, which stay behind
+this one. A queue that the caller gives wins (Celery sees to that). It never raises: where anything
+fails, the task goes to the default queue of its service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery_fairness.directory import TierDirectory
+from celery_fairness.errors import HeaderInvalid
+from celery_fairness.header import HEADER, Header, parse_header
+from celery_fairness.notice import Notices
+from celery_fairness.stamp import Stamp
+from celery_fairness.tiers import queues_of, select_queue
+
+
+class TierRouter:
+    """Chooses one of the three queues of a task's service.
+
+    Args:
+        stamp: Knows who a message is charged to.
+        directory: Knows the tiers in force.
+        notices: Where failures are logged.
+    """
+
+    def __init__(self, stamp: Stamp, directory: TierDirectory, notices: Notices) -> None:
+        self._stamp = stamp
+        self._directory = directory
+        self._notices = notices
+
+    def __repr__(self) -> str:
+        return "<TierRouter>"
+
+    def __call__(
+        self,
+        name: str,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+        task: Any = None,
+        **_: Any,
+    ) -> dict[str, str] | None:
+        """Return ``{"queue": …}``, None for a task that is not ours to route."""
+        service = getattr(task, "service", None)
+        try:
+            headers = options.get("headers") or {}
+            wire = self._stamp.header(name, task, headers, args or (), kwargs or {})
+            queue = self._queue(service, wire, self._stamp.is_scheduled(task, headers))
+        except Exception as error:  # noqa: BLE001 - a producer must not fail here
+            self._notices.error(f"router:{name}", "routing of task %s failed: %r", name, error)
+            queue = queues_of(service)[1] if isinstance(service, str) else None
+        return None if queue is None else {"queue": queue}
+
+    def again(self, task: Any, current: str | None, headers: Mapping[str, Any]) -> str | None:
+        """Return the queue of a message that is sent again, None where it stays where it was.
+
+        Only a message in one of its service's three queues moves: elsewhere somebody put it there.
+        """
+        service = getattr(task, "service", None)
+        try:
+            wire = headers.get(HEADER)
+            service = service or (parse_header(wire).service if wire is not None else None)
+            if service is None or current not in queues_of(service):
+                return None
+            if wire is not None:
+                wire = self._stamp.header(task.name, task, headers, (), {})
+            return self._queue(service, wire, self._stamp.is_scheduled(task, headers))
+        except Exception as error:  # noqa: BLE001 - a producer must not fail here
+            self._notices.error(
+                f"router:{task.name}", "routing of task %s failed: %r", task.name, error
+            )
+            return None
+
+    def _queue(self, service: str | None, wire: Any, scheduled: bool) -> str | None:
+        try:
+            header = parse_header(wire) if wire is not None else Header()
+        except HeaderInvalid:
+            header = Header()
+        service = service or header.service
+        if service is None:
+            return None
+        tier = header.tier if header.tenant is not None else None
+        return select_queue(service, tier, scheduled or header.scheduled, self._directory.tiers())

@@ -1,0 +1,268 @@
+"""The settings: one frozen table behind ``app.conf.fairness``.
+
+Each field below is one setting with its type, default, range and meaning; documentation and
+start-up checks are made from it. An unknown key is an error with a suggestion, a value that cannot
+be meant is an error that names it, and nothing is silently defaulted.
+
+Who wins, the later: the defaults here, ``app.conf.fairness``, variables of the environment
+(:mod:`celery_fairness.environment`), the database where the Django app is installed (through the
+tier table in Redis).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from celery_fairness.decision import Enforcement
+from celery_fairness.errors import SettingsError, got
+from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
+
+Resolver = Callable[[str], str | None]
+
+#: Longest snooze and jitter, in seconds.
+DAY_SECONDS = 86_400.0
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
+
+
+def _expected(text: str) -> dict[str, Any]:
+    return {"expected": text}
+
+
+class Settings(BaseModel):
+    """The validated settings of one Celery app."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
+    )
+
+    enabled: Annotated[
+        bool | Literal["observe"],
+        Field(
+            description="False: every limit counts as unlimited. `observe`: count what would be "
+            "refused, refuse nothing.",
+            json_schema_extra=_expected("true, false or 'observe'"),
+        ),
+    ] = True
+    redis_url: Annotated[
+        SecretStr | None,
+        Field(
+            description="The limiter's Redis. Unset: the broker, where that is Redis.",
+            json_schema_extra=_expected(
+                "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address"
+            ),
+        ),
+    ] = None
+    namespace: Annotated[
+        str,
+        Field(
+            description="Prefix of every key in Redis, inside one hash tag. Two installations on "
+            "one Redis differ here.",
+            json_schema_extra=_expected("1 to 64 letters, digits, '_', '.' or '-'"),
+        ),
+    ] = "fairness"
+    tiers: Annotated[
+        Mapping[str, Tier],
+        Field(
+            description="`{name: {concurrency, weight, queue_class}}`, laid over the defaults by "
+            "name and field; None removes a tier. Concurrency None is unlimited, 0 pauses.",
+            json_schema_extra=_expected("a mapping of tier names to their fields"),
+        ),
+    ] = Field(default_factory=lambda: dict(DEFAULT_TIERS))
+    default_tier: Annotated[
+        str,
+        Field(
+            description="The tier when the resolver knows nothing, fails, or names an unknown one.",
+            json_schema_extra=_expected("the name of a tier"),
+        ),
+    ] = "free"
+    tier_resolver: Annotated[
+        Resolver | str | None,
+        Field(
+            description="A callable `(tenant) -> str or None`, or `'module:name'`, imported at "
+            "first use.",
+            json_schema_extra=_expected("a callable, or 'module:name'"),
+        ),
+    ] = None
+    tier_cache_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=DAY_SECONDS,
+            description="How long a resolved tier is believed without news, in seconds.",
+            json_schema_extra=_expected("seconds from 0 to 86400"),
+        ),
+    ] = 60.0
+    tier_scope: Annotated[
+        Literal["global", "service"],
+        Field(
+            description="`global`: a tenant's limit counts over all its services; `service`: each "
+            "service apart.",
+            json_schema_extra=_expected("'global' or 'service'"),
+        ),
+    ] = "global"
+    tier_on_limit: Annotated[
+        Literal["reschedule"],
+        Field(
+            description="What happens to a task over its tier limit: it goes back to the broker "
+            "with a countdown.",
+            json_schema_extra=_expected("'reschedule'"),
+        ),
+    ] = "reschedule"
+    no_tenant: Annotated[
+        Literal["bypass", "shared", "error"],
+        Field(
+            description="Tasks without a tenant: `bypass`: no tier limit; `shared`: all are one "
+            "tenant of the default tier; `error`: `delay()` raises TenantMissing.",
+            json_schema_extra=_expected("'bypass', 'shared' or 'error'"),
+        ),
+    ] = "bypass"
+    redis_lost: Annotated[
+        Literal["defer", "open", "closed"],
+        Field(
+            description="While the limiter's Redis is away: `defer`: back to the broker with the "
+            "snooze; `open`: run without a slot; `closed`: fail with LimiterUnavailable.",
+            json_schema_extra=_expected("'defer', 'open' or 'closed'"),
+        ),
+    ] = "defer"
+    snooze_seconds: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=DAY_SECONDS,
+            description="How long a refused task waits before it asks again, in seconds.",
+            json_schema_extra=_expected("seconds above 0, up to 86400"),
+        ),
+    ] = 30.0
+    snooze_jitter_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=DAY_SECONDS,
+            description="Added to the snooze, uniformly from 0 to this, in seconds; 0 is legal.",
+            json_schema_extra=_expected("seconds from 0 to 86400"),
+        ),
+    ] = 10.0
+    lease_seconds: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=3600,
+            description="How long a slot outlives a worker that died, in seconds; renewed at a "
+            "third.",
+            json_schema_extra=_expected("seconds from 1 to 3600"),
+        ),
+    ] = 15.0
+
+    @field_validator("redis_url", mode="before")
+    @classmethod
+    def _hide_url(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = SecretStr(value)
+        if isinstance(value, SecretStr) and not _REDIS_URL.fullmatch(value.get_secret_value()):
+            raise ValueError("redis_url")
+        return value
+
+    @field_validator("namespace")
+    @classmethod
+    def _check_namespace(cls, value: str) -> str:
+        if not _NAMESPACE.fullmatch(value):
+            raise ValueError("namespace")
+        return value
+
+    @field_validator("tier_resolver", mode="before")
+    @classmethod
+    def _check_resolver(cls, value: Any) -> Any:
+        if isinstance(value, str) and not _IMPORT_PATH.fullmatch(value):
+            raise ValueError("tier_resolver")
+        return value
+
+    @field_validator("tiers", mode="before")
+    @classmethod
+    def _merge_tiers(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("tiers")
+        if value and all(isinstance(tier, Tier) for tier in value.values()):
+            return dict(value)
+        tiers, problems = merge_tiers(value)
+        if problems:
+            raise SettingsError(*problems)
+        return tiers
+
+    @model_validator(mode="after")
+    def _check_default_tier(self) -> Settings:
+        if self.default_tier not in self.tiers:
+            raise SettingsError(
+                f"default_tier: expected one of {', '.join(sorted(self.tiers))}, "
+                f"got: {self.default_tier!r}"
+            )
+        return self
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """Whether refusals happen."""
+        if self.enabled == "observe":
+            return Enforcement.OBSERVE
+        return Enforcement.ON if self.enabled else Enforcement.OFF
+
+
+def expected(name: str) -> str:
+    """Return what the setting ``name`` takes, as its error says it."""
+    extra: Any = Settings.model_fields[name].json_schema_extra
+    return str(extra["expected"])
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean X?`` where a known name is near, else an empty text."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def build_settings(values: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Settings:
+    """Validate ``values`` and return the settings.
+
+    Args:
+        values: Settings by name; what is absent has its default.
+        sources: Where a value came from, for messages: ``{"snooze_seconds":
+            "FAIRNESS_SNOOZE_DURATION"}``; ``fairness.NAME`` where nothing is said.
+
+    Raises:
+        SettingsError: One problem for each key that is unknown or cannot be meant.
+    """
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"fairness: expected a mapping of settings, got: {got(values)}")
+    origin = sources or {}
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        problems = [_problem(item, values, origin) for item in error.errors()]
+    raise SettingsError(*dict.fromkeys(problems))
+
+
+def _problem(item: Any, values: Mapping[str, Any], origin: Mapping[str, str]) -> str:
+    cause = item.get("ctx", {}).get("error")
+    name = str(item["loc"][0]) if item["loc"] else ""
+    where = origin.get(name, f"fairness.{name}")
+    if isinstance(cause, SettingsError):
+        prefix = f"{where}: " if name else f"{origin.get('default_tier', 'fairness')}: "
+        return "; ".join(prefix + problem for problem in cause.problems)
+    if item["type"] == "extra_forbidden":
+        hint = suggestion(name, Settings.model_fields)
+        return f"{where}: expected a known setting, got: {name!r}{hint}"
+    value = values[name] if name != "redis_url" else "(hidden)"
+    return f"{where}: expected {expected(name)}, got: {got(value)}"

@@ -1,0 +1,107 @@
+"""The Celery signals that this package listens to: the only place that connects them.
+
+Signals are of the whole process and do not say which app they come from, so every handler asks
+whether the event is its app's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from celery import signals
+
+from celery_fairness.header import COPY_HEADER, HEADER, first_copy
+from celery_fairness.registry import wired_apps
+from celery_fairness.task import parent_headers
+from celery_fairness.worker.resend import resending
+
+
+class Listener(Protocol):
+    """What signals are handed to."""
+
+    @property
+    def app(self) -> Any:
+        """The Celery app."""
+
+    @property
+    def stamp(self) -> Any:
+        """Makes headers."""
+
+    def on_worker_init(self) -> None:
+        """A worker of the app is being made; its options can still be changed."""
+
+    def on_worker_ready(self) -> None:
+        """A worker of the app takes tasks."""
+
+    def on_worker_stopping(self) -> None:
+        """A worker of the app was told to stop."""
+
+    def on_worker_stopped(self) -> None:
+        """A worker of the app has stopped."""
+
+    def on_pool_child(self) -> None:
+        """This process is a new pool child."""
+
+
+def connect(listener: Listener) -> None:
+    """Connect ``listener`` to Celery's signals, for as long as the process lives."""
+    uid = f"celery_fairness:{id(listener)}"
+
+    def attach(signal: Any, handler: Callable[..., None]) -> None:
+        signal.connect(handler, weak=False, dispatch_uid=f"{uid}:{handler.__name__}")
+
+    def before_publish(
+        sender: str | None = None, body: Any = None, headers: Any = None, **_: Any
+    ) -> None:
+        if isinstance(headers, dict) and sender is not None:
+            _stamp_message(listener, sender, body, headers)
+
+    def worker_init(instance: Any = None, **_: Any) -> None:
+        if _is_of(listener, instance):
+            listener.on_worker_init()
+
+    def worker_ready(sender: Any = None, **_: Any) -> None:
+        if _is_of(listener, sender):
+            listener.on_worker_ready()
+
+    def worker_stopping(**_: Any) -> None:
+        listener.on_worker_stopping()
+
+    def worker_stopped(sender: Any = None, **_: Any) -> None:
+        if _is_of(listener, sender):
+            listener.on_worker_stopped()
+
+    def pool_child(**_: Any) -> None:
+        listener.on_pool_child()
+
+    def beat(**_: Any) -> None:
+        listener.stamp.in_beat = True
+
+    attach(signals.before_task_publish, before_publish)
+    attach(signals.celeryd_init, worker_init)
+    attach(signals.worker_ready, worker_ready)
+    attach(signals.worker_shutting_down, worker_stopping)
+    attach(signals.worker_shutdown, worker_stopped)
+    attach(signals.worker_process_init, pool_child)
+    attach(signals.beat_init, beat)
+
+
+def _is_of(listener: Listener, worker: Any) -> bool:
+    app = getattr(worker, "app", None)
+    return app is None or app is listener.app
+
+
+def _stamp_message(listener: Listener, name: str, body: Any, headers: dict[str, Any]) -> None:
+    """Put the headers into a message that is about to be published."""
+    again = resending.get()
+    if again is not None:
+        return
+    task = listener.app.tasks.get(name)
+    if task is None and wired_apps() > 1:
+        return
+    args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
+    header = listener.stamp.header(name, task, headers, args, kwargs, parent_headers(listener.app))
+    if header is not None:
+        headers[HEADER] = header
+        headers[COPY_HEADER] = first_copy()

@@ -1,0 +1,121 @@
+"""Stamping: the ``fairness`` header of a message that is about to be published.
+
+An explicit header wins; else the task's declared tenant; else the tenant of the task that is
+publishing; else a FairTask is a system task and another task gets no header. The stamp is made in
+``FairTask.apply_async``, where a wrong tenant can still be an error of the caller, and again in
+Celery's ``before_task_publish``, which sees what ``apply_async`` does not: ``send_task``, beat,
+canvas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery_fairness.declaration import TenantSource
+from celery_fairness.directory import TierDirectory
+from celery_fairness.errors import HeaderInvalid, TenantError, TenantInvalid, TenantMissing
+from celery_fairness.header import HEADER, Header, parse_header
+from celery_fairness.notice import Notices
+from celery_fairness.settings import Settings
+
+#: Set by Celery's beat (5.7) on everything it sends.
+BEAT_HEADER = "celery_beat_task"
+
+
+class Stamp:
+    """Makes the header of a message.
+
+    Args:
+        settings: What a task without a tenant is.
+        directory: Tiers of tenants.
+        notices: Where tenants that cannot be read are logged.
+    """
+
+    def __init__(self, settings: Settings, directory: TierDirectory, notices: Notices) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._notices = notices
+        #: Whether this process is a beat: what it sends is scheduled (Celery before 5.7).
+        self.in_beat = False
+
+    def header(
+        self,
+        name: str,
+        task: Any,
+        headers: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        parent: Mapping[str, Any] | None = None,
+        *,
+        strict: bool = False,
+    ) -> Any:
+        """Return the ``fairness`` header, None where the message needs none.
+
+        Args:
+            name: The task's name.
+            task: The task where this process knows it, else None.
+            headers: The headers given so far.
+            args: The message's positional arguments.
+            kwargs: Its keyword arguments.
+            parent: Headers of the task that is publishing, None outside a task.
+            strict: Raise where the tenant is wrong or missing; else such a message is stamped as
+                invalid, charged to a tenant of its own, and logged.
+
+        Raises:
+            TenantInvalid: Strict, and the declared tenant cannot be one.
+            TenantMissing: Strict, and there is none although ``no_tenant="error"``.
+        """
+        if name.startswith("celery."):
+            return headers.get(HEADER)
+        given = headers.get(HEADER)
+        if given is not None:
+            return self._completed(name, given)
+        source: TenantSource | None = getattr(task, "tenant_source", None)
+        scheduled = self.is_scheduled(task, headers)
+        header = Header(
+            service=getattr(task, "service", None),
+            scheduled=scheduled,
+            cost=getattr(task, "cost", 1) or 1,
+        ).to_wire()
+        tenant: str | None = None
+        if source is not None:
+            try:
+                tenant = source.read(args, kwargs)
+            except TenantInvalid as error:
+                if strict:
+                    raise
+                self._notices.warning(f"tenant:{name}", "%s", error)
+                return {**header, "invalid": error.problem[:200]}
+        elif parent is not None and HEADER in parent:
+            tenant = self._tenant_in(parent[HEADER])
+        if tenant is None:
+            if not hasattr(task, "tenant_source"):
+                return None
+            if strict and self._settings.no_tenant == "error" and not scheduled:
+                raise TenantMissing(name)
+            return header
+        self._directory.look()
+        return {**header, "tenant": tenant, "tier": self._directory.tier_of(tenant)}
+
+    def is_scheduled(self, task: Any, headers: Mapping[str, Any]) -> bool:
+        """Say whether a message is scheduled: sent by beat, or declared so by its task."""
+        return bool(getattr(task, "scheduled", False) or headers.get(BEAT_HEADER) or self.in_beat)
+
+    def _completed(self, name: str, given: Any) -> Any:
+        """Return an explicit header with the tenant's tier as it is known now."""
+        try:
+            header = parse_header(given)
+        except HeaderInvalid as error:
+            self._notices.warning(f"header:{name}", "task %s: %s", name, error)
+            return given
+        if header.tenant is None:
+            return given
+        self._directory.look()
+        return {**given, "tier": self._directory.tier_of(header.tenant, header.tier)}
+
+    def _tenant_in(self, header: Any) -> str | None:
+        try:
+            return parse_header(header).tenant
+        except (HeaderInvalid, TenantError):
+            return None

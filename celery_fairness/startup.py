@@ -1,0 +1,87 @@
+"""What a starting worker sets and warns about: queues, waiting times, the broker's own limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_fairness.settings import Settings
+from celery_fairness.tiers import queues_of
+
+#: ``worker_lost_wait`` unless the user chose one, in seconds: billiard's ten are how long a killed
+#: child's slot would stay taken.
+WORKER_LOST_WAIT_SECONDS = 0.5
+#: kombu's default on Redis, in seconds.
+REDIS_VISIBILITY_SECONDS = 3600.0
+#: The part of the visibility timeout that a countdown may take.
+VISIBILITY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What the broker does to messages that wait in a worker.
+
+    Attributes:
+        visibility_seconds: After this an unacknowledged message is delivered again; None: never.
+    """
+
+    visibility_seconds: float | None
+
+    @classmethod
+    def of(cls, app: Any) -> BrokerFacts:
+        """Read the facts from the app's broker settings."""
+        options = app.conf.broker_transport_options or {}
+        value = options.get("visibility_timeout")
+        if value is None:
+            driver = app.connection_for_write().get_transport_cls().driver_type
+            value = {"redis": REDIS_VISIBILITY_SECONDS, "sqs": 1800.0}.get(driver)
+        return cls(None if value is None else float(value))
+
+    @property
+    def longest_countdown_seconds(self) -> float | None:
+        """The longest countdown that is not delivered twice; None: any."""
+        if self.visibility_seconds is None:
+            return None
+        return self.visibility_seconds * VISIBILITY_SHARE
+
+
+def startup_warnings(app: Any, settings: Settings) -> list[str]:
+    """Return what is legal and will hurt, one sentence each."""
+    warnings = []
+    longest = BrokerFacts.of(app).longest_countdown_seconds
+    snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
+    if longest is not None and snooze > longest:
+        warnings.append(
+            f"snooze_seconds + snooze_jitter_seconds is {snooze:g} s, and the broker delivers a "
+            f"waiting message again after {longest / VISIBILITY_SHARE:g} s (visibility_timeout): "
+            f"countdowns are cut to {longest:g} s"
+        )
+    if app.conf.get("worker_eta_task_limit"):
+        warnings.append(
+            f"worker_eta_task_limit is {app.conf.worker_eta_task_limit}: refused tasks wait in the "
+            "worker with a countdown, and when that many wait the worker takes no other task; "
+            "unset it"
+        )
+    if not settings.enabled:
+        warnings.append("enabled is false: this worker refuses no task, whatever the limits say")
+    elif settings.enabled == "observe":
+        warnings.append("enabled is 'observe': this worker counts refusals and makes none")
+    return warnings
+
+
+def prepare_worker(app: Any) -> None:
+    """Make a worker consume the queues of the app's services and notice dead children soon.
+
+    ``-Q`` still says exactly what is consumed.
+    """
+    if not app.conf.value_set_for("worker_lost_wait"):
+        app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
+    app.loader.import_default_modules()
+    app.finalize()
+    services = {str(task.service) for task in app.tasks.values() if getattr(task, "service", None)}
+    queues = app.amqp.queues
+    for service in sorted(services):
+        for name in queues_of(service):
+            # Looked up and not made: a missing queue is made of the type that the settings say.
+            known = name in queues or queues.create_missing
+            queues.select_add(queues[name] if known else name)

@@ -1,0 +1,1 @@
+"""Where the limiter's state lies: key names, scripts and the connection to Redis."""

@@ -1,0 +1,126 @@
+"""Where the limiter's Redis is: read from a URL or from a Celery app's broker.
+
+RULES: ``redis_url`` or ``FAIRNESS_REDIS_URL``; else the broker where that is Redis, Sentinel and
+TLS included; else a start-up error that names the variable. Never the result backend. A password
+is in the address only, never in its text or repr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from celery_fairness.errors import SettingsError
+
+NO_REDIS = (
+    "FAIRNESS_REDIS_URL: expected the address of a Redis for the limiter, because the broker "
+    "({broker}) is not Redis, got: nothing; "
+    "for example FAIRNESS_REDIS_URL=redis://localhost:6379/1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One Redis, Sentinel group or cluster.
+
+    Attributes:
+        urls: One URL that redis-py reads, or several of a Sentinel group.
+        options: Further arguments of the client: TLS, credentials.
+        master_name: The Sentinel group's name; "" for a server.
+    """
+
+    urls: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    master_name: str = ""
+
+    def __str__(self) -> str:
+        return ";".join(hide_password(url) for url in self.urls)
+
+    __repr__ = __str__
+
+
+def hide_password(url: str) -> str:
+    """Return ``url`` without user, password and query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def address_from_url(
+    text: str, options: Mapping[str, Any] | None = None, master_name: str = ""
+) -> Address:
+    """Read an address as the setting ``redis_url`` or a broker URL gives it.
+
+    Args:
+        text: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://``, or
+            ``sentinel://host:port;sentinel://…?master_name=NAME``.
+        options: Further arguments of the client.
+        master_name: The Sentinel group's name, where the URL does not say it.
+
+    Raises:
+        SettingsError: A Sentinel address without a master name.
+    """
+    urls = tuple(part for part in text.split(";") if part)
+    extra = dict(options or {})
+    if not urls[0].startswith("sentinel://"):
+        return Address((_plain_url(urls[0], extra),), extra)
+    query = dict(parse_qsl(urlsplit(urls[-1]).query))
+    name = query.get("master_name", master_name)
+    if not name:
+        raise SettingsError(
+            "redis_url: expected the name of the Sentinel group as ?master_name=NAME or in "
+            "broker_transport_options['master_name'], got: nothing"
+        )
+    hosts = tuple(url if "://" in url else f"sentinel://{url}" for url in urls)
+    return Address(hosts, extra, name)
+
+
+def address_from_broker(app: Any) -> Address:
+    """Read the address from the broker of a Celery app.
+
+    Raises:
+        SettingsError: The broker is not Redis.
+    """
+    connection = app.connection_for_write()
+    if connection.get_transport_cls().driver_type != "redis":
+        raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
+    configured = app.conf.broker_write_url
+    text = configured if isinstance(configured, str) else ";".join(configured)
+    transport = connection.transport_options or {}
+    options: dict[str, Any] = {}
+    if isinstance(connection.ssl, Mapping):
+        options.update(connection.ssl)
+        options.setdefault("ssl", True)
+    provider = transport.get("credential_provider")
+    if provider is not None:
+        options["credential_provider"] = _loaded(provider)
+    if text.startswith("sentinel://"):
+        options["sentinel_kwargs"] = transport.get("sentinel_kwargs") or {}
+    return address_from_url(text, options, transport.get("master_name", ""))
+
+
+def _loaded(provider: Any) -> Any:
+    if not isinstance(provider, str):
+        return provider
+    from kombu.utils.imports import symbol_by_name
+
+    return symbol_by_name(provider)()
+
+
+def _plain_url(url: str, options: dict[str, Any]) -> str:
+    """Return ``url`` in redis-py's words, moving kombu's spellings out of the query."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    requirement = options.get("ssl_cert_reqs", query.pop("ssl_cert_reqs", None))
+    if isinstance(requirement, str):
+        options["ssl_cert_reqs"] = requirement.lower().removeprefix("cert_")
+    if options.pop("ssl", None) and parts.scheme == "redis":
+        parts = parts._replace(scheme="rediss")
+    if parts.scheme == "redis+socket":
+        database = query.pop("virtual_host", None)
+        if database is not None:
+            query["db"] = unquote(database).strip("/")
+        parts = parts._replace(scheme="unix")
+    return urlunsplit(parts._replace(query=urlencode(query)))

@@ -1,0 +1,135 @@
+"""The connection to the limiter's Redis: the one edge where errors of redis-py are translated.
+
+Every call has a time limit, so a server that hangs costs a bounded wait. A call is sent again once
+after a lost connection: every script does nothing the second time. A node of a cluster that points
+elsewhere makes the client a cluster's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError, NoScriptError, RedisError
+from redis.retry import Retry
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.address import Address
+from celery_fairness.store.scripts import load_script
+
+
+class Connection:
+    """Runs scripts and simple reads on the limiter's Redis.
+
+    Safe to share between threads, greenlets and forked processes: redis-py's pool opens new
+    connections in a new process.
+
+    Args:
+        address: Where the Redis is.
+        timeout_seconds: Longest wait for a connection or an answer, each.
+        retries: How often a call is sent again after a lost connection.
+    """
+
+    def __init__(self, address: Address, timeout_seconds: float = 2.0, retries: int = 1) -> None:
+        self.address = address
+        self._options: dict[str, Any] = {
+            "protocol": 2,
+            "decode_responses": True,
+            "socket_timeout": timeout_seconds,
+            "socket_connect_timeout": timeout_seconds,
+            "retry": Retry(NoBackoff(), retries),
+            "client_name": "celery_fairness",
+        }
+        self._made: Any = None
+
+    def run(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run the script ``verb``.
+
+        Raises:
+            LimiterUnavailable: No answer, or an error; the message says which.
+        """
+        script = load_script(verb)
+        try:
+            return self._run(script, keys, args)
+        except MovedError:
+            self.close()
+            self._made = self._cluster()
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
+        try:
+            return self._run(script, keys, args)
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def read(self, command: str, *args: Any) -> Any:
+        """Run one command that changes nothing.
+
+        Raises:
+            LimiterUnavailable: No answer, or an error.
+        """
+        try:
+            return self._client().execute_command(command, *args)
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def _run(self, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        client = self._client()
+        try:
+            return client.evalsha(script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.eval(script.source, len(keys), *keys, *args)
+
+    def _client(self) -> Any:
+        if self._made is None:
+            self._made = self._sentinel() if self.address.master_name else self._server()
+        return self._made
+
+    def _server(self) -> Any:
+        return redis.Redis.from_url(self.address.urls[0], **self._options, **self.address.options)
+
+    def _cluster(self) -> Any:
+        return redis.RedisCluster.from_url(
+            self.address.urls[0], **self._options, **self.address.options
+        )
+
+    def _sentinel(self) -> Any:
+        from redis.sentinel import Sentinel
+
+        given = dict(self.address.options)
+        hosts, database, password, username = [], "0", None, None
+        for url in self.address.urls:
+            parts = urlsplit(url)
+            hosts.append((parts.hostname or "localhost", parts.port or 26379))
+            database = parts.path.strip("/") or database
+            password, username = parts.password or password, parts.username or username
+        timeouts = {
+            name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")
+        }
+        group = Sentinel(  # type: ignore[no-untyped-call]
+            hosts, sentinel_kwargs={**timeouts, **given.pop("sentinel_kwargs", {})}
+        )
+        return group.master_for(  # type: ignore[no-untyped-call]
+            self.address.master_name,
+            db=int(database),
+            password=password,
+            username=username,
+            **self._options,
+            **given,
+        )
+
+    def _unavailable(self, error: Exception) -> LimiterUnavailable:
+        problem = str(error).replace("\n", " ") or type(error).__name__
+        for url in self.address.urls:
+            password = urlsplit(url).password
+            if password:
+                problem = problem.replace(password, "…")
+        return LimiterUnavailable(str(self.address), problem)

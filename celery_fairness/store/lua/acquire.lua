@@ -1,0 +1,72 @@
+--[[
+  acquire: take one lease of a tenant's tier limit, or say why not.
+
+  KEYS[1] clock        hash    logical, seen, epoch (ms)
+  KEYS[2] leases       zset    lease id -> logical time at which it ends (ms)
+  KEYS[3] tiers        hash    tier -> its numbers as JSON
+  KEYS[4] tenant       hash    tier, concurrency: news of this tenant
+  KEYS[5] news         hash    version, source
+  KEYS[6] counts       hash    counters, among them refused:{tier}
+  KEYS[7] copy         hash    current, admitted: which copy of the message may run
+
+  ARGV[1] lease_id     str   unique per attempt; the same id again is a no-op
+  ARGV[2] lease_ms     int   how long a lease lives without a renewal
+  ARGV[3] enforcement  str   "on", "observe" (count, refuse nothing) or "off"
+  ARGV[4] tier         str   the tenant's tier as the caller knows it
+  ARGV[5] concurrency  str   that tier's, as the caller knows it: an integer, "unlimited", or ""
+  ARGV[6] default_tier str   for a tier that is not known
+  ARGV[7] default_limit str  of the default tier, an integer or "unlimited"
+  ARGV[8] message      str   "" where the message says nothing of copies
+  ARGV[9] serial       str   which copy asks
+  ARGV[10] frozen_ms   str   "" in production (server TIME); set only by tests
+
+  Returns {code, held, limit, retry_after_ms, version, tier}; limit -1 is unlimited,
+  retry_after_ms -1 unknown, held counts this lease.
+    1 ADMITTED   2 ADMITTED_OVER_LIMIT   0 AT_CONCURRENCY_LIMIT   -1 PAUSED   -2 SUPERSEDED
+]]
+--- @include "tick"
+--- @include "entitlement"
+--- @include "copies"
+local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local news, counts, copy = KEYS[5], KEYS[6], KEYS[7]
+local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local message, serial, frozen_ms = ARGV[8], ARGV[9], ARGV[10]
+
+-- A set of leases that nobody asks about goes by itself, much later than any outage.
+local KEEP_LEASES_MS = 86400000
+-- Ended leases that one call clears away; they do not count in any case.
+local CLEAR_AT_MOST = 64
+
+local logical = tick(clock, lease_ms, frozen_ms)
+local version = tonumber(redis.call("HGET", news, "version") or 0)
+local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+
+local held_until = redis.call("ZSCORE", leases, lease_id)
+local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
+if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
+local held = redis.call("ZCOUNT", leases, string.format("(%.0f", logical), "+inf")
+if held_until and tonumber(held_until) > logical then
+  return {1, held, limit, -1, version, tier}
+end
+
+if superseded(copy, message, serial) then
+  redis.call("HINCRBY", counts, "superseded", 1)
+  return {-2, held, limit, -1, version, tier}
+end
+
+local over = limit >= 0 and held >= limit
+if over and enforcement ~= "off" then
+  redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+end
+if over and enforcement == "on" then
+  copy_refused(copy, message, serial)
+  if limit == 0 then return {-1, held, limit, -1, version, tier} end
+  local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
+  return {0, held, limit, tonumber(first[2]) - logical, version, tier}
+end
+
+copy_admitted(copy, message, serial)
+redis.call("ZADD", leases, string.format("%.0f", logical + lease_ms), lease_id)
+redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+local code = (over and enforcement == "observe") and 2 or 1
+return {code, held + 1, limit, -1, version, tier}

@@ -1,0 +1,31 @@
+--[[
+  read_clock: the server's time, and the logical clock that leases live by.
+
+  The logical clock follows TIME but advances by at most a third of a lease per call, never back:
+  an outage or a jump of the server's clock cannot end a lease before its worker could renew it.
+
+  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when it was made)
+  lease_ms     int   the caller's lease
+  frozen_ms    str   "" in production; a time in ms, set only by tests
+
+  Returns logical, now, epoch (all ms).
+]]
+local function read_clock(clock_key, lease_ms, frozen_ms)
+  local now
+  if frozen_ms ~= "" then
+    now = tonumber(frozen_ms)
+  else
+    local time = redis.call("TIME")
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local kept = redis.call("HMGET", clock_key, "logical", "seen", "epoch")
+  local logical = tonumber(kept[1])
+  if not logical then
+    return now, now, now
+  end
+  local step = now - tonumber(kept[2])
+  if step < 0 then step = 0 end
+  local longest = math.floor(lease_ms / 3)
+  if step > longest then step = longest end
+  return logical + step, now, tonumber(kept[3])
+end

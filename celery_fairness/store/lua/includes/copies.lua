@@ -1,0 +1,38 @@
+--[[
+  Which copy of a message may run.
+
+  A refused task is published again, as a copy with a serial of its own. A broker whose connection
+  was cut may hold the old copy and the new one, or two new ones. The hash `copy` remembers
+    current   the serial of the copy that took the place of the others
+    admitted  the serial of the copy that started
+  and of all copies one starts: the admitted one while there is one, else the current one. The same
+  serial delivered again (its worker died) is not a second copy.
+
+  A message that was never refused has no hash: the first write is a refusal's.
+]]
+
+-- While the task waits: longer than a broker keeps an unacknowledged message (an hour by default).
+local KEEP_WAITING_MS = 7200000
+-- After it started: time for a late duplicate to show up.
+local KEEP_STARTED_MS = 600000
+
+local function superseded(copy, message, serial)
+  if message == "" then return false end
+  local kept = redis.call("HMGET", copy, "current", "admitted")
+  if kept[2] then return kept[2] ~= serial end
+  return kept[1] and kept[1] ~= serial
+end
+
+local function copy_refused(copy, message, serial)
+  if message == "" then return end
+  redis.call("HDEL", copy, "admitted")
+  redis.call("HSET", copy, "current", serial)
+  redis.call("PEXPIRE", copy, KEEP_WAITING_MS)
+end
+
+local function copy_admitted(copy, message, serial)
+  if message == "" then return end
+  if serial == "" and redis.call("EXISTS", copy) == 0 then return end
+  redis.call("HSET", copy, "admitted", serial)
+  redis.call("PEXPIRE", copy, KEEP_STARTED_MS)
+end

@@ -1,0 +1,24 @@
+--[[
+  publish_tenant: news of one tenant: its tier, and a number of its own.
+
+  A record without a number of its own is needed only until every resolver's cache has run out; one
+  with a number stays, because a resolver answers with a tier's name alone.
+
+  KEYS[1] tenant       hash  tier, concurrency
+  KEYS[2] news         hash  version, source
+
+  ARGV[1] tier         str   "" forgets the tenant
+  ARGV[2] concurrency  str   an integer, "unlimited", or "" for the tier's
+  ARGV[3] keep_ms      int   how long a record without a number is kept
+
+  Returns the version.
+]]
+local tenant, news = KEYS[1], KEYS[2]
+local tier, concurrency, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+redis.call("DEL", tenant)
+if tier ~= "" then
+  redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
+  if concurrency == "" then redis.call("PEXPIRE", tenant, keep_ms) end
+end
+return redis.call("HINCRBY", news, "version", 1)

@@ -1,0 +1,38 @@
+"""The names of the limiter's keys: the only place that spells them.
+
+The table of keys with type, meaning and lifetime is ``lua/README.md``. All keys of an installation
+share one hash tag.
+"""
+
+from __future__ import annotations
+
+from celery_fairness.tenants import Reserved, key_part
+
+
+class Names:
+    """Key names of one installation.
+
+    Args:
+        namespace: The setting of that name.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        prefix = f"{{{namespace}}}:"
+        self._prefix = prefix
+        self.clock = prefix + "clock"
+        self.tiers = prefix + "tiers"
+        self.news = prefix + "news"
+        self.counts = prefix + "counts"
+
+    def leases(self, key: str) -> str:
+        """Return the leases of the limit ``key``."""
+        return f"{self._prefix}leases:{key}"
+
+    def tenant(self, tenant: str) -> str:
+        """Return the record of ``tenant``."""
+        part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+        return f"{self._prefix}tenant:{part}"
+
+    def copy(self, message: str) -> str:
+        """Return the memory of the copies of ``message``."""
+        return f"{self._prefix}copy:{message}"

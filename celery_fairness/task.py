@@ -1,0 +1,200 @@
+"""``FairTask``: a Celery task base class whose tasks obey their tenants' limits.
+
+::
+
+    @app.task(base=FairTask, tenant="user_id", service="analysis")
+    def analyze(repository, user_id=None): ...
+
+It adds to the class of the app's own tasks and takes nothing away: in a Django project
+``delay_on_commit`` is there, and what a ``task_cls`` defines is too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from celery.app.task import Context, Task
+
+from celery_fairness.declaration import TenantOption, TenantSource, check_service
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.header import HEADER
+from celery_fairness.registry import find, wired
+from celery_fairness.worker.attempt import current_attempt
+
+
+class FairTask(Task[Any, Any]):
+    """A task that is charged to a tenant and holds one of the tenant's slots while it runs.
+
+    Options of the decorator, beside Celery's own:
+
+    Attributes:
+        tenant: Where the tenant is in the arguments: a parameter's name (positional or keyword), a
+            dotted path that begins with one (``"order.customer.id"``), or a callable
+            ``(args, kwargs) -> str | None``. None: the message's header, or the task that sends
+            it, says who it is.
+        service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
+            None: not routed by tier.
+        scheduled: Always goes to the scheduled queue, as what beat sends does.
+        cost: Units that one task is charged, above 0.
+
+    Raises:
+        TaskDeclarationError: When the task is registered, where an option cannot work.
+    """
+
+    abstract = True
+
+    tenant: TenantOption = None
+    service: str | None = None
+    scheduled: bool = False
+    cost: float = 1
+
+    #: Reads the tenant from arguments; None where the task declares none.
+    tenant_source: TenantSource | None = None
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Make the task of a class that also has what the app's own task class has."""
+        app = cls.__dict__.get("app")
+        own = app.Task if app is not None and cls.__dict__.get("_decorated") else None
+        if own is not None and not issubclass(cls, own):
+            same = {"__module__": cls.__module__, "__doc__": cls.__doc__, "app": app}
+            cls = type(str(cls.__name__), (cls, own), same)
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        name = self.name or f"{type(self).__module__}.{type(self).__qualname__}"
+        check_service(name, self.service)
+        # A callable that stands in a class is bound to the task when it is read from it.
+        option = getattr(self.tenant, "__func__", self.tenant)
+        if option is not None:
+            self.tenant_source = TenantSource(name, option, self.run)
+
+    @property
+    def __trace__(self) -> Any:
+        """The tracer that the pool runs: Celery's own, behind the gate."""
+        return vars(self).get("_fair_tracer")
+
+    @__trace__.setter
+    def __trace__(self, tracer: Any) -> None:
+        fairness = find(self.app)
+        gated = tracer if tracer is None or fairness is None else fairness.gate.wrap(self, tracer)
+        vars(self)["_fair_tracer"] = gated
+
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        """Prepare the task in a worker's main process.
+
+        Raises:
+            NotWired: The app has no ``Fairness``, so nobody would keep the limits.
+        """
+        from celery_fairness.worker.request import fair_request
+
+        wired(app)
+        self.Request: Any = fair_request(self.Request)
+        return super().start_strategy(app, consumer, **options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body; where it is an attempt's, release the slot when it ends."""
+        attempt = current_attempt.get()
+        if attempt is None or not attempt.begin(self):
+            return self._call_body(*args, **kwargs)
+        try:
+            if attempt.error is not None:
+                _fail_inside(self, attempt.error)
+            return self._call_body(*args, **kwargs)
+        finally:
+            attempt.end()
+
+    def _call_body(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what Celery would call, had this class no ``__call__`` of its own.
+
+        A tracer runs ``run`` directly. ``Task.__call__`` is for direct calls: it pushes a request
+        of its own, under which an eager body would not find its id.
+        """
+        request: Any = self.request_stack.top
+        traced = request is not None and not request.called_directly
+        if traced and not request._protected and not _has_other_call(type(self)):  # noqa: SLF001
+            request._protected = 1  # noqa: SLF001 - Celery's own mark of a body that has begun
+            return self.run(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send the task, charged to its tenant.
+
+        Raises:
+            TenantInvalid: The tenant is of a wrong type or too long.
+            TenantMissing: There is none and ``no_tenant`` is ``"error"``.
+            NotWired: The app has no ``Fairness``.
+        """
+        # A retry, which Celery sends through here, must not be lost to a tenant that was wrong
+        # from the start.
+        first = not options.get("retries")
+        headers = dict(options.get("headers") or {})
+        header = wired(self.app).stamp.header(
+            self.name,
+            self,
+            headers,
+            args or (),
+            kwargs or {},
+            parent_headers(self.app),
+            strict=first,
+        )
+        if header is not None:
+            options["headers"] = {**headers, HEADER: header}
+        return super().apply_async(
+            args, kwargs, task_id, producer, link, link_error, shadow, **options
+        )
+
+    def signature_from_request(
+        self,
+        request: Context | None = None,
+        args: Any = None,
+        kwargs: Any = None,
+        queue: str | None = None,
+        **extra_options: Any,
+    ) -> Any:
+        """Make the signature of a retry; a tenant whose tier changed moves queue with it."""
+        request = self.request if request is None else request
+        if queue is None:
+            current = (request.delivery_info or {}).get("routing_key")
+            queue = wired(self.app).router.again(self, current, request.headers or {})
+        return super().signature_from_request(request, args, kwargs, queue, **extra_options)
+
+
+def parent_headers(app: Any) -> Any:
+    """Return the headers of the task that is running here, None outside a task."""
+    parent = app.current_worker_task
+    return None if parent is None else parent.request.headers or {}
+
+
+def _has_other_call(cls: type) -> bool:
+    """Say whether a class behind FairTask, such as the app's ``task_cls``, has a ``__call__``."""
+    behind = cls.__mro__[cls.__mro__.index(FairTask) + 1 :]
+    return any("__call__" in vars(c) for c in behind if c not in (Task, object))
+
+
+def _fail_inside(task: Any, error: LimiterUnavailable) -> None:
+    """Make the body raise what kept it from a slot, so that ``autoretry_for`` sees it."""
+    body = getattr(task, "_orig_run", None)
+    if body is None:
+        raise error
+    if getattr(body, "fails_inside", False):
+        return
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        now = current_attempt.get()
+        if now is not None and now.task is task and now.error is not None:
+            raise now.error
+        return body(*args, **kwargs)
+
+    guarded.fails_inside = True  # type: ignore[attr-defined]
+    task._orig_run = guarded  # noqa: SLF001 - what autoretry_for calls

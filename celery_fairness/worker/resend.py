@@ -1,0 +1,194 @@
+"""Sending a refused task back to the broker, so that nothing is lost and nothing doubled.
+
+The message keeps its id, arguments, headers, retries, expiry, time limits, links and canvas. It is
+published on a connection of our own that waits for the broker's confirmation, and never twice as
+the same copy: a publish that may or may not have arrived is followed by another copy with another
+serial, of which the limiter lets one start.
+
+The attempt keeps its pool slot until the broker has the message: it tries again after 0.1 s,
+doubling to 5 s. At shutdown it tries once more; what then is on no broker is logged whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from celery.app.task import Context
+from kombu import Connection, serialization
+from kombu.exceptions import EncodeError
+
+from celery_fairness.decision import Copy
+from celery_fairness.header import COPY_HEADER, next_copy
+
+logger = logging.getLogger("celery_fairness")
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+#: Longest wait for a connection to the broker, in seconds.
+CONNECT_SECONDS = 5
+#: Longest wait for the broker's confirmation of one message, in seconds.
+CONFIRM_SECONDS = 10.0
+#: Idle connections that one process keeps for this.
+IDLE_CONNECTIONS = 10
+
+#: The copy header of the message being sent again in this thread or greenlet; None elsewhere.
+resending: ContextVar[Mapping[str, str] | None] = ContextVar("resending", default=None)
+
+
+class Resender:
+    """Publishes refused tasks again.
+
+    Args:
+        app: The Celery app.
+        shutting_down: Says whether the worker is stopping.
+        queue_again: ``(task, current queue, headers) -> queue``: where a tenant's new tier moves
+            the task; None where it stays.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        shutting_down: Callable[[], bool],
+        queue_again: Callable[[Any, str | None, Mapping[str, Any]], str | None],
+    ) -> None:
+        self._app = app
+        self._shutting_down = shutting_down
+        self._queue_again = queue_again
+        self._idle: list[Connection] = []
+
+    def send(
+        self,
+        task: Any,
+        request: Context,
+        copy: Copy | None,
+        countdown_seconds: float,
+        content_type: str | None,
+    ) -> Copy | None:
+        """Publish the task of ``request`` again.
+
+        Args:
+            task: The task.
+            request: Its request, as the trace would see it.
+            copy: The copy that was refused.
+            countdown_seconds: When it is due again.
+            content_type: Of the message as it came; it goes back as the same.
+
+        Returns:
+            The copy that is on the broker now; None where the worker is stopping and the broker
+            would not take it.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            last_try = self._shutting_down()
+            new = next_copy(copy)
+            try:
+                self._publish(task, request, new, countdown_seconds, content_type)
+                return new
+            except (EncodeError, TypeError, ValueError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it says, try again
+                if last_try:
+                    return None
+                logger.warning(
+                    "task %s[%s] is refused and the broker does not take it back (%r): "
+                    "trying again in %.1f s",
+                    task.name,
+                    request.id,
+                    error,
+                    pause,
+                )
+            self._wait(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _wait(self, pause_seconds: float) -> None:
+        """Wait, but not past the moment when the worker begins to stop."""
+        ends_at = time.monotonic() + pause_seconds
+        while (left := ends_at - time.monotonic()) > 0 and not self._shutting_down():
+            time.sleep(min(left, 0.1))
+
+    def _publish(
+        self,
+        task: Any,
+        request: Context,
+        copy: Copy,
+        countdown_seconds: float,
+        content_type: str | None,
+    ) -> None:
+        current = (request.delivery_info or {}).get("routing_key")
+        queue = self._queue_again(task, current, request.headers or {})
+        signature = task.signature_from_request(
+            request, queue=queue, countdown=countdown_seconds, retries=request.retries
+        )
+        options = dict(signature.options)
+        names: Mapping[str | None, str] = serialization.registry.type_to_name  # type: ignore[attr-defined]
+        if content_type in names:
+            options["serializer"] = names[content_type]
+        wire = {"message": copy.message, "serial": copy.serial}
+        options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
+        connection = self._connection()
+        token = resending.set(wire)
+        try:
+            with self._app.amqp.Producer(connection, auto_declare=False) as producer:
+                # Not through apply_async: users override it, and it checks arguments that the
+                # worker has to report on when the task's turn comes.
+                self._app.send_task(
+                    task.name,
+                    signature.args,
+                    signature.kwargs,
+                    producer=producer,
+                    retry=False,
+                    confirm_timeout=CONFIRM_SECONDS,
+                    task_type=task,
+                    add_to_parent=False,
+                    **options,
+                )
+        except BaseException:
+            connection.collapse()  # type: ignore[attr-defined]
+            raise
+        finally:
+            resending.reset(token)
+        if len(self._idle) < IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.release()
+
+    def _connection(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        connection: Connection = self._app.connection_for_write(heartbeat=0)
+        if connection.get_transport_cls().driver_type == "amqp":
+            options = connection.transport_options or {}
+            connection.transport_options = {**options, "confirm_publish": True}
+        connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+        return connection
+
+    def forget_connections(self) -> None:
+        """Drop idle connections without closing them: they belong to the process that forked."""
+        self._idle = []
+
+
+def whole_message(task: Any, request: Context) -> str:
+    """Return everything that an operator needs to send a task again, as one line of JSON."""
+    facts = {
+        "task": task.name,
+        "id": request.id,
+        "args": request.args,
+        "kwargs": request.kwargs,
+        "retries": request.retries,
+        "expires": request.expires,
+        "headers": request.headers,
+        "delivery_info": request.delivery_info,
+        "chain": request.chain,
+        "chord": request.chord,
+        "group": request.group,
+        "link": request.callbacks,
+        "link_error": request.errbacks,
+    }
+    return json.dumps(facts, default=repr)
