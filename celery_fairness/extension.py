@@ -67,8 +67,12 @@ class Fairness:
         self._environ = environ
         self._lock = threading.RLock()
         self._stopping = StoppingFlag()
+        self._limiters: list[RedisLimiter] = []
+        before = registry.find(app)
+        if before is not None:
+            before.close()
         registry.wire(app, self)
-        signals.connect(self)
+        self._disconnect = signals.connect(self)
         app.on_after_configure.connect(self._on_configured, weak=False)
         app.on_after_finalize.connect(self._on_finalised, weak=False)
         if app.configured:
@@ -78,6 +82,13 @@ class Fairness:
 
     def __repr__(self) -> str:
         return f"<Fairness of {self.app.main or 'celery'!r}>"
+
+    def close(self) -> None:
+        """Undo the wiring and close the connections: for tests that make many apps."""
+        self._disconnect()
+        registry.wire(self.app, None)
+        for limiter in self._limiters:
+            limiter.close()
 
     @classmethod
     def of(cls, app: Any = None) -> Fairness:
@@ -143,7 +154,9 @@ class Fairness:
     ) -> RedisLimiter:
         """Make a limiter with connections of its own."""
         connection = Connection(self.address, timeout_seconds, retries)
-        return RedisLimiter(connection, self.settings)
+        limiter = RedisLimiter(connection, self.settings)
+        self._limiters.append(limiter)
+        return limiter
 
     @cached_property
     def limiter(self) -> Limiter:
@@ -184,7 +197,7 @@ class Fairness:
             self.directory,
             self._resender,
             self.notices,
-            self.keeper.discard,
+            self.keeper.ended,
             BrokerFacts.of(self.app).longest_countdown_seconds,
         )
 
@@ -266,8 +279,8 @@ class Fairness:
         self._configured()
         conf, routes = sender.conf, sender.conf.task_routes
         given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
-        if not any(isinstance(route, LazyRouter) for route in given):
-            conf.task_routes = [LazyRouter(self), *given]
+        others = [route for route in given if not isinstance(route, LazyRouter)]
+        conf.task_routes = [LazyRouter(self), *others]
 
     def _on_finalised(self, **_: Any) -> None:
         self._configured()
@@ -331,7 +344,8 @@ class LazyRouter:
         return "<TierRouter>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, str] | None:
-        """Ask the router."""
+        """Ask the router, and say whose app is publishing."""
+        registry.publishing.set(self._fairness)
         return self._fairness.router(*args, **kwargs)
 
 

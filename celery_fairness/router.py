@@ -7,6 +7,7 @@ fails, the task goes to the default queue of its service.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.notice import Notices
 from celery_fairness.stamp import Stamp
 from celery_fairness.tiers import queues_of, select_queue
+
+#: What RabbitMQ's native delayed delivery puts before the routing key of a delayed message.
+_DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
 class TierRouter:
@@ -61,6 +65,7 @@ class TierRouter:
         Only a message in one of its service's three queues moves: elsewhere somebody put it there.
         """
         service = getattr(task, "service", None)
+        current = _DELAY_PREFIX.sub("", current or "")
         try:
             wire = headers.get(HEADER)
             service = service or (parse_header(wire).service if wire is not None else None)

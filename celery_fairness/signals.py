@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from celery import signals
 
 from celery_fairness.header import COPY_HEADER, HEADER, first_copy
-from celery_fairness.registry import wired_apps
+from celery_fairness.registry import publishing
 from celery_fairness.task import parent_headers
 from celery_fairness.worker.resend import resending
 
@@ -44,12 +44,15 @@ class Listener(Protocol):
         """This process is a new pool child."""
 
 
-def connect(listener: Listener) -> None:
-    """Connect ``listener`` to Celery's signals, for as long as the process lives."""
+def connect(listener: Listener) -> Callable[[], None]:
+    """Connect ``listener`` to Celery's signals; returns what disconnects it again."""
     uid = f"celery_fairness:{id(listener)}"
+    connected: list[tuple[Any, str]] = []
 
     def attach(signal: Any, handler: Callable[..., None]) -> None:
-        signal.connect(handler, weak=False, dispatch_uid=f"{uid}:{handler.__name__}")
+        name = f"{uid}:{handler.__name__}"
+        signal.connect(handler, weak=False, dispatch_uid=name)
+        connected.append((signal, name))
 
     def before_publish(
         sender: str | None = None, body: Any = None, headers: Any = None, **_: Any
@@ -86,6 +89,13 @@ def connect(listener: Listener) -> None:
     attach(signals.worker_process_init, pool_child)
     attach(signals.beat_init, beat)
 
+    def disconnect() -> None:
+        while connected:
+            signal, name = connected.pop()
+            signal.disconnect(dispatch_uid=name)
+
+    return disconnect
+
 
 def _is_of(listener: Listener, worker: Any) -> bool:
     app = getattr(worker, "app", None)
@@ -94,12 +104,10 @@ def _is_of(listener: Listener, worker: Any) -> bool:
 
 def _stamp_message(listener: Listener, name: str, body: Any, headers: dict[str, Any]) -> None:
     """Put the headers into a message that is about to be published."""
-    again = resending.get()
-    if again is not None:
+    publisher = publishing.get()
+    if resending.get() is not None or (publisher is not None and publisher is not listener):
         return
     task = listener.app.tasks.get(name)
-    if task is None and wired_apps() > 1:
-        return
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
     header = listener.stamp.header(name, task, headers, args, kwargs, parent_headers(listener.app))
     if header is not None:

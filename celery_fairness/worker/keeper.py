@@ -1,9 +1,9 @@
 """The keeper: one native thread of a worker's main process that renews its leases.
 
 Invariant: a lease whose attempt runs is renewed at every third of its time, from the moment the
-pool accepted the attempt until its end was seen; so it can miss two renewals and live. The thread
-also releases what a dead pool child could not, once that child is really gone: the pool reports a
-hard time limit up to 0.1 s before the child dies.
+pool accepted the attempt until its end was seen; so it can miss two renewals and live. A lease
+whose pool child is gone is released, whatever the pool says or does not say about it: billiard
+reports a death up to two seconds late, and a hard time limit up to 0.1 s before the child dies.
 
 Every renewal moves the limiter's clock, so an idle worker renews an empty list.
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
@@ -24,12 +24,31 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.worker.native import Bell, start_thread
 
-#: Longest wait for a pool child to be gone before its slot is freed, in seconds.
-DEATH_SECONDS = 2.0
-#: How often a child that should be dead is looked at, in seconds.
-DEATH_POLL_SECONDS = 0.02
-#: Pause after a renewal that failed, in seconds.
+#: How often the children that hold leases are looked at, in seconds.
+LOOK_SECONDS = 0.2
+#: The same for children that should be gone any moment, in seconds.
+LOOK_SOON_SECONDS = 0.02
+#: Pause after a renewal or release that failed, in seconds.
 AGAIN_SECONDS = 0.5
+#: Longest wait of a stopping worker for its children to be gone, in seconds.
+STOP_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One lease that is kept.
+
+    Attributes:
+        lease: The lease.
+        process_id: Whose death ends the attempt; our own where bodies run here.
+        ending: The pool says that it ended without its body having been able to say so.
+        entered_again: The limiter lost its memory while it ran; nobody else releases it then.
+    """
+
+    lease: Lease
+    process_id: int
+    ending: bool = False
+    entered_again: bool = False
 
 
 class Keeper:
@@ -48,13 +67,13 @@ class Keeper:
         self._every_seconds = lease_seconds / 3
         self._notices = notices
         self._bell = Bell()
-        self._running: dict[str, Lease] = {}
-        self._entered_again: set[str] = set()
-        self._ended: deque[tuple[float, int, Lease]] = deque()
+        self._kept: dict[str, _Kept] = {}
         # A thread runs for one process and one start; both change what it compares with.
         self._round = 0
         self._started: tuple[int, int] | None = None
         self._epoch: int | None = None
+        # Whether the thread looks after children; where it does not, it sleeps until it renews.
+        self._looks = False
 
     def start(self) -> None:
         """Start the thread, unless this process has it."""
@@ -63,108 +82,118 @@ class Keeper:
             self._started = now
             start_thread(self._run)
 
-    def accepted(self, lease: Lease) -> None:
-        """Keep ``lease`` from now on."""
-        self._running[lease.id] = lease
+    def accepted(self, lease: Lease, process_id: int) -> None:
+        """Keep ``lease`` from now on; its body runs in the process ``process_id``."""
+        self._kept[lease.id] = _Kept(lease, process_id)
         self.start()
+        if not self._looks and process_id != os.getpid():
+            self._bell.ring()
 
-    def ended(self, lease: Lease, child: int | None = None) -> None:
-        """Stop keeping ``lease``.
+    def ended(self, lease: Lease) -> None:
+        """Stop keeping a lease that the body's own process has released."""
+        kept = self._kept.get(lease.id)
+        if kept is not None and kept.entered_again:
+            self.lost(lease)
+        else:
+            self._kept.pop(lease.id, None)
 
-        Args:
-            lease: Of the attempt that ended.
-            child: The pool child that could not release it itself; None where it could.
-        """
-        self._running.pop(lease.id, None)
-        again = lease.id in self._entered_again
-        self._entered_again.discard(lease.id)
-        if child is not None or again:
-            self._ended.append((time.monotonic() + DEATH_SECONDS, child or os.getpid(), lease))
+    def lost(self, lease: Lease) -> None:
+        """Release a lease, as soon as the process of its body is gone, and not before."""
+        kept = self._kept.get(lease.id)
+        if kept is not None:
+            kept.ending = True
             self._bell.ring()
 
     def held(self) -> list[Lease]:
         """Return the leases that are kept now."""
-        return list(self._running.values())
-
-    def discard(self, lease: Lease) -> None:
-        """Stop keeping a lease that the body's own process has released."""
-        self._running.pop(lease.id, None)
+        return [kept.lease for kept in list(self._kept.values())]
 
     def stop(self, limiter: Limiter) -> None:
         """Stop the thread and release what dead children still hold."""
         self._round += 1
         self._bell.ring()
-        self._settle(limiter, patient=True)
+        ends_at = time.monotonic() + STOP_SECONDS
+        while self._release_dead(limiter) and time.monotonic() < ends_at:
+            self._bell.wait(LOOK_SOON_SECONDS)
 
     def _run(self) -> None:
         started = self._started
         limiter = self._make_limiter()
         renew_at = time.monotonic()
         while started == (os.getpid(), self._round):
-            settled = self._settle(limiter)
+            look_again = self._release_dead(limiter)
             if time.monotonic() >= renew_at:
                 renew_at = time.monotonic() + self._renew(limiter)
+            self._looks = look_again is not None
+            if look_again is None and self._holds_elsewhere():
+                continue  # Accepted since it looked, by somebody who saw it look.
             pause = renew_at - time.monotonic()
-            self._bell.wait(pause if settled else min(pause, DEATH_POLL_SECONDS))
+            self._bell.wait(pause if look_again is None else min(pause, look_again))
 
     def _renew(self, limiter: Limiter) -> float:
         """Renew everything that is kept; returns the seconds until the next time."""
-        leases = self.held()
+        kept = list(self._kept.values())
         try:
-            answer = limiter.renew(leases, self._epoch)
+            answer = limiter.renew([each.lease for each in kept], self._epoch)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)
         if self._epoch is not None and answer.epoch != self._epoch:
             self._notices.error(
-                "memory",
-                "the limiter's Redis lost its memory; %d leases entered again",
-                len(leases),
+                "memory", "the limiter's Redis lost its memory: %d leases entered again", len(kept)
             )
-            # The pool may have released some of these a moment before: whatever ends from now on is
-            # released from here as well.
-            self._entered_again.update(lease.id for lease in leases)
-            gone_meanwhile = [lease for lease in leases if lease.id not in self._running]
-            self._entered_again.difference_update(lease.id for lease in gone_meanwhile)
-            self._ended.extend((time.monotonic(), os.getpid(), lease) for lease in gone_meanwhile)
+            for each in kept:
+                each.entered_again = True
+                if each.lease.id not in self._kept:
+                    # It ended while it was entered again.
+                    self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
         self._epoch = answer.epoch
         return self._every_seconds
 
-    def _settle(self, limiter: Limiter, *, patient: bool = False) -> bool:
-        """Release the leases of children that are gone; returns whether none is left to do."""
-        waiting = []
-        ready = []
-        while self._ended:
-            item = self._ended.popleft()
-            until, child, lease = item
-            while patient and _is_alive(child) and time.monotonic() < until:
-                self._bell.wait(DEATH_POLL_SECONDS)
-            if _is_alive(child) and time.monotonic() < until:
-                waiting.append(item)
+    def _holds_elsewhere(self) -> bool:
+        return any(each.process_id != os.getpid() for each in list(self._kept.values()))
+
+    def _release_dead(self, limiter: Limiter) -> float | None:
+        """Release the leases of processes that are gone.
+
+        Returns:
+            In how many seconds to look again; None where only our own process holds leases.
+        """
+        own = os.getpid()
+        look_again: float | None = None
+        dead = []
+        for each in list(self._kept.values()):
+            if each.process_id == own:
+                gone = each.ending
             else:
-                ready.append(lease)
-        if ready:
+                gone = not _is_alive(each.process_id)
+            if gone:
+                dead.append(each.lease)
+            elif each.process_id != own:
+                soon = LOOK_SOON_SECONDS if each.ending else LOOK_SECONDS
+                look_again = soon if look_again is None else min(look_again, soon)
+        if dead:
             try:
-                limiter.release(ready)
+                limiter.release(dead)
             except LimiterUnavailable as error:
-                # They are no longer renewed, so they end by themselves.
-                self._notices.error("release", "slots are freed a lease later: %s", error)
-        self._ended.extend(waiting)
-        return not waiting
+                self._notices.error("release", "slots of dead processes stay taken: %s", error)
+                return AGAIN_SECONDS
+            for lease in dead:
+                self._kept.pop(lease.id, None)
+        return look_again
 
 
 def _is_alive(process_id: int) -> bool:
-    """Say whether another process still runs; our own does not count: its bodies have ended."""
-    if process_id == os.getpid():
-        return False
+    """Say whether a process still runs; one that has only not been waited for does not."""
+    try:
+        with open(f"/proc/{process_id}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        pass
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    try:
-        with open(f"/proc/{process_id}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return True
+    return True

@@ -21,7 +21,6 @@ class FairRequestMixin:
     """Keeps the lease of one attempt."""
 
     _fair_lease: Lease | None = None
-    worker_pid: int | None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -48,7 +47,7 @@ class FairRequestMixin:
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Keep the lease: the pool has the task."""
         if self._fair_lease is not None:
-            self._fair_keeper.accepted(self._fair_lease)
+            self._fair_keeper.accepted(self._fair_lease, pid)
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
 
     def on_success(self, result: Any, **options: Any) -> Any:
@@ -61,13 +60,13 @@ class FairRequestMixin:
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        """Stop keeping the lease; release it where the pool itself reports, not the body."""
+        """Stop keeping the lease; where the pool reports and not the body, see it released."""
         try:
             return super().on_failure(  # type: ignore[misc]
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
         finally:
-            self._fair_end(None if return_ok else self.worker_pid)
+            self._fair_end(by_body=return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Release the lease after a hard limit: green pools say nothing else."""
@@ -75,12 +74,15 @@ class FairRequestMixin:
             return super().on_timeout(soft, timeout)  # type: ignore[misc]
         finally:
             if not soft:
-                self._fair_end(self.worker_pid)
+                self._fair_end(by_body=False)
 
-    def _fair_end(self, child: int | None = None) -> None:
+    def _fair_end(self, *, by_body: bool = True) -> None:
+        """Stop keeping the lease; ``by_body`` where the body's process has released it."""
         lease, self._fair_lease = self._fair_lease, None
-        if lease is not None:
-            self._fair_keeper.ended(lease, child)
+        if lease is not None and by_body:
+            self._fair_keeper.ended(lease)
+        elif lease is not None:
+            self._fair_keeper.lost(lease)
 
 
 def _ending(on_success: Any) -> Any:

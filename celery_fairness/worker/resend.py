@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from celery.app.task import Context
+from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Connection, serialization
 from kombu.exceptions import EncodeError
 
@@ -121,6 +123,8 @@ class Resender:
     ) -> None:
         current = (request.delivery_info or {}).get("routing_key")
         queue = self._queue_again(task, current, request.headers or {})
+        if self._delays_whole_seconds():
+            countdown_seconds = math.ceil(countdown_seconds)
         signature = task.signature_from_request(
             request, queue=queue, countdown=countdown_seconds, retries=request.retries
         )
@@ -156,6 +160,12 @@ class Resender:
             self._idle.append(connection)
         else:
             connection.release()
+
+    def _delays_whole_seconds(self) -> bool:
+        """Say whether the broker itself delays, as it does with quorum queues."""
+        if self._app.connection_for_write().get_transport_cls().driver_type != "amqp":
+            return False
+        return bool(detect_quorum_queues(self._app, "amqp")[0])
 
     def _connection(self) -> Connection:
         try:

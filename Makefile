@@ -1,0 +1,51 @@
+# Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo site test check lint format types imports headers bench lock clean
+
+PYTHON_IN_VENV := .venv/bin/python
+# Passed on to the command: make test ARGS="-k tiers -x"
+ARGS ?=
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with all dependencies (the others do this by themselves)
+	@scripts/setup
+
+demo: setup ## Show fairness on real input: plain Celery beside the package, two minutes
+	@$(PYTHON_IN_VENV) -m examples.code_analysis $(ARGS)
+
+site: setup ## Serve the Django admin with demo tasks running
+	@$(PYTHON_IN_VENV) django_app/manage.py site $(ARGS)
+
+test: setup ## Run the tests
+	@$(PYTHON_IN_VENV) -m pytest tests $(ARGS)
+
+check: lint format types imports headers ## Lint, format, types, import rules, Lua headers
+
+lint: setup
+	.venv/bin/ruff check
+
+format: setup
+	.venv/bin/ruff format --check
+
+types: setup
+	.venv/bin/mypy
+
+imports: setup
+	.venv/bin/lint-imports --no-logo
+
+headers: setup
+	$(PYTHON_IN_VENV) -m pytest -q tests/lua/test_headers.py
+
+bench: setup ## Measure against plain Celery in one run
+	@$(PYTHON_IN_VENV) -m tests.benchmarks $(ARGS)
+
+lock: ## Choose the newest allowed versions anew (constraints.txt; needs uv)
+	@scripts/lock
+
+clean: ## Remove what builds, tests and the demo left (.venv stays)
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
+		.hypothesis demo-report.html
+	find celery_fairness django_app examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

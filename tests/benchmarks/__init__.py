@@ -1,0 +1,1 @@
+"""Benchmarks: seeded commands that print ratios against stock Celery, taken in one run."""

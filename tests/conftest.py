@@ -1,0 +1,249 @@
+"""Fixtures of the whole suite: servers, real workers, and what must be true after every test.
+
+Invariant: after a test no process, thread, lease or unacknowledged message of it is left, except
+the leases and messages of a worker that the test itself killed.
+
+Weakness: what a killed worker leaves in Redis is not looked at; the next test flushes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import uuid4
+
+import psutil
+import pytest
+
+# pytest-celery shadows this fixture with one that needs containers.
+from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401
+
+from celery_fairness.testing.server import RedisServer, ServerFailed
+from tests.support.local_process import SCRUBBED_PREFIXES
+from tests.support.nodes import WorkerNode
+from tests.support.postgres import PostgresServer
+from tests.support.rabbit import RabbitServer
+from tests.support.servers import NotInstalled
+from tests.support.services import ServiceCount, missing
+from tests.support.waiting import eventually
+
+#: Seconds a worker has for its warm shutdown after a test; a task that still runs is killed then.
+SHUTDOWN_SECONDS = 5.0
+#: Seconds in which workers whose tasks have all ended are expected to hold nothing any more.
+SETTLE_SECONDS = 0.5
+LOG_LINES_SHOWN = 200
+
+_long_lived = pytest.StashKey[list[Callable[[], list[int]]]]()
+_workers = pytest.StashKey[list[WorkerNode]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Settings of the person who runs the tests are not what is tested.
+    for name in [name for name in os.environ if name.startswith(SCRUBBED_PREFIXES)]:
+        del os.environ[name]
+    config.stash[_long_lived] = []
+    config.pluginmanager.register(ServiceCount(config), "service-count")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    report = yield
+    if report.failed:
+        for node in item.stash.get(_workers, []):
+            tail = "\n".join(node.log_text().splitlines()[-LOG_LINES_SHOWN:])
+            report.sections.append((f"log of {node.hostname()}", tail))
+    return report
+
+
+def _descendants() -> dict[int, str]:
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline())
+            # Python's own helper of multiprocessing lives as long as the interpreter.
+            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command:
+                found[process.pid] = command
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread or a child process behind."""
+    threads_before = set(threading.enumerate())
+    processes_before = set(_descendants())
+    yield
+
+    def no_thread_left() -> None:
+        left = [thread for thread in threading.enumerate() if thread not in threads_before]
+        assert not left, f"threads left behind: {left}"
+
+    def no_process_left() -> None:
+        allowed = set(processes_before)
+        for pids in request.config.stash[_long_lived]:
+            allowed.update(pids())
+        left = {pid: command for pid, command in _descendants().items() if pid not in allowed}
+        assert not left, f"processes left behind: {left}"
+
+    eventually(no_thread_left, timeout_seconds=3.0)
+    eventually(no_process_left, timeout_seconds=3.0)
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
+    """A Redis-compatible server; TEST_REDIS_BINARY (a path or a name on PATH) chooses another."""
+    binary = os.environ.get("TEST_REDIS_BINARY")
+    try:
+        server = RedisServer(shutil.which(binary) or binary if binary else None).start()
+    except ServerFailed as error:
+        missing(str(error))
+    pytestconfig.stash[_long_lived].append(lambda: _family(server.pid) if server.alive else [])
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> Iterator[str]:
+    """URL of an empty Redis; a test may kill, pause or restart `redis_server` as it likes."""
+    redis_server.resume()
+    if not redis_server.alive:
+        redis_server.restart()
+    client = redis_server.client()
+    client.flushall()
+    client.config_resetstat()
+    yield redis_server.url
+
+    def nobody_waits() -> None:
+        waiting = [each for each in client.client_list() if "b" in each["flags"]]
+        assert not waiting, f"clients still wait on the server: {waiting}"
+
+    try:
+        redis_server.resume()
+        if redis_server.alive:
+            # A consumer that outlived its test would take the messages of the next one.
+            eventually(nobody_waits, timeout_seconds=3.0)
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
+    """A RabbitMQ broker without plugins."""
+    try:
+        server = RabbitServer()
+    except NotInstalled as error:
+        missing(str(error))
+    server.start()
+    pytestconfig.stash[_long_lived].append(server.pids)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def rabbit_url(request: pytest.FixtureRequest, rabbit_server: RabbitServer) -> Iterator[str]:
+    """URL of an empty virtual host of its own; it is deleted after the test."""
+    # A test that chose its broker by a parameter carries no marker yet.
+    request.node.add_marker("rabbitmq")
+    rabbit_server.start()
+    name = f"test_{uuid4().hex[:8]}"
+    yield rabbit_server.add_vhost(name)
+    rabbit_server.start()
+    rabbit_server.delete_vhost(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
+    """A PostgreSQL cluster: `.dsn`, `.host`, `.port`, `.user`, `.password`, `.database`."""
+    try:
+        server = PostgresServer()
+    except NotInstalled as error:
+        missing(str(error))
+    server.start()
+    pytestconfig.stash[_long_lived].append(
+        lambda: [p for pid in server.pids() for p in _family(pid)]
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start_worker(
+    request: pytest.FixtureRequest, redis_server: RedisServer, redis_url: str
+) -> Iterator[Callable[..., WorkerNode]]:
+    """Start real workers; broker and result backend are `redis_url` unless `env` says otherwise."""
+    nodes: list[WorkerNode] = request.node.stash.setdefault(_workers, [])
+
+    def start(
+        app: str = "tests.support.shop",
+        pool: str = "prefork",
+        concurrency: int = 2,
+        queues: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        wait: bool = True,
+    ) -> WorkerNode:
+        urls = {"CELERY_BROKER_URL": redis_url, "CELERY_RESULT_BACKEND": redis_url}
+        node = WorkerNode.launch(
+            app,
+            pool=pool,
+            concurrency=concurrency,
+            queues=queues,
+            env={**urls, **(env or {})},
+            args=args,
+        )
+        nodes.append(node)
+        return node.wait_ready() if wait else node
+
+    yield start
+
+    redis_server.resume()
+    try:
+        _end_workers(nodes, redis_server)
+        for node in nodes:
+            node.process.assert_gone()
+    finally:
+        for node in nodes:
+            node.process.discard_log()
+
+
+def _end_workers(nodes: Sequence[WorkerNode], redis_server: RedisServer) -> None:
+    """End all workers and check that those that were not killed by the test held nothing."""
+    untouched = all(node.alive or node.exit_code == 0 for node in nodes) and redis_server.alive
+    if untouched and _settles_by_itself(redis_server):
+        # Idle workers hold nothing, and their orderly end takes seconds: kill them.
+        for node in nodes:
+            node.process.kill()
+        return
+    for node in nodes:
+        node.process.ask_to_end()
+    orderly = [node.process.ended_in_order(SHUTDOWN_SECONDS) for node in nodes]
+    if untouched and all(orderly):
+        _assert_nothing_held(redis_server)
+
+
+def _settles_by_itself(server: RedisServer) -> bool:
+    try:
+        eventually(lambda: _assert_nothing_held(server), timeout_seconds=SETTLE_SECONDS)
+    except AssertionError:
+        return False
+    return True
+
+
+def _assert_nothing_held(server: RedisServer) -> None:
+    """No slot is taken and no message is out."""
+    with server.client(decode_responses=True) as client:
+        leases = {key: client.zcard(key) for key in client.scan_iter("*:leases:*")}
+        held = {key: count for key, count in leases.items() if count}
+        assert not held, f"leases left behind: {held}"
+        unacknowledged = client.hlen("unacked")
+        assert not unacknowledged, f"{unacknowledged} unacknowledged messages left behind"

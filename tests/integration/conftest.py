@@ -1,0 +1,159 @@
+"""A shop for every test: broker, limiter, producer, workers and a ledger."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.result import AsyncResult
+from kombu import pools
+
+from celery_fairness import Fairness
+from celery_fairness.decision import LimitState
+from celery_fairness.tenants import tier_key
+from tests.support.nodes import WorkerNode
+from tests.support.shop import make_app
+from tests.support.waiting import eventually
+
+#: Every broker that the gate's contract runs on.
+BROKERS = ("redis", "rabbitmq_classic", "rabbitmq_quorum")
+
+RESULT_SECONDS = 20.0
+
+
+class Shop:
+    """One installation: a producer in this process, workers in others."""
+
+    def __init__(
+        self, env: dict[str, str], start_worker: Callable[..., WorkerNode], folder: Path
+    ) -> None:
+        self.env = env
+        self.app: Celery = make_app(env)
+        self.fairness = Fairness.of(self.app)
+        self.folder = folder
+        self._start_worker = start_worker
+        self._files = 0
+
+    def worker(self, **options: Any) -> WorkerNode:
+        """Start a worker and wait until it consumes."""
+        env = {**self.env, **options.pop("env", {})}
+        return self._start_worker("tests.support.shop", env=env, **options)
+
+    def send(self, name: str, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Send a task of the shop; ``options=`` are those of apply_async."""
+        options = kwargs.pop("options", {})
+        return self.app.tasks[f"shop.{name}"].apply_async(args, kwargs, **options)
+
+    def held(self, user: str) -> int:
+        """Return how many slots the tenant holds."""
+        return self.state(user).held
+
+    def state(self, user: str) -> LimitState:
+        """Return the tenant's limit."""
+        return self.fairness.inspect(tier_key(user))
+
+    def await_held(self, user: str, count: int, timeout_seconds: float = 10.0) -> None:
+        """Wait until the tenant holds ``count`` slots."""
+
+        def holds() -> None:
+            assert self.held(user) == count
+
+        eventually(holds, timeout_seconds)
+
+    def gate_file(self) -> Path:
+        """Return a file that is not there yet, for a body to wait for."""
+        self._files += 1
+        return self.folder / f"gate{self._files}"
+
+    def ledger(self, event: str = "", name: str = "") -> list[dict[str, Any]]:
+        """Return what bodies wrote: all, or of one event and task."""
+        path = Path(self.env["SHOP_LEDGER"])
+        lines = path.read_text().splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        return [
+            entry
+            for entry in entries
+            if event in ("", entry["event"]) and name in ("", entry["name"])
+        ]
+
+    def runs(self) -> dict[str, int]:
+        """Return how often each task's body started, by id."""
+        count: dict[str, int] = {}
+        for entry in self.ledger("start"):
+            count[entry["id"]] = count.get(entry["id"], 0) + 1
+        return count
+
+    def most_at_once(self, user: str) -> int:
+        """Return the largest number of the tenant's bodies that ran at the same time."""
+        running = most = 0
+        entries = [e for e in self.ledger() if e.get("user") == user]
+        for entry in sorted(entries, key=lambda e: (e["at"], e["event"] == "start")):
+            running += 1 if entry["event"] == "start" else -1
+            most = max(most, running)
+        return most
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        self.fairness.close()
+        self.app.close()
+        pools.reset()
+        # A result that is still waited for would look for the server when it is collected.
+        gc.collect()
+        if self.app.backend is not None and hasattr(self.app.backend, "client"):
+            self.app.backend.result_consumer.stop()
+            self.app.backend.client.close()
+
+
+@pytest.fixture
+def make_shop(
+    request: pytest.FixtureRequest,
+    redis_url: str,
+    start_worker: Callable[..., WorkerNode],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., Shop]]:
+    """A factory of shops: ``make_shop(broker, conf=…, fairness=…, variables=…)``."""
+    shops: list[Shop] = []
+
+    def make(
+        broker: str = "redis",
+        conf: Mapping[str, Any] | None = None,
+        fairness: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> Shop:
+        settings, celery = dict(fairness or {}), dict(conf or {})
+        env = {
+            "CELERY_BROKER_URL": redis_url,
+            "CELERY_RESULT_BACKEND": redis_url.removesuffix("/0") + "/1",
+            "SHOP_LEDGER": str(tmp_path / f"ledger{len(shops)}"),
+            **(variables or {}),
+        }
+        if broker != "redis":
+            env["CELERY_BROKER_URL"] = request.getfixturevalue("rabbit_url")
+            settings.setdefault("redis_url", redis_url)
+        if broker == "rabbitmq_quorum":
+            # Celery delays messages of quorum queues in the broker, through topic exchanges.
+            celery.setdefault("task_default_queue_type", "quorum")
+            celery.setdefault("task_default_exchange_type", "topic")
+            celery.setdefault("task_create_missing_queue_type", "quorum")
+            celery.setdefault("task_create_missing_queue_exchange_type", "topic")
+        env["SHOP_CONF"] = json.dumps(celery)
+        env["SHOP_FAIRNESS"] = json.dumps(settings)
+        monkeypatch.setenv("SHOP_LEDGER", env["SHOP_LEDGER"])
+        shops.append(Shop(env, start_worker, tmp_path))
+        return shops[-1]
+
+    yield make
+    for shop in shops:
+        shop.close()
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Shop]) -> Shop:
+    """A shop on stock Redis with the default settings of the tests."""
+    return make_shop()

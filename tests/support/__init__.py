@@ -1,0 +1,1 @@
+"""What the tests share: servers, real worker processes, a breakable network, one way to wait."""

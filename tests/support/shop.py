@@ -1,0 +1,183 @@
+"""The Celery app that real workers run in tests, and the app that sends to them.
+
+What a task does is written to a ledger file that is not the server under test: one JSON line when
+a body starts, one when it ends, so that a test can count runs and what ran at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+
+from celery_fairness import Fairness, FairTask
+from celery_fairness.errors import LimiterUnavailable
+
+#: How a body ends, where its argument ``how`` says so.
+EXITS = ("ok", "error", "ignore", "reject", "sys_exit", "retry", "kill_child")
+
+
+def ledger_line(event: str, name: str, task_id: str | None, **more: Any) -> None:
+    """Append one line to the ledger; several processes may."""
+    path = os.environ.get("SHOP_LEDGER")
+    if not path:
+        return
+    line = {"at": time.time(), "event": event, "name": name, "id": task_id, **more}
+    data = (json.dumps(line) + "\n").encode()
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def wait_for_file(path: str, seconds: float) -> None:
+    """Hold a body until a file is there: a test lets it go."""
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at and not Path(path).exists():
+        time.sleep(0.01)
+
+
+class PlainBase(Task):
+    """A user's task class without anything of ours."""
+
+    abstract = True
+
+
+def make_app(environ: Any = os.environ) -> Celery:
+    """Make the shop's app.
+
+    Args:
+        environ: SHOP_CONF and SHOP_FAIRNESS (JSON), CELERY_BROKER_URL, CELERY_RESULT_BACKEND.
+    """
+    app = Celery(
+        "shop",
+        broker=environ.get("CELERY_BROKER_URL"),
+        backend=environ.get("CELERY_RESULT_BACKEND"),
+        set_as_current=False,
+    )
+    app.conf.update(result_expires=600, broker_connection_retry_on_startup=True)
+    app.conf.update(json.loads(environ.get("SHOP_CONF", "{}")))
+    app.conf.fairness = {
+        "snooze_seconds": 0.3,
+        "snooze_jitter_seconds": 0.2,
+        **json.loads(environ.get("SHOP_FAIRNESS", "{}")),
+    }
+    variables = {k: v for k, v in environ.items() if k.startswith("FAIRNESS_")}
+    Fairness(app, variables)
+    _add_tasks(app)
+    return app
+
+
+def _add_tasks(app: Celery) -> None:
+    # Shared tasks would be registered with every other app of the test process too.
+    task = functools.partial(app.task, shared=False)
+
+    @task(base=FairTask, bind=True, tenant="user", name="shop.work", max_retries=3)
+    def work(
+        self: Any,
+        how: str = "ok",
+        user: str | None = None,
+        seconds: float = 0.0,
+        gate: str | None = None,
+    ) -> Any:
+        """Run for a while and end in one of many ways."""
+        task_id, retries = self.request.id, self.request.retries
+        ledger_line("start", self.name, task_id, user=user, retries=retries, pid=os.getpid())
+        try:
+            if gate is not None:
+                wait_for_file(gate, 30)
+            if seconds:
+                time.sleep(seconds)
+            return _end(self, how)
+        finally:
+            ledger_line("end", self.name, task_id, user=user)
+
+    @task(base=FairTask, tenant="user", name="shop.add")
+    def add(a: int, b: int, user: str | None = None) -> int:
+        """Add two numbers."""
+        ledger_line("start", "shop.add", None, user=user, pid=os.getpid())
+        return a + b
+
+    @task(base=FairTask, tenant="user", name="shop.total")
+    def total(numbers: list[int], user: str | None = None) -> int:
+        """Add many numbers."""
+        return sum(numbers)
+
+    @task(base=FairTask, tenant="user", service="analysis", name="shop.routed", bind=True)
+    def routed(self: Any, how: str = "ok", user: str | None = None, seconds: float = 0.0) -> str:
+        """Say which queue it came from, as the second try of a retry does."""
+        ledger_line("start", self.name, self.request.id, user=user)
+        if seconds:
+            time.sleep(seconds)
+        ledger_line("end", self.name, self.request.id, user=user)
+        if how == "retry" and self.request.retries == 0:
+            raise self.retry(countdown=0.1)
+        return str(self.request.delivery_info["routing_key"])
+
+    @task(
+        base=FairTask,
+        tenant="user",
+        name="shop.closed",
+        autoretry_for=(LimiterUnavailable,),
+        default_retry_delay=0.2,
+        max_retries=50,
+    )
+    def closed(user: str | None = None) -> str:
+        """Be retried by the user's own policy."""
+        ledger_line("start", "shop.closed", None, user=user)
+        return "ran"
+
+    @task(base=PlainBase, name="shop.plain")
+    def plain() -> str:
+        """Have nothing to do with tenants."""
+        return "plain"
+
+    @task(base=FairTask, bind=True, name="shop.spawn", tenant="user")
+    def spawn(self: Any, user: str | None = None) -> str:
+        """Send a task that declares no tenant: it is charged to this one's."""
+        return str(app.tasks["shop.child"].delay().id)
+
+    @task(base=FairTask, bind=True, name="shop.child")
+    def child(self: Any) -> Any:
+        """Return the header that came with it."""
+        return (self.request.headers or {}).get("fairness")
+
+
+def _end(task: Any, how: str) -> Any:
+    if how == "ok":
+        return "done"
+    if how == "error":
+        raise ValueError("as asked")
+    if how == "ignore":
+        raise Ignore
+    if how == "reject":
+        raise Reject("as asked", requeue=False)
+    if how == "reject_requeue":
+        if task.request.delivery_info.get("redelivered"):
+            return "second time"
+        raise Reject("as asked", requeue=True)
+    if how == "sys_exit":
+        sys.exit(3)
+    if how == "retry":
+        if task.request.retries >= 2:
+            return f"after {task.request.retries} retries"
+        # Quorum queues delay by whole seconds.
+        quorum = task.app.conf.task_default_queue_type == "quorum"
+        raise task.retry(countdown=1 if quorum else 0.1)
+    if how == "kill_child":
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+    raise AssertionError(f"expected one of {EXITS}, got: {how!r}")
+
+
+app = make_app() if os.environ.get("CELERY_BROKER_URL") else Celery("shop_without_broker")

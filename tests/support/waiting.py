@@ -1,0 +1,48 @@
+"""The one place where the tests wait: an assertion tried again until it holds.
+
+Invariant: what is waited for is an assertion of the test, so a wait that fails says what was
+expected and what was there. Nothing waits for time to pass.
+
+Weakness: it polls; something true only between two looks is missed. Wait for what stays true.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+POLL_SECONDS = 0.02
+
+
+def eventually(
+    assertion: Callable[[], Answer],
+    timeout_seconds: float = 10.0,
+    poll_seconds: float = POLL_SECONDS,
+) -> Answer:
+    """Call `assertion` until it raises no AssertionError, and give back its answer.
+
+    Args:
+        assertion: asserts what shall become true; may return something. A bare `lambda: x == y`
+            asserts nothing, so an answer of `False` counts as not yet true.
+        timeout_seconds: after this the last AssertionError is raised.
+        poll_seconds: the pause between two tries.
+
+    Raises:
+        AssertionError: it never held; other errors pass through at once.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            answer = assertion()
+            if answer is not False:
+                return answer
+            failure = AssertionError(f"still False after {timeout_seconds} s")
+        except AssertionError as error:
+            failure = error
+        if time.monotonic() >= deadline:
+            failure.add_note(f"waited {timeout_seconds} s for it")
+            raise failure
+        time.sleep(poll_seconds)
