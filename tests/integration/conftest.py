@@ -99,11 +99,11 @@ class Shop:
 
     def close(self) -> None:
         """Close every connection of this process."""
+        # A result that nobody waited for talks to the server when it is collected.
+        gc.collect()
         self.fairness.close()
         self.app.close()
         pools.reset()
-        # A result that is still waited for would look for the server when it is collected.
-        gc.collect()
         if self.app.backend is not None and hasattr(self.app.backend, "client"):
             self.app.backend.result_consumer.stop()
             self.app.backend.client.close()

@@ -55,6 +55,7 @@ class LocalProcess:
         ) as log_file:
             self._log_path = Path(log_file.name)
         self._log_offset = 0
+        self._kept_log: bytes | None = None
         # What docker inspect would say; no port is listed, so pytest-celery waits for none.
         self.attrs: dict[str, Any] = {
             "Config": {"Hostname": "localhost", "Env": [f"{k}={v}" for k, v in self.env.items()]},
@@ -183,18 +184,20 @@ class LocalProcess:
 
     def log_text(self, *, since_start: bool = False) -> str:
         """All that it printed, or only since the latest start."""
-        printed = self._log_path.read_bytes()
+        printed = self.logs()
         return printed[self._log_offset if since_start else 0 :].decode(errors="replace")
 
     def discard_log(self) -> None:
-        """Remove the log file; it is read no more."""
-        self._log_path.unlink(missing_ok=True)
+        """Remove the log file; what it held can still be asked for."""
+        if self._kept_log is None:
+            self._kept_log = self._log_path.read_bytes()
+            self._log_path.unlink()
 
     # The names below are docker-py's.
 
     def logs(self) -> bytes:
         """All that it printed, as docker-py gives it."""
-        return self._log_path.read_bytes()
+        return self._log_path.read_bytes() if self._kept_log is None else self._kept_log
 
     def reload(self) -> None:
         """Nothing to fetch: the process table is always current."""

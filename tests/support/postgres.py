@@ -3,7 +3,7 @@
 Invariant: it lives in a temporary folder on its own port and is gone after `stop()`. Started by
 root it runs as another account, since PostgreSQL refuses root.
 
-Weakness: it is tuned to be fast and forgetful; what a crash of the machine keeps is not tested on it.
+Weakness: it is tuned to be fast and forgetful, so nothing about crashes is learned from it.
 """
 
 from __future__ import annotations

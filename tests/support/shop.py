@@ -137,6 +137,16 @@ def _add_tasks(app: Celery) -> None:
         ledger_line("start", "shop.closed", None, user=user)
         return "ran"
 
+    @task(base=FairTask, bind=True, name="shop.echo", tenant="user")
+    def echo(self: Any, *args: Any, user: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Return what came with the message."""
+        request = self.request
+        ledger_line("start", self.name, request.id, user=user)
+        names = ("id", "retries", "expires", "timelimit", "root_id", "parent_id", "group", "origin")
+        own = {k: v for k, v in (request.headers or {}).items() if k.startswith("x_")}
+        facts = {name: getattr(request, name) for name in names}
+        return {**facts, "args": list(args), "kwargs": kwargs, "own_headers": own}
+
     @task(base=PlainBase, name="shop.plain")
     def plain() -> str:
         """Have nothing to do with tenants."""

@@ -1,0 +1,143 @@
+"""Apps on a broker in memory, a limiter in memory, and a clock that moves only when told to.
+
+Invariant: what a test wires is unwired after it, and its messages are gone.
+
+Weakness: kombu's memory broker is one for the whole process, so two tests cannot share it at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.transport import memory
+
+from celery_fairness import Fairness
+from celery_fairness.directory import TierDirectory
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.notice import Notices
+from celery_fairness.settings import build_settings
+from celery_fairness.units import Milliseconds
+
+
+class FrozenClock:
+    """A time in seconds that moves only when told to; `ms` reads the same time for a limiter."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_seconds
+
+    def ms(self) -> Milliseconds:
+        return Milliseconds(round(self.now_seconds * 1000))
+
+    def advance(self, seconds: float) -> None:
+        self.now_seconds += seconds
+
+
+@dataclass(frozen=True)
+class Published:
+    """One message as it lay on the broker."""
+
+    queue: str
+    name: str
+    headers: dict[str, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    @property
+    def fairness(self) -> Any:
+        return self.headers.get("fairness")
+
+
+@dataclass
+class Shop:
+    """A Celery app wired to a limiter in memory."""
+
+    app: Celery
+    fairness: Fairness
+    limiter: InMemoryLimiter
+    clock: FrozenClock
+    task: Callable[..., Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A shared task would be registered with every other app of this process.
+        self.task = functools.partial(self.app.task, shared=False)
+
+    def published(self) -> list[Published]:
+        """Take every message from the broker, in the order of the queues' names."""
+        return taken_from_broker()
+
+    def one(self) -> Published:
+        messages = self.published()
+        assert len(messages) == 1, messages
+        return messages[0]
+
+
+def taken_from_broker() -> list[Published]:
+    found = []
+    for name, queue in sorted(memory.Channel.queues.items()):
+        while queue.qsize():
+            message = queue.get()
+            body = message["body"]
+            if message["properties"].get("body_encoding") == "base64":
+                body = base64.b64decode(body)
+            args, kwargs, _ = json.loads(body)
+            headers = message["headers"]
+            found.append(Published(name, headers["task"], headers, args, kwargs))
+    return found
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture
+def notices() -> Notices:
+    return Notices(logging.getLogger("celery_fairness"))
+
+
+@pytest.fixture
+def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
+    """A factory: ``make_shop(fairness={...}, conf={...}, environ={...}, **options of Celery)``."""
+    wired: list[Fairness] = []
+
+    def make(
+        fairness: dict[str, Any] | None = None,
+        conf: dict[str, Any] | None = None,
+        environ: dict[str, str] | None = None,
+        main: str = "shop",
+        **options: Any,
+    ) -> Shop:
+        app = Celery(main, broker="memory://", backend="cache+memory://", **{
+            "set_as_current": False, **options
+        })
+        app.conf.update(conf or {})
+        if fairness is not None:
+            app.conf.fairness = fairness
+        made = Fairness(app, environ or {})
+        wired.append(made)
+        limiter = InMemoryLimiter(build_settings(fairness or {}), clock.ms)
+        made.limiter = limiter
+        made.directory = TierDirectory(made.settings, lambda: limiter, made.notices, clock)
+        return Shop(app, made, limiter, clock)
+
+    memory.Channel.queues.clear()
+    yield make
+    memory.Channel.queues.clear()
+    for each in wired:
+        each.close()
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Shop]) -> Shop:
+    return make_shop()
