@@ -68,12 +68,14 @@ class SlotRequest:
         tenant: Who is charged.
         tier: The tier as this process knows it; news in Redis win over it.
         copy: Which copy of the message asks; None where the producer said nothing.
+        next_serial: Which copy a refusal would publish.
     """
 
     lease: Lease
     tenant: str
     tier: str
     copy: Copy | None = None
+    next_serial: str = ""
 
 
 @dataclass(frozen=True, slots=True)

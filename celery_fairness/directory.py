@@ -62,6 +62,7 @@ class TierDirectory:
         self._version = 0
         self._tiers_version = 0
         self._look_at = 0.0
+        self._away_until = 0.0
 
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force by name: those published, else those of the settings."""
@@ -102,24 +103,25 @@ class TierDirectory:
 
     def look(self) -> None:
         """Look for news, at most once a second: for processes that only publish."""
-        if not self._reachable():
+        now = self._clock()
+        if now < self._look_at or not self._reachable():
             return
-        self._look_at = self._clock() + LOOK_SECONDS
+        self._look_at = now + LOOK_SECONDS
         try:
             self.heard(self._limiter().news())
         except LimiterUnavailable:
             self._away()
 
     def _reachable(self) -> bool:
-        return self._clock() >= self._look_at
+        return self._clock() >= self._away_until
 
     def _away(self) -> None:
-        self._look_at = self._clock() + AWAY_SECONDS
+        self._away_until = self._clock() + AWAY_SECONDS
 
     def _look_up(self, tenant: str, now: float) -> tuple[float, str | None]:
         version = self._version
         lives = self._settings.tier_cache_seconds
-        tier = self._published(tenant) if version else None
+        tier = self._published(tenant) if version and self._reachable() else None
         if tier is None and self._settings.tier_resolver is not None:
             try:
                 tier = self._resolve(tenant)

@@ -10,7 +10,8 @@
     │   ├── TenantInvalid      the wrong type, or too long                     (TypeError)
     │   └── TenantMissing      no tenant although ``no_tenant="error"``        (ValueError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
-    └── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
+    ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
+    └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
 Each carries its facts as fields, says the next step, and survives pickling: a result backend
 may store it. Errors of redis-py become :class:`LimiterUnavailable` in one place,

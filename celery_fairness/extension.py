@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from celery_fairness.stamp import Stamp
 from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.tenants import normalise
+from celery_fairness.tenants import normalise, reserved, tier_key
 from celery_fairness.tiers import Tier
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper
@@ -68,6 +68,9 @@ class Fairness:
         self._lock = threading.RLock()
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
+        #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
+        #: another place than the settings publishes them again.
+        self.publishers: list[Callable[[], None]] = []
         before = registry.find(app)
         if before is not None:
             before.close()
@@ -182,11 +185,11 @@ class Fairness:
     @cached_property
     def keeper(self) -> Keeper:
         """Keeps a worker's leases."""
-        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices)
+        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self._republish)
 
     @cached_property
     def _resender(self) -> Resender:
-        return Resender(self.app, self._stopping, self.router.again)
+        return Resender(self.app, self.limiter, self._stopping, self.router.again)
 
     @cached_property
     def gate(self) -> Gate:
@@ -204,15 +207,27 @@ class Fairness:
     # -- looking and steering ---------------------------------------------------------------------
 
     def inspect(self, key: str) -> LimitState:
-        """Return what a key such as ``tenant:42`` holds now.
+        """Return what a key holds now.
+
+        Args:
+            key: ``tenant:{tenant}`` with the tenant in plain; ``tenant:{tenant}:{service}`` where
+                ``tier_scope`` is ``service``.
 
         Raises:
+            ValueError: The key is of another form.
             LimiterUnavailable: Redis does not answer.
         """
-        tenant = key.removeprefix("tenant:")
+        kind, _, name = key.partition(":")
+        service = None
         if self.settings.tier_scope == "service":
-            tenant = tenant.rpartition(":")[0] or tenant
-        return self.limiter.inspect(key, tenant, self.directory.tier_of(tenant))
+            name, _, service = name.rpartition(":")
+        if kind != "tenant" or not name:
+            form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
+            raise ValueError(f"key: expected {form}, got: {got(key)}")
+        tenant = reserved(name)
+        self.directory.look()
+        tier = self.directory.tier_of(tenant)
+        return self.limiter.inspect(tier_key(tenant, service), tenant, tier)
 
     def refusals(self) -> dict[str, int]:
         """Return how many refusals each tier has met, all workers together."""
@@ -264,8 +279,7 @@ class Fairness:
         name = normalise(tenant)
         if name is None:
             raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
-        self.directory.look()
-        known = self.directory.tiers()
+        known = dict(self.limiter.published_tiers()[1]) or self.settings.tiers
         if tier is not None and tier not in known:
             raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {tier!r}")
         number: int | str | None = ""
@@ -311,6 +325,12 @@ class Fairness:
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""
         self._resender.forget_connections()
+
+    def _republish(self) -> None:
+        """Publish again what a Redis that lost its memory has lost."""
+        self._publish_settings()
+        for publish in self.publishers:
+            publish()
 
     def _publish_settings(self) -> None:
         """Put the settings' tiers in force unless the database's are, and say what differs."""

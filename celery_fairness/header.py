@@ -119,10 +119,9 @@ def first_copy() -> dict[str, str]:
     return {"message": secrets.token_hex(8), "serial": ""}
 
 
-def next_copy(copy: Copy | None) -> Copy:
-    """Return the copy that follows ``copy`` when its task is published again."""
-    message = copy.message if copy is not None else secrets.token_hex(8)
-    return Copy(message, secrets.token_hex(4))
+def new_serial() -> str:
+    """Return the serial of one more copy of a message."""
+    return secrets.token_hex(4)
 
 
 def parse_copy(value: Any) -> Copy | None:

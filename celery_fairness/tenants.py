@@ -83,3 +83,11 @@ def tier_key(tenant: str, service: str | None = None) -> str:
     """
     part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
     return f"tenant:{part}:{service}" if service else f"tenant:{part}"
+
+
+def reserved(tenant: str) -> str:
+    """Return one of the reserved two where ``tenant`` is its name, else ``tenant``.
+
+    For people who look: what comes from a message never passes through here.
+    """
+    return {NONE: NONE, INVALID: INVALID}.get(Reserved(tenant), tenant)

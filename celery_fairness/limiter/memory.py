@@ -24,7 +24,6 @@ from celery_fairness.decision import (
     Renewal,
     SlotRequest,
 )
-from celery_fairness.limiter.protocol import COPY_KEEP_SECONDS
 from celery_fairness.settings import Settings
 from celery_fairness.tiers import Tier, by_name
 from celery_fairness.units import Milliseconds, milliseconds, seconds
@@ -33,6 +32,7 @@ from celery_fairness.units import Milliseconds, milliseconds, seconds
 @dataclass(slots=True)
 class _Copies:
     current: str = ""
+    next: str = ""
     admitted: str | None = None
 
 
@@ -88,7 +88,7 @@ class InMemoryLimiter:
                 self._counts[f"refused:{tier}"] += 1
             if over and enforcement is Enforcement.ON:
                 if copy is not None:
-                    self._copies[copy.message] = _Copies(copy.serial)
+                    self._copies[copy.message] = _Copies(copy.serial, request.next_serial)
                 if limit == 0:
                     return Refused(Reason.PAUSED, None, tier, limit, held, news)
                 wait = seconds(min(live.values()) - now)
@@ -124,14 +124,15 @@ class InMemoryLimiter:
                     self._leases.pop(lease.key, None)
             return held
 
-    def supersede(self, old: Copy, new: Copy, keep_seconds: float = COPY_KEEP_SECONDS) -> bool:
-        """Say that ``new`` is in the place of ``old``; remembered for ever, so for a test."""
-        del keep_seconds
+    def supersede(self, refused: Copy, next_serial: str) -> bool:
+        """Say that the successor of ``refused`` is published once more."""
         with self._lock:
-            known = self._copies.get(new.message)
-            if known is not None and (known.admitted is not None or known.current != old.serial):
+            known = self._copies.get(refused.message)
+            if known is None:
+                return True
+            if known.admitted is not None or known.current != refused.serial:
                 return False
-            self._copies[new.message] = _Copies(new.serial)
+            known.next = next_serial
             return True
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
@@ -166,10 +167,10 @@ class InMemoryLimiter:
     def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
         """Publish one tenant's tier and number."""
         with self._lock:
-            self._tables.tenants.pop(tenant, None)
+            before = self._tables.tenants.pop(tenant, None)
             if tier:
                 self._tables.tenants[tenant] = (tier, concurrency)
-            self._tables.version += 1
+            self._tables.version += before != self._tables.tenants.get(tenant)
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
@@ -222,4 +223,4 @@ class InMemoryLimiter:
             return False
         if known.admitted is not None:
             return known.admitted != copy.serial
-        return known.current != copy.serial
+        return copy.serial not in (known.current, known.next)

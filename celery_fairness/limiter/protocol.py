@@ -22,9 +22,6 @@ from celery_fairness.decision import (
 )
 from celery_fairness.tiers import Tier
 
-#: How long the memory of a superseded copy is kept, at least, in seconds.
-COPY_KEEP_SECONDS = 7200.0
-
 
 class Limiter(Protocol):
     """Takes, keeps and ends leases, and knows the tiers in force.
@@ -53,11 +50,14 @@ class Limiter(Protocol):
         """End ``leases`` and return how many were held. Twice is harmless."""
         ...
 
-    def supersede(self, old: Copy, new: Copy, keep_seconds: float = COPY_KEEP_SECONDS) -> bool:
-        """Say that ``new`` is on the broker in the place of ``old``, which was refused.
+    def supersede(self, refused: Copy, next_serial: str) -> bool:
+        """Say that the successor of ``refused`` is published once more, as ``next_serial``.
+
+        Asked when a publish failed and may have arrived all the same: from now on the first try
+        does not count.
 
         Returns:
-            False where another copy started or took the place meanwhile.
+            False where it did arrive, or another copy started: nothing need be published.
         """
         ...
 

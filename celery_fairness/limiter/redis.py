@@ -22,7 +22,6 @@ from celery_fairness.decision import (
     Renewal,
     SlotRequest,
 )
-from celery_fairness.limiter.protocol import COPY_KEEP_SECONDS
 from celery_fairness.settings import Settings
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.names import Names
@@ -83,6 +82,7 @@ class RedisLimiter:
             *self._as_known(request.tier),
             copy.message if copy else "",
             copy.serial if copy else "",
+            request.next_serial,
             self._now_text(),
         )
         code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
@@ -113,11 +113,10 @@ class RedisLimiter:
             held += self._redis.run("release", keys, [lease.id for lease in batch])
         return held
 
-    def supersede(self, old: Copy, new: Copy, keep_seconds: float = COPY_KEEP_SECONDS) -> bool:
-        """Say that ``new`` is on the broker in the place of ``old``."""
-        keys = (self._names.copy(new.message),)
-        args = (old.serial, new.serial, milliseconds(keep_seconds))
-        return bool(self._redis.run("supersede", keys, args))
+    def supersede(self, refused: Copy, next_serial: str) -> bool:
+        """Say that the successor of ``refused`` is published once more."""
+        keys = (self._names.copy(refused.message),)
+        return bool(self._redis.run("supersede", keys, (refused.serial, next_serial)))
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""

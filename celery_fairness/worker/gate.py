@@ -26,8 +26,8 @@ from celery_fairness.charge import Charge, charge_of
 from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, SlotRequest
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, parse_copy
-from celery_fairness.limiter.protocol import COPY_KEEP_SECONDS, Limiter
+from celery_fairness.header import COPY_HEADER, new_serial, parse_copy
+from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
 from celery_fairness.worker.attempt import Attempt, current_attempt
@@ -95,10 +95,14 @@ class Gate:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(), charge.key)
             copy = parse_copy(request.get(COPY_HEADER))
-            outcome = self._enter(task, charge, lease, copy)
+            serial = new_serial()
+            outcome = self._enter(task, charge, lease, copy, serial)
             if isinstance(outcome, Refused):
                 context = Context(request, args=args, kwargs=kwargs, called_directly=False)
-                return self._send_back(task, context, charge, copy, outcome, known)
+                if outcome.reason is Reason.LIMITER_UNAVAILABLE:
+                    # The limiter knows of no successor: the same copy goes back.
+                    serial = copy.serial if copy else serial
+                return self._send_back(task, context, charge, copy, serial, outcome, known)
             token = current_attempt.set(outcome)
             try:
                 return tracer(uuid, args, kwargs, request)
@@ -110,11 +114,11 @@ class Gate:
         return trace
 
     def _enter(
-        self, task: Any, charge: Charge, lease: Lease, copy: Copy | None
+        self, task: Any, charge: Charge, lease: Lease, copy: Copy | None, serial: str
     ) -> Attempt | Refused:
         tenant = charge.tenant or ""
         tier = self._directory.tier_of(tenant, charge.tier)
-        request = SlotRequest(lease, tenant, tier, copy)
+        request = SlotRequest(lease, tenant, tier, copy, serial)
         try:
             answer = self._limiter.acquire(request, self._enforcement)
             if charge.problem:
@@ -160,6 +164,7 @@ class Gate:
         context: Context,
         charge: Charge,
         copy: Copy | None,
+        serial: str,
         refused: Refused,
         known: dict[str, Any],
     ) -> Any:
@@ -171,11 +176,12 @@ class Gate:
             )
             return _ended(IGNORED, Ignore())
         wait = self.countdown_seconds()
+        known_type = known.get("content_type")
         try:
-            new = self._resender.send(task, context, copy, wait, known.get("content_type"))
+            sent = self._resender.send(task, context, copy, serial, wait, known_type)
         except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
             return self._cannot_send(task, context, error)
-        if new is None:
+        if not sent:
             return self._cannot_send(task, context, None)
         logger.info(
             "task %s[%s] waits %.1f s: %s",
@@ -184,11 +190,6 @@ class Gate:
             wait,
             _because(charge, refused),
         )
-        if copy is not None and refused.reason is not Reason.LIMITER_UNAVAILABLE:
-            try:
-                self._limiter.supersede(copy, new, max(COPY_KEEP_SECONDS, 2 * wait))
-            except LimiterUnavailable as error:
-                self._notices.error("away", "%s", error)
         return _ended(IGNORED, Ignore())
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:

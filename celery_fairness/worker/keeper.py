@@ -58,14 +58,20 @@ class Keeper:
         limiter: Makes the limiter, inside the thread: the connection is its own.
         lease_seconds: How long a lease lives.
         notices: Where trouble is logged.
+        republish: Called when the limiter lost its memory, to publish what it must know.
     """
 
     def __init__(
-        self, limiter: Callable[[], Limiter], lease_seconds: float, notices: Notices
+        self,
+        limiter: Callable[[], Limiter],
+        lease_seconds: float,
+        notices: Notices,
+        republish: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_limiter = limiter
         self._every_seconds = lease_seconds / 3
         self._notices = notices
+        self._republish = republish
         self._bell = Bell()
         self._kept: dict[str, _Kept] = {}
         # A thread runs for one process and one start; both change what it compares with.
@@ -147,6 +153,10 @@ class Keeper:
                 if each.lease.id not in self._kept:
                     # It ended while it was entered again.
                     self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
+            try:
+                self._republish()
+            except Exception as error:  # noqa: BLE001 - leases go on whatever it is
+                self._notices.error("republish", "tiers could not be published: %r", error)
         self._epoch = answer.epoch
         return self._every_seconds
 

@@ -1,9 +1,10 @@
 """Sending a refused task back to the broker, so that nothing is lost and nothing doubled.
 
 The message keeps its id, arguments, headers, retries, expiry, time limits, links and canvas. It is
-published on a connection of our own that waits for the broker's confirmation, and never twice as
-the same copy: a publish that may or may not have arrived is followed by another copy with another
-serial, of which the limiter lets one start.
+published on a connection of our own that waits for the broker's confirmation. A publish that failed
+may have arrived all the same: the next try is another copy with another serial, and the limiter,
+which is told before, lets one of them start. Where the limiter cannot be told, the same serial is
+published again: rather twice than never.
 
 The attempt keeps its pool slot until the broker has the message: it tries again after 0.1 s,
 doubling to 5 s. At shutdown it tries once more; what then is on no broker is logged whole.
@@ -11,6 +12,7 @@ doubling to 5 s. At shutdown it tries once more; what then is on no broker is lo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -25,7 +27,9 @@ from kombu import Connection, serialization
 from kombu.exceptions import EncodeError
 
 from celery_fairness.decision import Copy
-from celery_fairness.header import COPY_HEADER, next_copy
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.header import COPY_HEADER, first_copy, new_serial, parse_copy
+from celery_fairness.limiter.protocol import Limiter
 
 logger = logging.getLogger("celery_fairness")
 
@@ -47,6 +51,7 @@ class Resender:
 
     Args:
         app: The Celery app.
+        limiter: Is told before a copy is published once more.
         shutting_down: Says whether the worker is stopping.
         queue_again: ``(task, current queue, headers) -> queue``: where a tenant's new tier moves
             the task; None where it stays.
@@ -55,10 +60,12 @@ class Resender:
     def __init__(
         self,
         app: Any,
+        limiter: Limiter,
         shutting_down: Callable[[], bool],
         queue_again: Callable[[Any, str | None, Mapping[str, Any]], str | None],
     ) -> None:
         self._app = app
+        self._limiter = limiter
         self._shutting_down = shutting_down
         self._queue_again = queue_again
         self._idle: list[Connection] = []
@@ -67,35 +74,36 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        copy: Copy | None,
+        refused: Copy | None,
+        serial: str,
         countdown_seconds: float,
         content_type: str | None,
-    ) -> Copy | None:
+    ) -> bool:
         """Publish the task of ``request`` again.
 
         Args:
             task: The task.
             request: Its request, as the trace would see it.
-            copy: The copy that was refused.
+            refused: The copy that was refused; None where its message did not say.
+            serial: Of the copy to publish, as the limiter knows it.
             countdown_seconds: When it is due again.
             content_type: Of the message as it came; it goes back as the same.
 
         Returns:
-            The copy that is on the broker now; None where the worker is stopping and the broker
-            would not take it.
+            False where the worker is stopping and the broker would not take it.
         """
         pause = FIRST_PAUSE_SECONDS
+        copy = Copy(refused.message, serial) if refused else parse_copy(first_copy())
         while True:
             last_try = self._shutting_down()
-            new = next_copy(copy)
             try:
-                self._publish(task, request, new, countdown_seconds, content_type)
-                return new
+                self._publish(task, request, copy, countdown_seconds, content_type)
+                return True
             except (EncodeError, TypeError, ValueError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it says, try again
                 if last_try:
-                    return None
+                    return False
                 logger.warning(
                     "task %s[%s] is refused and the broker does not take it back (%r): "
                     "trying again in %.1f s",
@@ -106,6 +114,14 @@ class Resender:
                 )
             self._wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            if refused is not None:
+                try:
+                    another = new_serial()
+                    if not self._limiter.supersede(refused, another):
+                        return True
+                    copy = Copy(refused.message, another)
+                except LimiterUnavailable:
+                    pass
 
     def _wait(self, pause_seconds: float) -> None:
         """Wait, but not past the moment when the worker begins to stop."""
@@ -117,7 +133,7 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        copy: Copy,
+        copy: Copy | None,
         countdown_seconds: float,
         content_type: str | None,
     ) -> None:
@@ -132,7 +148,7 @@ class Resender:
         names: Mapping[str | None, str] = serialization.registry.type_to_name  # type: ignore[attr-defined]
         if content_type in names:
             options["serializer"] = names[content_type]
-        wire = {"message": copy.message, "serial": copy.serial}
+        wire = {"message": copy.message, "serial": copy.serial} if copy else first_copy()
         options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
         connection = self._connection()
         token = resending.set(wire)
@@ -152,7 +168,8 @@ class Resender:
                     **options,
                 )
         except BaseException:
-            connection.collapse()  # type: ignore[attr-defined]
+            with contextlib.suppress(Exception):
+                connection.release()
             raise
         finally:
             resending.reset(token)

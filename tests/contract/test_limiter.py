@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -255,6 +256,14 @@ def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
     assert (state.tier, state.limit) == ("free", 1)
 
 
+def test_the_same_tenant_again_is_no_news(limiter: Limiter) -> None:
+    limiter.publish_tenant("42", "pro", 7)
+    version = limiter.news()
+    limiter.publish_tenant("42", "pro", 7)
+    limiter.publish_tenant("43", None, "")
+    assert limiter.news() == version
+
+
 def test_every_publication_is_news(limiter: Limiter) -> None:
     versions = [limiter.news()]
     limiter.publish_tenant("42", "pro", "")
@@ -302,89 +311,107 @@ def test_counters_add_up(limiter: Limiter) -> None:
 class TestCopies:
     """Of all copies of a refused message that a broker may hold, one runs."""
 
-    def test_a_message_that_was_never_refused_runs_as_often_as_it_is_delivered(
-        self, limiter: Limiter
-    ) -> None:
-        for _ in range(2):
-            request = ask(copy=Copy("m1"))
-            admitted(limiter.acquire(request))
-            limiter.release([request.lease])
+    @pytest.fixture(autouse=True)
+    def _one_slot(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.blocker = ask()
+        limiter.acquire(self.blocker)
 
-    def test_the_old_copy_is_dropped_once_the_new_one_counts(self, limiter: Limiter) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        old, new = Copy("m1"), Copy("m1", "s1")
-        refused(limiter.acquire(ask(copy=old)))
-        assert limiter.supersede(old, new)
-        limiter.release([blocker.lease])
-        assert refused(limiter.acquire(ask(copy=old))).reason is Reason.SUPERSEDED
-        admitted(limiter.acquire(ask(copy=new)))
-        assert limiter.counts()["superseded"] == 1
+    def free(self) -> None:
+        self.limiter.release([self.blocker.lease])
 
-    def test_of_two_new_copies_the_first_to_start_runs(self, limiter: Limiter) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        refused(limiter.acquire(ask(copy=Copy("m1"))))
-        limiter.release([blocker.lease])
-        lost_but_delivered, sent = Copy("m1", "s1"), Copy("m1", "s2")
-        limiter.supersede(Copy("m1"), sent)
-        assert refused(limiter.acquire(ask(copy=lost_but_delivered))).reason is Reason.SUPERSEDED
-        admitted(limiter.acquire(ask(copy=sent)))
+    def refuse(self, serial: str, next_serial: str) -> Refused:
+        request = dataclasses.replace(ask(copy=Copy("m1", serial)), next_serial=next_serial)
+        return refused(self.limiter.acquire(request))
 
-    def test_a_copy_that_started_is_not_superseded(self, limiter: Limiter) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        old = Copy("m1")
-        refused(limiter.acquire(ask(copy=old)))
-        limiter.release([blocker.lease])
-        again = ask(copy=old)
-        admitted(limiter.acquire(again))
-        limiter.release([again.lease])
-        assert not limiter.supersede(old, Copy("m1", "s1"))
-        assert refused(limiter.acquire(ask(copy=Copy("m1", "s1")))).reason is Reason.SUPERSEDED
+    def run(self, serial: str) -> Admitted | Refused:
+        """Let the copy start, and end at once."""
+        request = ask(copy=Copy("m1", serial))
+        answer = self.limiter.acquire(request)
+        self.limiter.release([request.lease])
+        return answer
 
-    def test_two_refusals_of_one_copy_leave_one_successor(self, limiter: Limiter) -> None:
-        limiter.acquire(ask(tier="pro"))
-        old = Copy("m1")
-        refused(limiter.acquire(ask(copy=old)))
-        refused(limiter.acquire(ask(copy=old)))
-        assert limiter.supersede(old, Copy("m1", "s1"))
-        assert not limiter.supersede(old, Copy("m1", "s2"))
-        assert refused(limiter.acquire(ask(copy=Copy("m1", "s2")))).reason is Reason.SUPERSEDED
-        assert refused(limiter.acquire(ask(copy=Copy("m1", "s1")))).reason is not Reason.SUPERSEDED
+    def is_dropped(self, serial: str) -> bool:
+        answer = self.run(serial)
+        return isinstance(answer, Refused) and answer.reason is Reason.SUPERSEDED
 
-    def test_the_copy_that_started_may_be_delivered_again(self, limiter: Limiter) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        old, new = Copy("m1"), Copy("m1", "s1")
-        refused(limiter.acquire(ask(copy=old)))
-        limiter.supersede(old, new)
-        limiter.release([blocker.lease])
-        first = ask(copy=new)
-        admitted(limiter.acquire(first))
-        limiter.release([first.lease])
-        admitted(limiter.acquire(ask(copy=new)))
+    def test_a_message_that_was_never_refused_runs_as_often_as_it_is_delivered(self) -> None:
+        self.free()
+        admitted(self.run(""))
+        admitted(self.run(""))
 
-    def test_a_redelivered_start_that_is_refused_goes_on_as_a_new_copy(
-        self, limiter: Limiter
-    ) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        old, new, newer = Copy("m1"), Copy("m1", "s1"), Copy("m1", "s2")
-        refused(limiter.acquire(ask(copy=old)))
-        limiter.supersede(old, new)
-        limiter.release([blocker.lease])
-        started = ask(copy=new)
-        admitted(limiter.acquire(started))
-        assert refused(limiter.acquire(ask(copy=new))).reason is Reason.AT_CONCURRENCY_LIMIT
-        assert limiter.supersede(new, newer)
-        limiter.release([started.lease])
-        admitted(limiter.acquire(ask(copy=newer)))
+    def test_the_next_copy_runs_and_then_the_old_one_is_dropped(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run("s1"))
+        assert self.is_dropped("")
+        assert self.limiter.counts()["superseded"] == 1
 
-    def test_other_messages_are_not_touched(self, limiter: Limiter) -> None:
-        blocker = ask()
-        limiter.acquire(blocker)
-        refused(limiter.acquire(ask(copy=Copy("m1"))))
-        limiter.supersede(Copy("m1"), Copy("m1", "s1"))
-        limiter.release([blocker.lease])
-        admitted(limiter.acquire(ask(copy=Copy("m2"))))
+    def test_the_old_copy_delivered_again_runs_and_then_the_next_is_dropped(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run(""))
+        assert self.is_dropped("s1")
+
+    def test_a_refusal_of_the_next_copy_drops_the_old_one(self) -> None:
+        self.refuse("", "s1")
+        assert self.refuse("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
+        assert self.is_dropped("")
+        self.free()
+        admitted(self.run("s2"))
+
+    def test_two_refusals_of_one_copy_leave_one_successor(self) -> None:
+        self.refuse("", "s1")
+        self.refuse("", "s2")
+        self.free()
+        assert self.is_dropped("s1")
+        admitted(self.run("s2"))
+
+    def test_a_publish_that_may_have_arrived_is_superseded_by_the_next_try(self) -> None:
+        self.refuse("", "s1")
+        assert self.limiter.supersede(Copy("m1"), "s2")
+        self.free()
+        assert self.is_dropped("s1")
+        admitted(self.run("s2"))
+
+    def test_a_publish_that_did_arrive_needs_no_next_try(self) -> None:
+        self.refuse("", "s1")
+        self.refuse("s1", "s2")
+        assert not self.limiter.supersede(Copy("m1"), "s3")
+        self.free()
+        assert self.is_dropped("s3")
+        admitted(self.run("s2"))
+
+    def test_a_copy_that_started_is_not_superseded(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run("s1"))
+        assert not self.limiter.supersede(Copy("m1"), "s2")
+        assert self.is_dropped("s2")
+
+    def test_the_copy_that_started_may_be_delivered_again(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run("s1"))
+        admitted(self.run("s1"))
+
+    def test_a_started_copy_that_is_redelivered_and_refused_goes_on_as_the_next(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run("s1"))
+        other = ask()
+        admitted(self.limiter.acquire(other))
+        assert self.refuse("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
+        self.limiter.release([other.lease])
+        admitted(self.run("s2"))
+
+    def test_a_message_the_limiter_knows_nothing_of_is_published_again(self) -> None:
+        assert self.limiter.supersede(Copy("m9"), "s1")
+        self.free()
+        admitted(self.limiter.acquire(ask(copy=Copy("m9", "s1"))))
+
+    def test_other_messages_are_not_touched(self) -> None:
+        self.refuse("", "s1")
+        self.free()
+        admitted(self.run("s1"))
+        admitted(self.limiter.acquire(ask(copy=Copy("m2"))))

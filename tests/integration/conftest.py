@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -99,14 +98,14 @@ class Shop:
 
     def close(self) -> None:
         """Close every connection of this process."""
-        # A result that nobody waited for talks to the server when it is collected.
-        gc.collect()
         self.fairness.close()
         self.app.close()
         pools.reset()
-        if self.app.backend is not None and hasattr(self.app.backend, "client"):
-            self.app.backend.result_consumer.stop()
-            self.app.backend.client.close()
+        backend: Any = self.app.backend
+        # A result that nobody waited for would connect again when it is collected.
+        backend.result_consumer.cancel_for = lambda _: None
+        backend.result_consumer.stop()
+        backend.client.close()
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def wait_for_file(path: str, seconds: float) -> None:
         time.sleep(0.01)
 
 
-class PlainBase(Task):
+class PlainBase(Task[Any, Any]):
     """A user's task class without anything of ours."""
 
     abstract = True

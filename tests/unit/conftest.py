@@ -118,9 +118,12 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
         main: str = "shop",
         **options: Any,
     ) -> Shop:
-        app = Celery(main, broker="memory://", backend="cache+memory://", **{
-            "set_as_current": False, **options
-        })
+        app = Celery(
+            main,
+            broker="memory://",
+            backend="cache+memory://",
+            **{"set_as_current": False, **options},
+        )
         app.conf.update(conf or {})
         if fairness is not None:
             app.conf.fairness = fairness

@@ -33,8 +33,7 @@ def problem(**values):
 
 
 def test_the_defaults_are_those_of_the_decision_records():
-    settings = build_settings({})
-    assert settings.model_dump() == {
+    assert dict(build_settings({})) == {
         "enabled": True,
         "redis_url": None,
         "namespace": "fairness",
@@ -214,14 +213,13 @@ def test_a_tier_that_cannot_be_meant_is_refused(tiers, wanted):
 
 
 def test_every_problem_is_named_at_once():
-    with pytest.raises(SettingsError) as caught:
-        build_settings({"tier_scope": "x", "tiers": {"free": 1, "pro": 2}, "snooze": 3})
-    assert caught.value.problems == (
-        "fairness.tiers: free: expected a mapping of fields, or None, got: 1; "
+    text = problem(tier_scope="x", tiers={"free": 1, "pro": 2}, qqqq=3)
+    assert text.split("; ") == [
+        "fairness.tiers: free: expected a mapping of fields, or None, got: 1",
         "fairness.tiers: pro: expected a mapping of fields, or None, got: 2",
         "fairness.tier_scope: expected 'global' or 'service', got: 'x'",
-        "fairness.snooze: expected a known setting, got: 'snooze'",
-    )
+        "fairness.qqqq: expected a known setting, got: 'qqqq'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +293,7 @@ def test_none_removes_a_tier():
     ],
 )
 def test_the_default_tier_is_one_that_there_is(values, names, got):
-    assert problem(**values) == f"fairness: default_tier: expected one of {names}, got: {got!r}"
+    assert problem(**values).endswith(f"default_tier: expected one of {names}, got: {got!r}")
 
 
 @pytest.mark.parametrize("concurrency", [0, 1, 1_000_000, None])

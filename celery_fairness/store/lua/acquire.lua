@@ -7,7 +7,7 @@
   KEYS[4] tenant       hash    tier, concurrency: news of this tenant
   KEYS[5] news         hash    version, source
   KEYS[6] counts       hash    counters, among them refused:{tier}
-  KEYS[7] copy         hash    current, admitted: which copy of the message may run
+  KEYS[7] copy         hash    current, next, admitted: which copy of the message may run
 
   ARGV[1] lease_id     str   unique per attempt; the same id again is a no-op
   ARGV[2] lease_ms     int   how long a lease lives without a renewal
@@ -18,7 +18,8 @@
   ARGV[7] default_limit str  of the default tier, an integer or "unlimited"
   ARGV[8] message      str   "" where the message says nothing of copies
   ARGV[9] serial       str   which copy asks
-  ARGV[10] frozen_ms   str   "" in production (server TIME); set only by tests
+  ARGV[10] next_serial str   which copy a refusal would publish
+  ARGV[11] frozen_ms   str   "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier}; limit -1 is unlimited,
   retry_after_ms -1 unknown, held counts this lease.
@@ -30,7 +31,7 @@
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local news, counts, copy = KEYS[5], KEYS[6], KEYS[7]
 local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local message, serial, frozen_ms = ARGV[8], ARGV[9], ARGV[10]
+local message, serial, next_serial, frozen_ms = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
 local KEEP_LEASES_MS = 86400000
@@ -59,7 +60,7 @@ if over and enforcement ~= "off" then
   redis.call("HINCRBY", counts, "refused:" .. tier, 1)
 end
 if over and enforcement == "on" then
-  copy_refused(copy, message, serial)
+  copy_refused(copy, message, serial, next_serial)
   if limit == 0 then return {-1, held, limit, -1, version, tier} end
   local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
   return {0, held, limit, tonumber(first[2]) - logical, version, tier}

@@ -11,14 +11,17 @@
   ARGV[2] concurrency  str   an integer, "unlimited", or "" for the tier's
   ARGV[3] keep_ms      int   how long a record without a number is kept
 
-  Returns the version.
+  Returns the version, which the same record again does not raise.
 ]]
 local tenant, news = KEYS[1], KEYS[2]
 local tier, concurrency, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
+local before = redis.call("HMGET", tenant, "tier", "concurrency")
+local same = (before[1] or "") == tier and (before[2] or "") == concurrency
 redis.call("DEL", tenant)
 if tier ~= "" then
   redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
   if concurrency == "" then redis.call("PEXPIRE", tenant, keep_ms) end
 end
+if same then return tonumber(redis.call("HGET", news, "version") or 0) end
 return redis.call("HINCRBY", news, "version", 1)

@@ -1,22 +1,21 @@
 --[[
-  supersede: a refused copy was published again; from now on the new copy counts.
+  supersede: a refused copy is about to be published once more, under another serial, because nobody
+  knows whether the first try arrived. From now on the first try does not count.
 
-  Nothing changes where another copy has started or has taken the place meanwhile: then the new one
-  is the one that is dropped when it asks.
+  Where another copy has started, or the first try did arrive and was refused in its turn, nothing
+  changes and nothing need be published.
 
-  KEYS[1] copy     hash  current, admitted
+  KEYS[1] copy   hash  current, next, admitted
 
-  ARGV[1] old      str   serial of the copy that was refused
-  ARGV[2] new      str   serial of the copy that is on the broker now
-  ARGV[3] keep_ms  int   how long the memory is kept, at least the new copy's countdown
+  ARGV[1] serial str   of the copy that was refused
+  ARGV[2] next   str   of the copy that is about to be published
 
   Returns code.
-    1 CURRENT   0 NOT_CURRENT
+    1 PUBLISH   0 OVERTAKEN
 ]]
-local copy, old, new, keep_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local copy, serial, next_serial = KEYS[1], ARGV[1], ARGV[2]
 
 local kept = redis.call("HMGET", copy, "current", "admitted")
-if kept[2] or (kept[1] and kept[1] ~= old) then return 0 end
-redis.call("HSET", copy, "current", new)
-redis.call("PEXPIRE", copy, keep_ms)
+if kept[2] or (kept[1] and kept[1] ~= serial) then return 0 end
+if kept[1] then redis.call("HSET", copy, "next", next_serial) end
 return 1

@@ -3,10 +3,13 @@
 
   A refused task is published again, as a copy with a serial of its own. A broker whose connection
   was cut may hold the old copy and the new one, or two new ones. The hash `copy` remembers
-    current   the serial of the copy that took the place of the others
+    current   the serial that was refused last
+    next      the serial that its refusal publishes; noted before it is published, because a note
+              that came later could be lost, and the task with it
     admitted  the serial of the copy that started
-  and of all copies one starts: the admitted one while there is one, else the current one. The same
-  serial delivered again (its worker died) is not a second copy.
+  and of all copies one starts: the admitted one while there is one, else the current or the next.
+  A refusal forgets the next of the refusal before. The same serial delivered again (its worker
+  died) is not a second copy.
 
   A message that was never refused has no hash: the first write is a refusal's.
 ]]
@@ -18,15 +21,15 @@ local KEEP_STARTED_MS = 600000
 
 local function superseded(copy, message, serial)
   if message == "" then return false end
-  local kept = redis.call("HMGET", copy, "current", "admitted")
-  if kept[2] then return kept[2] ~= serial end
-  return kept[1] and kept[1] ~= serial
+  local kept = redis.call("HMGET", copy, "current", "next", "admitted")
+  if kept[3] then return kept[3] ~= serial end
+  return kept[1] and kept[1] ~= serial and kept[2] ~= serial
 end
 
-local function copy_refused(copy, message, serial)
+local function copy_refused(copy, message, serial, next_serial)
   if message == "" then return end
   redis.call("HDEL", copy, "admitted")
-  redis.call("HSET", copy, "current", serial)
+  redis.call("HSET", copy, "current", serial, "next", next_serial)
   redis.call("PEXPIRE", copy, KEEP_WAITING_MS)
 end
 

@@ -1,0 +1,83 @@
+"""Django settings of the demo site.
+
+Invariant: no secret stands here, and debugging is off unless DJANGO_DEBUG asks for it.
+
+Weakness: made for one machine: hosts other than this one must be named in DJANGO_ALLOWED_HOSTS.
+
+========================= ==================================================================
+DATABASE_URL              PostgreSQL or another SQLite file; SQLite in the site's folder
+DJANGO_SECRET_KEY         one made once for this checkout
+DJANGO_DEBUG              1 shows errors in the browser; 0
+DJANGO_ALLOWED_HOSTS      names with commas between; localhost and 127.0.0.1
+CELERY_BROKER_URL         redis://localhost:6379/0 (``manage.py site`` starts its own)
+DEMO_SITE_DIR             where the site writes; django_app/.site
+========================= ==================================================================
+"""
+
+from __future__ import annotations
+
+import os
+
+from demo_site.database_url import database_from
+from demo_site.site_folder import secret_key, site_folder
+
+SECRET_KEY = secret_key()
+DEBUG = os.environ.get("DJANGO_DEBUG", "0").lower() in ("1", "true", "yes", "on")
+ALLOWED_HOSTS = os.environ.get("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_celery_fairness",
+    "demo_site",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "demo_site.urls"
+WSGI_APPLICATION = "demo_site.wsgi.application"
+DATABASES = {
+    "default": database_from(os.environ.get("DATABASE_URL", ""), site_folder() / "site.sqlite3")
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+# Other demos on localhost would share a cookie of Django's usual name.
+SESSION_COOKIE_NAME = "fairness_demo_session"
+CSRF_COOKIE_NAME = "fairness_demo_csrf"
+
+CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = True
+CELERY_FAIRNESS = {
+    "tier_resolver": "django_celery_fairness.resolver:tier_of",
+    # The default is 30 s + up to 10 s; a person who watches the page wants to see it sooner.
+    "snooze_seconds": 1.0,
+    "snooze_jitter_seconds": 1.0,
+}

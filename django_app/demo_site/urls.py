@@ -1,0 +1,22 @@
+"""Addresses of the demo site: the page of tasks, and the admin.
+
+Invariant: nothing is fetched from the internet.
+
+Weakness: the page of tasks asks for no login; it shows only the demo's own.
+"""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import path
+
+from demo_site.views import home
+
+admin.site.site_header = "celery_fairness demo"
+admin.site.site_title = "celery_fairness demo"
+admin.site.index_title = "Limits"
+
+urlpatterns = [
+    path("", home, name="home"),
+    path("admin/", admin.site.urls),
+]

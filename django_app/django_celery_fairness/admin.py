@@ -1,0 +1,148 @@
+"""The admin: a person changes what a tier or a tenant may run at once, and sees what is obeyed.
+
+Invariant: every number says where it comes from, and every edit goes through ``save`` or
+``delete`` and so through :mod:`.publishing`. Names and tenants cannot be changed once made: tasks
+and settings refer to them.
+
+Weakness: a limit applies to what starts later; tasks that run already are not stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_celery_fairness import wiring
+from django_celery_fairness.live_counts import LiveCounts
+from django_celery_fairness.models import TenantTier, Tier
+from django_celery_fairness.pages import FairnessAdmin
+
+if TYPE_CHECKING:
+    from celery_fairness.decision import LimitState
+
+WARNING = '<span class="fairness-warning">⚠ {}</span>'
+
+
+@admin.register(Tier)
+class TierAdmin(FairnessAdmin):
+    """Tiers; their numbers are edited in the list."""
+
+    list_display = ("name", "concurrency", "origin", "weight", "queue_class", "tenants", "refused")
+    list_editable = ("concurrency",)
+    search_fields = ("name", "description")
+    search_help_text = gettext_lazy("Search by name or description")
+    empty_number = gettext_lazy("unlimited")
+    key_field = "name"
+    live_fields = ("origin", "refused")
+    fields = ("name", "concurrency", "origin", "refused", "weight", "queue_class", "description")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Tier]:
+        """Count the tenants of each tier in the same query."""
+        tiers: QuerySet[Tier] = super().get_queryset(request)
+        return tiers.annotate(tenant_count=Count("tenants"))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Name the default tier among what cannot be deleted, singly and in bulk."""
+        deletable, counts, missing, protected = super().get_deleted_objects(objs, request)
+        name = wiring.default_tier()
+        if any(tier.name == name for tier in objs):
+            text = _("“%(name)s” is the default tier (setting default_tier): it cannot go.")
+            protected = [*protected, text % {"name": name}]
+        return deletable, counts, missing, protected
+
+    @admin.display(description=gettext_lazy("number comes from"))
+    def origin(self, tier: Tier) -> str:
+        """Say where the number comes from, and which variable says otherwise in vain."""
+        for found in wiring.contradictions({tier.name: tier.concurrency}):
+            text = _("%(variable)s says %(number)s; the database wins")
+            values = {"variable": found.variable, "number": wiring.as_text(found.says)}
+            return format_html("{} " + WARNING, _("database"), text % values)
+        return _("database")
+
+    @admin.display(description=gettext_lazy("tenants"), ordering="tenant_count")
+    def tenants(self, tier: Tier) -> str:
+        """Count the tenants that have this tier, as a link to them."""
+        url = reverse(
+            "admin:django_celery_fairness_tenanttier_changelist", current_app=self.admin_site.name
+        )
+        count = getattr(tier, "tenant_count", 0)
+        return format_html('<a href="{}?tier__id__exact={}">{}</a>', url, tier.pk, count)
+
+    @admin.display(description=gettext_lazy("refusals so far"))
+    def refused(self, tier: Tier) -> str | None:
+        """Count how often a task of this tier was sent back to wait."""
+        counts = getattr(tier, "live", None) or LiveCounts()
+        refusals = counts.refusals()
+        return None if refusals is None else str(refusals.get(tier.name, 0))
+
+
+@admin.register(TenantTier)
+class TenantTierAdmin(FairnessAdmin):
+    """Tenants; tier and own number are edited in the list."""
+
+    list_display = ("tenant", "tier", "concurrency", "limit", "running", "note")
+    list_editable = ("tier", "concurrency")
+    list_filter = ("tier",)
+    list_select_related = ("tier",)
+    list_per_page = 50
+    show_full_result_count = False
+    search_fields = ("tenant", "note")
+    search_help_text = gettext_lazy("Search by tenant or note")
+    empty_number = gettext_lazy("as its tier")
+    key_field = "tenant"
+    live_fields = ("limit", "running")
+    fields = ("tenant", "tier", "concurrency", "limit", "running", "note")
+
+    def get_changelist_formset(self, request: HttpRequest, **options: Any) -> Any:
+        """Read the tiers to choose from once for the page, not once for each row."""
+        formset = super().get_changelist_formset(request, **options)
+        field: Any = formset.form.base_fields["tier"]
+        field.choices = list(field.choices)
+        # Tiers are edited in their own list; four icons beside each choice would fill the row.
+        widget = field.widget
+        widget.can_add_related = widget.can_change_related = False
+        widget.can_delete_related = widget.can_view_related = False
+        return formset
+
+    @admin.display(description=gettext_lazy("limit in force"))
+    def limit(self, row: TenantTier) -> str:
+        """Say the number that holds for the tenant, and whether workers have it already."""
+        number = effective(row)
+        if row.concurrency is not None:
+            origin = _("own number, database")
+        else:
+            origin = _("tier %(tier)s, database") % {"tier": row.tier.name}
+        text = f"{wiring.as_text(number)} · {origin}"
+        states = self._states(row)
+        if states and states[0].limit != number:
+            in_use = wiring.as_text(states[0].limit)
+            late = _("workers still use %(number)s") % {"number": in_use}
+            return format_html("{} " + WARNING, text, late)
+        return text
+
+    @admin.display(description=gettext_lazy("running now"))
+    def running(self, row: TenantTier) -> str | None:
+        """Count the tasks that hold a slot now; unknown while Redis is away."""
+        states = self._states(row)
+        return None if states is None else str(sum(state.held for state in states))
+
+    def _states(self, row: TenantTier) -> list[LimitState] | None:
+        """Ask once for a row, however many columns show it."""
+        asked: Any = row
+        if not hasattr(asked, "limit_states"):
+            counts = getattr(asked, "live", None) or LiveCounts()
+            asked.limit_states = counts.tenant(row.tenant, row.tier.name)
+        states: list[LimitState] | None = asked.limit_states
+        return states
+
+
+def effective(row: TenantTier) -> int | None:
+    """Return the number that holds for a tenant: its own, else its tier's."""
+    return row.tier.concurrency if row.concurrency is None else row.concurrency

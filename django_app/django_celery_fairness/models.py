@@ -1,0 +1,271 @@
+"""Tiers, the tenants that have one, and what Redis has not been told yet.
+
+Invariant: every bound is a constraint of the database, so no path around the forms (a shell, a
+fixture, ``queryset.update``, another program) can store a limit that the limiter would refuse.
+
+Weakness: what Redis holds is a copy. It is written after the commit (:mod:`.publishing`), so for
+some milliseconds, or while Redis is away, workers still use the number before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, RegexValidator
+from django.db import models, router, transaction
+from django.db.models import Q
+from django.db.models.lookups import LessThanOrEqual
+from django.utils.translation import gettext_lazy as _
+
+from celery_fairness.errors import TenantError
+from celery_fairness.tenants import TENANT_BYTES, normalise
+from celery_fairness.tiers import MAX_CONCURRENCY, MAX_WEIGHT
+from django_celery_fairness.octet_length import OctetLength
+from django_celery_fairness.querysets import TenantTierQuerySet, TierQuerySet
+
+if TYPE_CHECKING:
+    from celery_fairness.tiers import Tier as PublishedTier
+
+NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
+CONCURRENCY_EXPECTED = _(
+    "Expected a whole number from 0 (pause) to 1,000,000, or nothing (see the help text)."
+)
+WEIGHT_EXPECTED = _("Expected a number above 0, up to 1,000,000.")
+TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
+
+
+def validate_weight(value: float) -> None:
+    """Refuse a weight outside its bounds; NaN compares false and is refused with them."""
+    if not 0 < value <= MAX_WEIGHT:
+        raise ValidationError(WEIGHT_EXPECTED, code="weight")
+
+
+def validate_tenant(value: str) -> None:
+    """Refuse what no task could be charged to."""
+    try:
+        tenant = normalise(value)
+    except TenantError as error:
+        raise ValidationError(str(error), code="tenant") from error
+    if tenant is None:
+        raise ValidationError(TENANT_EXPECTED, code="tenant")
+
+
+class Tier(models.Model):
+    """A plan: how much a tenant of it may run at once."""
+
+    class QueueClass(models.TextChoices):
+        """Which of a service's queues the tasks of a tier go to."""
+
+        PRIORITY = "priority", _("priority")
+        DEFAULT = "default", _("default")
+
+    name = models.CharField(
+        _("name"),
+        max_length=100,
+        unique=True,
+        validators=[RegexValidator(r"\A[A-Za-z0-9_-]+\Z", NAME_EXPECTED)],
+        help_text=_(
+            "What settings and the resolver call this plan, for example “pro_plus”. "
+            "Letters, digits, “_” and “-”. It cannot be changed later: make a new tier and move "
+            "the tenants."
+        ),
+    )
+    concurrency = models.PositiveIntegerField(
+        _("tasks at once"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_CONCURRENCY)],
+        help_text=_(
+            "How many tasks one tenant of this tier may run at the same time, for example 3. "
+            "Empty is unlimited, 0 pauses every tenant of the tier."
+        ),
+    )
+    weight = models.FloatField(
+        _("weight"),
+        default=1.0,
+        validators=[validate_weight],
+        help_text=_(
+            "Share among tenants that wait, for example 2 for twice the share of a tier with 1. "
+            "Above 0, up to 1,000,000."
+        ),
+    )
+    queue_class = models.CharField(
+        _("queue class"),
+        max_length=20,
+        choices=QueueClass.choices,
+        default=QueueClass.DEFAULT,
+        help_text=_(
+            "The queue of a service that tasks of this tier go to, for example “priority”: then "
+            "service “analysis” uses analysis_priority."
+        ),
+    )
+    description = models.TextField(
+        _("description"),
+        blank=True,
+        help_text=_("For people only, for example “Paid monthly, three reports at once”."),
+    )
+
+    objects = TierQuerySet.as_manager()
+
+    class Meta:
+        """Names, order, and the bounds as constraints."""
+
+        verbose_name = _("tier")
+        verbose_name_plural = _("tiers")
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                name="fairness_tier_name_length",
+                # SQLite does not hold a text to its column's length.
+                condition=~Q(name="") & Q(LessThanOrEqual(OctetLength("name"), 100)),
+                violation_error_message=NAME_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tier_concurrency_bounds",
+                condition=Q(concurrency=None) | Q(concurrency__range=(0, MAX_CONCURRENCY)),
+                violation_error_message=CONCURRENCY_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tier_weight_bounds",
+                condition=Q(weight__gt=0, weight__lte=MAX_WEIGHT),
+                violation_error_message=WEIGHT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tier_queue_class_known",
+                condition=Q(queue_class__in=("priority", "default")),
+                violation_error_message=_("Expected “priority” or “default”."),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save as Django does, in one transaction with the note that it is unpublished.
+
+        Raises:
+            ProtectedError: It was the default tier and has another name now.
+        """
+        alias = options.get("using") or router.db_for_write(type(self), instance=self)
+        before = Tier.objects.using(alias).filter(pk=self.pk).exclude(name=self.name)
+        before.refuse_default_tier()
+        with transaction.atomic(using=alias, savepoint=False):
+            super().save(*args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
+        """Delete as Django does.
+
+        Raises:
+            ProtectedError: It is the default tier, or a tenant has it.
+        """
+        Tier.objects.filter(pk=self.pk).refuse_default_tier()
+        return super().delete(*args, **options)
+
+    def published(self) -> PublishedTier:
+        """Return the tier as the limiter knows it."""
+        from celery_fairness.tiers import Tier as PublishedTier
+
+        return PublishedTier(
+            name=self.name,
+            concurrency=self.concurrency,
+            weight=self.weight,
+            queue_class="priority" if self.queue_class == "priority" else "default",
+        )
+
+
+class TenantTier(models.Model):
+    """The tier of one tenant, or a number of its own within it.
+
+    A tenant without a row has the default tier.
+    """
+
+    tenant = models.CharField(
+        _("tenant"),
+        max_length=TENANT_BYTES,
+        unique=True,
+        validators=[validate_tenant],
+        help_text=_(
+            "Who tasks are charged to, written as the tasks give it: for example “42” for "
+            "user_id=42. At most 200 bytes."
+        ),
+    )
+    tier = models.ForeignKey(
+        Tier,
+        verbose_name=_("tier"),
+        on_delete=models.PROTECT,
+        related_name="tenants",
+        help_text=_("The plan of this tenant, for example “pro”."),
+    )
+    concurrency = models.PositiveIntegerField(
+        _("own tasks at once"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_CONCURRENCY)],
+        help_text=_(
+            "A number for this tenant alone in place of its tier's, for example 8. "
+            "Empty uses the tier's, 0 pauses this tenant."
+        ),
+    )
+    note = models.TextField(
+        _("note"),
+        blank=True,
+        help_text=_("Why, for people only, for example “8 until the migration of May is done”."),
+    )
+
+    objects = TenantTierQuerySet.as_manager()
+
+    class Meta:
+        """Names, order, and the bounds as constraints."""
+
+        verbose_name = _("tenant's tier")
+        verbose_name_plural = _("tenants' tiers")
+        ordering = ("tenant",)
+        constraints = (
+            models.CheckConstraint(
+                name="fairness_tenant_not_empty",
+                condition=~Q(tenant=""),
+                violation_error_message=TENANT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tenant_bytes",
+                condition=LessThanOrEqual(OctetLength("tenant"), TENANT_BYTES),
+                violation_error_message=TENANT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tenant_concurrency_bounds",
+                condition=Q(concurrency=None) | Q(concurrency__range=(0, MAX_CONCURRENCY)),
+                violation_error_message=CONCURRENCY_EXPECTED,
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.tenant
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save as Django does, in one transaction with the note that it is unpublished."""
+        alias = options.get("using") or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=alias, savepoint=False):
+            super().save(*args, **options)
+
+
+class UnpublishedChange(models.Model):
+    """A change that Redis has not been told yet.
+
+    Written in the transaction of the change and removed once Redis has it, so that neither a
+    Redis that is away nor a process that dies after its commit can lose one. It says *what*
+    changed, never the new value: that is read from the database when it is published.
+    """
+
+    tenant = models.CharField(max_length=TENANT_BYTES, blank=True, default="")
+    made_at = models.DateTimeField(auto_now_add=True)
+    error = models.TextField(blank=True, default="")
+
+    class Meta:
+        """Names only: it is not in the admin."""
+
+        verbose_name = _("unpublished change")
+        verbose_name_plural = _("unpublished changes")
+
+    def __str__(self) -> str:
+        return self.tenant or "the tier table"

@@ -1,0 +1,94 @@
+"""What counts as a change, and when a starting worker publishes.
+
+Invariant: every ``save`` and ``delete`` of a tier or tenant, through forms, shell, fixtures,
+cascades or bulk deletion, is published on commit.
+
+Weakness: ``queryset.update`` and raw SQL send no signal; the first is seen by
+:mod:`.querysets`, the second must call :func:`.publishing.publish_on_commit`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.signals import worker_init
+from django.db import DatabaseError, connections, router
+from django.db.models.signals import post_delete, post_save, pre_save
+
+from celery_fairness.errors import FairnessError, NotWired
+from django_celery_fairness.models import TenantTier, Tier
+from django_celery_fairness.publishing import publish_everything, publish_on_commit
+
+logger = logging.getLogger(__name__)
+
+
+def connect() -> None:
+    """Connect all receivers; called by ``AppConfig.ready``, twice is harmless."""
+    for signal, receiver, sender in (
+        (pre_save, tier_will_be_saved, Tier),
+        (post_save, tier_was_saved, Tier),
+        (post_delete, tier_was_deleted, Tier),
+        (pre_save, tenant_will_be_saved, TenantTier),
+        (post_save, tenant_was_saved, TenantTier),
+        (post_delete, tenant_was_deleted, TenantTier),
+    ):
+        signal.connect(receiver, sender=sender, dispatch_uid=f"fairness-{receiver.__name__}")
+    worker_init.connect(worker_starts, dispatch_uid="fairness-worker-starts")
+
+
+def tier_will_be_saved(instance: Tier, using: str, **_context: Any) -> None:
+    """Publish the tenants of a tier that gets another name: Redis knows tiers by name."""
+    renamed = Tier.objects.using(using).filter(pk=instance.pk).exclude(name=instance.name)
+    tenants = TenantTier.objects.using(using).filter(tier__in=renamed).order_by()
+    publish_on_commit(tenants=list(tenants.values_list("tenant", flat=True)), using=using)
+
+
+def tier_was_saved(using: str, **_context: Any) -> None:
+    """Publish the tier table."""
+    publish_on_commit(tiers=True, using=using)
+
+
+def tier_was_deleted(using: str, **_context: Any) -> None:
+    """Publish the tier table."""
+    publish_on_commit(tiers=True, using=using)
+
+
+def tenant_will_be_saved(instance: TenantTier, using: str, **_context: Any) -> None:
+    """Publish the tenant whose row is about to be another's."""
+    old = TenantTier.objects.using(using).filter(pk=instance.pk).exclude(tenant=instance.tenant)
+    publish_on_commit(tenants=list(old.values_list("tenant", flat=True)), using=using)
+
+
+def tenant_was_saved(instance: TenantTier, using: str, **_context: Any) -> None:
+    """Publish the tenant."""
+    publish_on_commit(tenants=[instance.tenant], using=using)
+
+
+def tenant_was_deleted(instance: TenantTier, using: str, **_context: Any) -> None:
+    """Publish that the tenant has no row: it has the default tier."""
+    publish_on_commit(tenants=[instance.tenant], using=using)
+
+
+def worker_starts(sender: Any = None, **_context: Any) -> None:
+    """Publish everything from the database, before the worker takes its first task.
+
+    A worker whose database or Redis is away starts all the same, with the numbers that it knows.
+    """
+    from celery_fairness import Fairness
+
+    alias = router.db_for_write(Tier)
+    was_open = connections[alias].connection is not None
+    try:
+        fairness = Fairness.of(getattr(sender, "app", None))
+        published = publish_everything(alias, fairness=fairness)
+    except NotWired:
+        return
+    except (FairnessError, DatabaseError) as error:
+        logger.error("this worker could not publish the tiers of the database: %s", error)
+    else:
+        logger.info("published %d tiers, %d tenants", published.tiers, published.tenants)
+    finally:
+        if not was_open:
+            # A pool forked from here must not inherit an open connection.
+            connections[alias].close()

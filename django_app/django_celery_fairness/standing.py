@@ -1,0 +1,93 @@
+"""What is wrong with the set-up as an admin page sees it: one finding, consequence and next step.
+
+Invariant: every finding says what to do next, and none shows a password.
+
+Weakness: it speaks for this process: a worker with other variables may enforce where this one
+says that nothing is enforced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from celery_fairness.errors import SettingsError
+from django_celery_fairness import publishing, wiring
+from django_celery_fairness.live_counts import LiveCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that keeps the numbers of the page from being obeyed."""
+
+    level: Literal["warning", "error"]
+    text: str
+
+
+def findings(counts: LiveCounts) -> list[Finding]:
+    """Return what is wrong, the worst first.
+
+    Args:
+        counts: What the page already asked Redis; asked once more here if it asked nothing.
+    """
+    found = _wiring()
+    if wiring.wired() is not None and counts.problem is None:
+        counts.refusals()
+    if counts.problem is not None:
+        found.append(
+            Finding("error", _("Running counts are unknown: %(why)s") % {"why": counts.problem})
+        )
+    return [*found, *_unpublished(say_why=counts.problem is None)]
+
+
+def _wiring() -> list[Finding]:
+    if wiring.wired() is None:
+        return [
+            Finding(
+                "error",
+                _(
+                    "Fairness is not wired in this process: what is saved here is not obeyed. "
+                    "Add “fairness = Fairness(app)” where the Celery app is made, and import that "
+                    "module in the project’s __init__.py."
+                ),
+            )
+        ]
+    try:
+        enabled = wiring.settings_in_force().enabled
+    except SettingsError as error:
+        return [Finding("error", str(error))]
+    if enabled == "observe":
+        text = _(
+            "Limits are only observed, not enforced (enabled = “observe”). "
+            "Set it to true in CELERY_FAIRNESS or FAIRNESS_ENABLED and restart."
+        )
+    elif not enabled:
+        text = _(
+            "Limits are not enforced (enabled = false). "
+            "Set it to true in CELERY_FAIRNESS or FAIRNESS_ENABLED and restart."
+        )
+    else:
+        return []
+    return [Finding("warning", text)]
+
+
+def _unpublished(*, say_why: bool) -> list[Finding]:
+    changes = publishing.unpublished()
+    count = changes.count()
+    last = changes.last()
+    if last is None:
+        return []
+    text = ngettext(
+        "%(count)d saved change has not reached Redis, so workers still use the number before.",
+        "%(count)d saved changes have not reached Redis, so workers still use the numbers before.",
+        count,
+    ) % {"count": count}
+    step = _(
+        "Start Redis, then choose “Publish to Redis now” in the list of actions, or run "
+        "“manage.py publish_tiers”."
+    )
+    why = f"({last.error})" if last.error and say_why else ""
+    return [Finding("warning", " ".join(filter(None, (text, why, step))))]

@@ -1,0 +1,1 @@
+"""Examples that run: each is real code on real input, and each is tested."""

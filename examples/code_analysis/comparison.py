@@ -1,0 +1,178 @@
+"""The two runs side by side, and what other snoozes would have made of the second.
+
+Invariant: every sentence is computed from the two runs; none says more than they showed.
+
+Weakness: what the ADR's snooze would give is a replay on paper, see `replay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from examples.code_analysis.figures import (
+    UserFigures,
+    by_user,
+    percentile,
+    quiet_waits_seconds,
+)
+from examples.code_analysis.jobs import Job
+from examples.code_analysis.replay import Replayed, Snooze, replay
+from examples.code_analysis.run import Run
+from examples.code_analysis.users import the_flood
+from examples.code_analysis.verdict import find_faults, find_unfairness
+
+#: ADR-10: 30 s and up to 10 s more.
+ADR_SNOOZE = Snooze(30.0, 10.0)
+
+PLAIN_LABEL = "plain Celery"
+FAIR_LABEL = "celery_fairness"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What another snooze would have given."""
+
+    quiet_p95_seconds: float
+    flood_seconds: float
+    flood_refusals: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is told about the two runs."""
+
+    plain: Run
+    fair: Run
+    seed: int
+
+    @property
+    def runs(self) -> tuple[Run, Run]:
+        """Both, in the order in which they ran."""
+        return self.plain, self.fair
+
+    def figures(self, run: Run) -> list[UserFigures]:
+        """The lines of one run's table; both are held against the limits of the package's run."""
+        return by_user(run.book.jobs.values(), self.fair.limits, run.until_seconds)
+
+    def quiet_p95_seconds(self, run: Run) -> float:
+        """The p95 of all quiet users' waits together."""
+        return percentile(quiet_waits_seconds(self.figures(run)), 95) or 0.0
+
+    def flood_seconds(self, run: Run) -> float:
+        """From the flood's first submission to the end of its last job."""
+        jobs = _flood_jobs(run)
+        ends = [end for job in jobs for _, end in job.runs(run.until_seconds)]
+        sent = [moment for job in jobs for moment in job.sends]
+        return max(ends) - min(sent) if ends and sent else 0.0
+
+    @property
+    def findings(self) -> list[str]:
+        """What went against the promise, empty when nothing did."""
+        findings = []
+        for label, run in ((PLAIN_LABEL, self.plain), (FAIR_LABEL, self.fair)):
+            if run.stopped:
+                findings.append(f"{label}: {run.stopped}")
+            findings += find_faults(label, run.book.jobs.values())
+        return findings + find_unfairness(FAIR_LABEL, self.figures(self.fair))
+
+    @property
+    def sentence(self) -> str:
+        """What the demo is for, in one sentence."""
+        flood = the_flood()
+        plain, fair = self.quiet_p95_seconds(self.plain), self.quiet_p95_seconds(self.fair)
+        at_once = {
+            run.mode: next(line.most_at_once for line in self.figures(run) if line.floods)
+            for run in self.runs
+        }
+        return (
+            f"While {flood.name} ({flood.tier}) had {len(_flood_jobs(self.fair))} jobs to do, 95 % "
+            f"of everybody else's jobs started within {fair:.1f} s instead of {plain:.1f} s; "
+            f"{flood.name} had at most {at_once['fair']} running at once instead of "
+            f"{at_once['plain']}, and took {self.flood_seconds(self.fair):.0f} s instead of "
+            f"{self.flood_seconds(self.plain):.0f} s."
+        )
+
+    def outlook(self, snooze: Snooze) -> Outlook:
+        """What a snooze would have given for the jobs of the package's run."""
+        quiet: list[float] = []
+        flood: list[Replayed] = []
+        for line in self.figures(self.fair):
+            jobs = [job for job in self.fair.book.jobs.values() if job.user == line.user]
+            replayed = replay(jobs, line.limit, snooze, self.seed)
+            if line.floods:
+                flood = replayed
+            elif line.quiet:
+                quiet += [job.wait_seconds for job in replayed]
+        began_seconds = min((job.sent_seconds for job in flood), default=0.0)
+        return Outlook(
+            quiet_p95_seconds=percentile(quiet, 95) or 0.0,
+            flood_seconds=max((job.end_seconds for job in flood), default=0.0) - began_seconds,
+            flood_refusals=_mean([job.refusals for job in flood]),
+        )
+
+    @property
+    def own_snooze(self) -> Snooze:
+        """The snooze that the package's run had."""
+        return Snooze(self.fair.snooze_seconds, self.fair.snooze_jitter_seconds)
+
+    @property
+    def snooze_sentence(self) -> str:
+        """Which snooze the run had, and what the ADR's would give."""
+        flood = the_flood().name
+        own = self.own_snooze
+        refusals = _mean([job.refusals for job in _flood_jobs(self.fair)])
+        adr = self.outlook(ADR_SNOOZE)
+        return (
+            f"This run snoozed for {own}; a job of {flood} was refused {refusals:.1f} times on "
+            f"average. Its jobs replayed with ADR-10's {ADR_SNOOZE}: refused "
+            f"{adr.flood_refusals:.1f} times, {flood} done after about "
+            f"{adr.flood_seconds:.0f} s, p95 of the others about {adr.quiet_p95_seconds:.1f} s."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary for programs; times in seconds."""
+        return {
+            "seed": self.seed,
+            "findings": self.findings,
+            "sentence": self.sentence,
+            "snooze": self.snooze_sentence,
+            "adr_replay": asdict(self.outlook(ADR_SNOOZE)),
+            # To be held against the run itself: how far the replay can be believed.
+            "own_replay": asdict(self.outlook(self.own_snooze)),
+            "runs": {run.mode: self._run_as_json(run) for run in self.runs},
+        }
+
+    def _run_as_json(self, run: Run) -> dict[str, Any]:
+        return {
+            "seconds": round(run.lasted_seconds, 3),
+            "flood_seconds": round(self.flood_seconds(run), 3),
+            "quiet_wait_p95_seconds": round(self.quiet_p95_seconds(run), 3),
+            "lines_of_code": sum(job.lines for job in run.book.jobs.values()),
+            "refusals_by_tier": run.refusals,
+            "users": [_line_as_json(line) for line in self.figures(run)],
+        }
+
+
+def _line_as_json(line: UserFigures) -> dict[str, Any]:
+    return {
+        "user": line.user,
+        "tier": line.tier,
+        "flood": line.floods,
+        "jobs": line.jobs,
+        "done": line.done,
+        "refusals": line.refusals,
+        "wait_p50_seconds": line.wait_p50_seconds,
+        "wait_p95_seconds": line.wait_p95_seconds,
+        "most_at_once": line.most_at_once,
+        "limit": line.limit,
+    }
+
+
+def _flood_jobs(run: Run) -> Sequence[Job]:
+    return [job for job in run.book.jobs.values() if job.user == the_flood().name]
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / len(values) if values else 0.0

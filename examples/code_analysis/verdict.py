@@ -1,0 +1,59 @@
+"""Whether the demo showed what it promises; what it did not is a finding.
+
+Invariant: no finding, exit code 0; any finding, exit code 1. Findings come from the ledger alone.
+
+Weakness: a job that beat would have sent, had beat not failed, is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from examples.code_analysis.figures import UserFigures
+from examples.code_analysis.jobs import Job
+from examples.code_analysis.users import BACKGROUND
+
+#: No user but the flood waits longer than this at p95 in the run with the package.
+LONGEST_QUIET_P95_SECONDS = 6.0
+
+
+def find_faults(label: str, jobs: Iterable[Job]) -> list[str]:
+    """Jobs that were lost, ran twice or failed, one finding for each fault; asked of both runs."""
+    faulty: dict[str, list[Job]] = {}
+    for job in jobs:
+        for fault in _faults(job):
+            faulty.setdefault(fault, []).append(job)
+    return [
+        f"{label}: {len(found)} {'job' if len(found) == 1 else 'jobs'} {fault}, "
+        f"the first: {found[0].kind} of {found[0].user or BACKGROUND}, id {found[0].id}"
+        for fault, found in faulty.items()
+    ]
+
+
+def _faults(job: Job) -> Iterable[str]:
+    if not job.starts:
+        yield "lost (never started)"
+    elif not job.done:
+        yield "lost (started and never ended)"
+    elif job.failed:
+        yield "failed"
+    if len(job.starts) > 1:
+        yield "run more than once"
+
+
+def find_unfairness(label: str, figures: Sequence[UserFigures]) -> list[str]:
+    """Users above their limit, and quiet users who waited too long; asked of the package's run."""
+    findings = []
+    for line in figures:
+        if line.limit is not None and line.most_at_once > line.limit:
+            findings.append(
+                f"{label}: {line.user} ({line.tier}) had {line.most_at_once} jobs at once, "
+                f"the limit is {line.limit}"
+            )
+        p95_seconds = line.wait_p95_seconds
+        if line.quiet and p95_seconds is not None and p95_seconds > LONGEST_QUIET_P95_SECONDS:
+            findings.append(
+                f"{label}: {line.user} ({line.tier}) waited {p95_seconds:.1f} s at p95, "
+                f"expected at most {LONGEST_QUIET_P95_SECONDS:.0f} s"
+            )
+    return findings

@@ -1,0 +1,1 @@
+"""Tests of the Django app and the demo site."""

@@ -1,0 +1,159 @@
+"""Django for the tests beside this file: the demo site's settings, on SQLite or PostgreSQL.
+
+Invariant: the settings are read before anything else can change the environment, and name a Redis
+that never answers, so no test reaches the Redis of the person who runs it.
+
+Weakness: TEST_DATABASE (sqlite or postgres) chooses for the whole process.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import django
+import pytest
+
+ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"
+NOWHERE = "redis://127.0.0.1:1/0"
+
+_folder = tempfile.TemporaryDirectory(prefix="fairness-django-")
+for name in [name for name in os.environ if name.startswith(("FAIRNESS_", "CELERY_", "DJANGO_"))]:
+    del os.environ[name]
+os.environ["DJANGO_SETTINGS_MODULE"] = "demo_site.settings"
+os.environ["DEMO_SITE_DIR"] = _folder.name
+os.environ["CELERY_BROKER_URL"] = NOWHERE
+os.environ["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/site" if ON_POSTGRES else ""
+django.setup()
+
+from celery import Celery, current_app  # noqa: E402
+from django.db import connections  # noqa: E402
+from django.db.models import Model, QuerySet  # noqa: E402
+from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange  # noqa: E402
+
+from celery_fairness import Fairness  # noqa: E402
+from celery_fairness.decision import Admitted, Lease, SlotRequest  # noqa: E402
+from celery_fairness.tenants import tier_key  # noqa: E402
+from celery_fairness.testing.server import RedisServer  # noqa: E402
+from celery_fairness.tiers import DEFAULT_TIERS  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if ON_POSTGRES:
+            item.add_marker("postgres")
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords(settings: Any) -> None:
+    """A login that takes a quarter of a second on purpose is not what is tested."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Point Django at the PostgreSQL of this run, or at a file for SQLite.
+
+    A file, not memory: threads of one test are then as apart as processes are.
+    """
+    settings = connections["default"].settings_dict
+    if ON_POSTGRES:
+        server = request.getfixturevalue("postgres_server")
+        settings.update(HOST=server.host, PORT=str(server.port), USER=server.user)
+    else:
+        settings["TEST"]["NAME"] = str(Path(_folder.name) / "test.sqlite3")
+    return None
+
+
+@pytest.fixture
+def wire() -> Iterator[Callable[..., Fairness]]:
+    """Make a Celery app with ``Fairness`` the current one, until the test ends."""
+    before = current_app._get_current_object()
+
+    def wire(broker: str = NOWHERE, **settings: Any) -> Fairness:
+        app = Celery("suite", broker=broker, set_as_current=False)
+        settings.setdefault("tier_resolver", "django_celery_fairness.resolver:tier_of")
+        app.conf.fairness = settings
+        fairness = Fairness(app)
+        _make_current(app)
+        return fairness
+
+    yield wire
+    _make_current(before)
+
+
+@pytest.fixture
+def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
+    """The wired ``Fairness`` of the test, on an empty Redis."""
+    return wire(redis_url)
+
+
+@pytest.fixture
+def unwired() -> Iterator[Celery]:
+    """A current Celery app without ``Fairness``."""
+    before = current_app._get_current_object()
+    app = Celery("plain", broker=NOWHERE, set_as_current=False)
+    _make_current(app)
+    yield app
+    _make_current(before)
+
+
+def _make_current(app: Celery) -> None:
+    """In this thread, and in those to come, as a project's one app is."""
+    app.set_current()
+    app.set_default()
+
+
+@pytest.fixture
+def hold(redis_url: str) -> Callable[..., None]:
+    """Take slots of a tenant, as running tasks do."""
+
+    def hold(tenant: str, amount: int, service: str | None = None) -> None:
+        fairness = Fairness.of()
+        for _ in range(amount):
+            lease = Lease(uuid4().hex, tier_key(tenant, service))
+            answer = fairness.limiter.acquire(SlotRequest(lease, tenant, "pro"))
+            assert isinstance(answer, Admitted), answer
+
+    return hold
+
+
+@pytest.fixture
+def redis_away(fairness: Fairness, redis_server: RedisServer) -> RedisServer:
+    """The test's Redis, killed; ``restart()`` brings it back empty."""
+    redis_server.kill()
+    return redis_server
+
+
+def quietly(model: type[Model]) -> QuerySet[Any]:
+    """Rows of ``model`` without the queryset that publishes."""
+    return QuerySet(model)
+
+
+@pytest.fixture
+def four_tiers(db: None) -> None:
+    """The tiers as the migration makes them: a test with real transactions empties every table."""
+    if not Tier.objects.exists():
+        quietly(Tier).bulk_create(
+            Tier(name=tier.name, concurrency=tier.concurrency, queue_class=tier.queue_class)
+            for tier in DEFAULT_TIERS.values()
+        )
+    assert Tier.objects.count() == 4
+    assert not UnpublishedChange.objects.exists()
+
+
+@pytest.fixture
+def pro(four_tiers: None) -> Tier:
+    """One of them."""
+    return Tier.objects.get(name="pro")
+
+
+@pytest.fixture
+def acme(pro: Tier) -> TenantTier:
+    """A tenant of that tier, made without a word to Redis."""
+    quietly(TenantTier).bulk_create([TenantTier(tenant="acme", tier=pro)])
+    return TenantTier.objects.get(tenant="acme")

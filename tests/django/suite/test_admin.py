@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import html
+import re
+import time
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.urls import reverse
+from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
+
+from celery_fairness import FairTask
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TIERS = "admin:django_celery_fairness_tier"
+TENANTS = "admin:django_celery_fairness_tenanttier"
+PAGES = [(TIERS, Tier), (TENANTS, TenantTier)]
+
+
+@pytest.fixture(autouse=True)
+def rows(four_tiers, acme):
+    """Tiers and one tenant."""
+
+
+@pytest.fixture
+def boss(client) -> User:
+    user = User.objects.create_superuser("boss", password="secret")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def clerk(client) -> User:
+    """Staff who may look at everything of this app and change nothing."""
+    user = User.objects.create_user("clerk", password="secret", is_staff=True)
+    app = {"content_type__app_label": "django_celery_fairness"}
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_", **app))
+    client.force_login(user)
+    return user
+
+
+def read(response) -> str:
+    """The page as a person reads it: text alone, white space as one blank."""
+    assert response.status_code == 200, response
+    body = re.sub(r"(?s)<(style|script).*?</\1>", " ", response.content.decode())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def change_list(client, name: str, **query: str) -> str:
+    return read(client.get(reverse(f"{name}_changelist"), query))
+
+
+def save_list(client, name: str, model, **changes: str):
+    """Post the change list's form, with ``{field-of-row: value}`` changed."""
+    page = client.get(reverse(f"{name}_changelist"))
+    formset = page.context["cl"].formset
+    data = {"_save": "Save"}
+    for form in (formset.management_form, *formset.forms):
+        for field in form:
+            data[field.html_name] = "" if field.value() is None else str(field.value())
+    for key, value in changes.items():
+        row, field = key.split("__")
+        column = "name" if model is Tier else "tenant"
+        [form] = [each for each in formset.forms if getattr(each.instance, column) == row]
+        data[f"{form.prefix}-{field}"] = value
+    return client.post(reverse(f"{name}_changelist"), data, follow=True)
+
+
+def test_a_tiers_number_is_changed_in_the_list_and_in_force_at_once(client, boss, fairness):
+    assert fairness.inspect("tenant:acme").limit == 3
+    page = read(save_list(client, TIERS, Tier, pro__concurrency="8"))
+    assert "1 tier was changed successfully" in page
+    assert Tier.objects.get(name="pro").concurrency == 8
+    assert fairness.inspect("tenant:acme").limit == 8
+    assert LogEntry.objects.get().user == boss
+
+
+def test_an_emptied_number_is_unlimited_and_zero_pauses(client, boss, fairness):
+    save_list(client, TIERS, Tier, pro__concurrency="")
+    assert fairness.inspect("tenant:acme").limit is None
+    save_list(client, TIERS, Tier, pro__concurrency="0")
+    assert fairness.inspect("tenant:acme").limit == 0
+
+
+@pytest.mark.parametrize("number", ["-1", "1000001", "many", "1.5"])
+def test_a_number_that_cannot_be_meant_is_refused_beside_the_field(client, boss, fairness, number):
+    page = read(save_list(client, TIERS, Tier, pro__concurrency=number))
+    assert "Please correct the error below" in page
+    assert Tier.objects.get(name="pro").concurrency == 3
+
+
+def test_a_tenants_tier_and_own_number_are_changed_in_the_list(client, boss, fairness):
+    enterprise = Tier.objects.get(name="enterprise")
+    save_list(client, TENANTS, TenantTier, acme__tier=str(enterprise.pk))
+    assert fairness.inspect("tenant:acme").limit == 5
+    save_list(client, TENANTS, TenantTier, acme__concurrency="2")
+    assert fairness.inspect("tenant:acme").limit == 2
+
+
+def test_tenants_are_added_changed_and_deleted_in_forms(client, boss, fairness):
+    pro = Tier.objects.get(name="pro")
+    client.post(reverse(f"{TENANTS}_add"), {"tenant": "a/b c", "tier": pro.pk, "note": ""})
+    row = TenantTier.objects.get(tenant="a/b c")
+    assert fairness.inspect("tenant:a/b c").limit == 3
+    page = reverse(f"{TENANTS}_change", args=[row.pk])
+    client.post(page, {"tenant": "another", "tier": pro.pk, "concurrency": "9", "note": "VIP"})
+    row.refresh_from_db()
+    assert (row.tenant, row.concurrency) == ("a/b c", 9)
+    assert fairness.inspect("tenant:a/b c").limit == 9
+    client.post(reverse(f"{TENANTS}_delete", args=[row.pk]), {"post": "yes"})
+    assert fairness.inspect("tenant:a/b c").limit == 1
+
+
+def test_rows_deleted_in_bulk_are_published(client, boss, fairness):
+    TenantTier.objects.update(concurrency=9)
+    assert fairness.inspect("tenant:acme").limit == 9
+    action = {"action": "delete_selected", "_selected_action": [acme_pk()], "post": "yes"}
+    client.post(reverse(f"{TENANTS}_changelist"), action)
+    assert not TenantTier.objects.exists()
+    assert fairness.inspect("tenant:acme").limit == 1
+
+
+def acme_pk() -> int:
+    return TenantTier.objects.get(tenant="acme").pk
+
+
+def test_the_default_tier_cannot_be_deleted_singly_or_in_bulk(client, boss, fairness):
+    free = Tier.objects.get(name="free")
+    page = read(client.post(reverse(f"{TIERS}_delete", args=[free.pk]), {"post": "yes"}))
+    assert "“free” is the default tier" in page
+    pks = list(Tier.objects.exclude(name="pro").values_list("pk", flat=True))
+    action = {"action": "delete_selected", "_selected_action": pks, "post": "yes"}
+    page = read(client.post(reverse(f"{TIERS}_changelist"), action))
+    assert "“free” is the default tier" in page
+    assert Tier.objects.count() == 4
+
+
+def test_names_cannot_be_changed_once_made(client, boss, fairness):
+    pro = Tier.objects.get(name="pro")
+    page = reverse(f"{TIERS}_change", args=[pro.pk])
+    data = {"name": "other", "concurrency": "4", "weight": "1", "queue_class": "priority"}
+    client.post(page, data)
+    pro.refresh_from_db()
+    assert (pro.name, pro.concurrency) == ("pro", 4)
+
+
+def test_each_number_says_where_it_comes_from(client, boss, fairness):
+    assert "3 · tier pro, database" in change_list(client, TENANTS)
+    TenantTier.objects.update(concurrency=7)
+    assert "7 · own number, database" in change_list(client, TENANTS)
+    assert "database" in change_list(client, TIERS)
+
+
+def test_a_variable_that_says_otherwise_is_told_beside_the_number(
+    client, boss, wire, redis_url, monkeypatch
+):
+    monkeypatch.setenv("FAIRNESS_PRO_LIMIT", "9")
+    wire(redis_url)
+    page = change_list(client, TIERS)
+    assert "FAIRNESS_PRO_LIMIT says 9; the database wins" in page
+    assert "FAIRNESS_FREE_LIMIT" not in page
+
+
+def test_a_number_that_workers_do_not_have_yet_is_told(client, boss, fairness):
+    Tier.objects.filter(name="pro").update(concurrency=8)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_celery_fairness_tier SET concurrency = 6 WHERE name = 'pro'")
+    page = change_list(client, TENANTS)
+    assert "6 · tier pro, database ⚠ workers still use 8" in page
+
+
+def test_tasks_that_run_are_counted(client, boss, fairness, hold):
+    hold("acme", 2)
+    page = change_list(client, TENANTS)
+    assert "3 · tier pro, database 2 " in page
+
+
+def test_tenants_whose_names_no_key_could_carry_are_counted_too(client, boss, fairness, hold):
+    TenantTier.objects.create(tenant="ann@example.com", tier=Tier.objects.get(name="enterprise"))
+    hold("ann@example.com", 4)
+    assert "5 · tier enterprise, database 4 " in change_list(client, TENANTS)
+
+
+def test_where_services_count_apart_all_of_them_are_counted(client, boss, wire, redis_url, hold):
+    fairness = wire(redis_url, tier_scope="service")
+    for service in ("analysis", "specview"):
+        fairness.app.task(base=FairTask, name=service, tenant="user_id", service=service)(by_user)
+    hold("acme", 1, service="analysis")
+    hold("acme", 2, service="specview")
+    assert "3 · tier pro, database 3 " in change_list(client, TENANTS)
+
+
+def by_user(user_id: str | None = None) -> None:
+    """A task's body."""
+
+
+def test_tenants_are_found_by_search(client, boss, fairness):
+    pro = Tier.objects.get(name="pro")
+    TenantTier.objects.create(tenant="zebra", tier=pro, note="striped")
+    assert "zebra" in change_list(client, TENANTS, q="zeb")
+    assert "zebra" in change_list(client, TENANTS, q="striped")
+    assert "zebra" not in change_list(client, TENANTS, q="acme")
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_pages_work_with_redis_away_and_say_so(client, boss, redis_away, name, model):
+    page = change_list(client, name)
+    assert "does not answer" in page
+    row = model.objects.first()
+    assert "does not answer" in read(client.get(reverse(f"{name}_change", args=[row.pk])))
+    assert model is Tier or "3 · tier pro, database – " in page
+
+
+def test_saving_with_redis_away_saves_and_warns(client, boss, redis_away):
+    page = read(save_list(client, TIERS, Tier, pro__concurrency="8"))
+    assert Tier.objects.get(name="pro").concurrency == 8
+    assert "1 saved change has not reached Redis" in page
+    assert "“manage.py publish_tiers”" in page
+
+
+def test_the_action_publishes_what_redis_missed(client, boss, fairness, redis_away):
+    save_list(client, TIERS, Tier, pro__concurrency="8")
+    action = {"action": "publish_now", "_selected_action": [Tier.objects.get(name="pro").pk]}
+    page = read(client.post(reverse(f"{TIERS}_changelist"), action, follow=True))
+    assert "does not answer" in page
+    redis_away.restart()
+    page = read(client.post(reverse(f"{TIERS}_changelist"), action, follow=True))
+    assert "Published 4 tiers and 0 tenants to Redis." in page
+    assert "has not reached Redis" not in page
+    assert fairness.inspect("tenant:acme").limit == 8
+
+
+def test_a_redis_that_hangs_is_asked_once(client, boss, fairness, redis_server, monkeypatch):
+    asked = []
+    counts = fairness.limiter.counts
+    monkeypatch.setattr(fairness.limiter, "counts", lambda: asked.append("counts") or counts())
+    monkeypatch.setattr(fairness.limiter, "inspect", lambda *_: asked.append("inspect"))
+    pro = Tier.objects.get(name="pro")
+    TenantTier.objects.bulk_create([TenantTier(tenant=str(n), tier=pro) for n in range(30)])
+    redis_server.pause()
+    started = time.monotonic()
+    assert "does not answer" in change_list(client, TENANTS)
+    assert time.monotonic() - started < 10
+    assert asked == ["counts"]
+
+
+def test_pages_ask_the_database_a_fixed_number_of_times(
+    client, boss, fairness, django_assert_max_num_queries
+):
+    pro = Tier.objects.get(name="pro")
+    TenantTier.objects.bulk_create([TenantTier(tenant=str(n), tier=pro) for n in range(40)])
+    with django_assert_max_num_queries(14):
+        change_list(client, TENANTS)
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"enabled": False}, "Limits are not enforced (enabled = false)"),
+        ({"enabled": "observe"}, "Limits are only observed"),
+    ],
+)
+def test_a_banner_says_that_limits_are_off(
+    client, boss, wire, redis_url, name, model, options, says
+):
+    wire(redis_url, **options)
+    assert says in change_list(client, name)
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_a_banner_says_that_no_redis_is_known(client, boss, wire, name, model):
+    wire("amqp://localhost")
+    assert "FAIRNESS_REDIS_URL" in change_list(client, name)
+    page = read(save_list(client, TIERS, Tier, pro__concurrency="8"))
+    assert "1 saved change has not reached Redis" in page
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_a_banner_says_that_a_setting_cannot_be_meant(client, boss, wire, name, model):
+    wire(snooze_seconds=-1)
+    assert "snooze_seconds" in change_list(client, name)
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_a_banner_says_that_fairness_is_not_wired(client, boss, unwired, name, model):
+    assert "Fairness is not wired" in change_list(client, name)
+    row = model.objects.first()
+    assert "Fairness is not wired" in read(client.get(reverse(f"{name}_change", args=[row.pk])))
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_no_banner_where_all_is_well(client, boss, fairness, name, model):
+    response = client.get(reverse(f"{name}_changelist"))
+    assert "fairness-findings" not in re.sub(
+        r"(?s)<style.*?</style>", "", response.content.decode()
+    )
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_who_may_only_look_sees_the_numbers_and_no_action(client, clerk, fairness, name, model):
+    url = reverse(f"{name}_changelist")
+    page = client.get(url)
+    assert "database" in read(page)
+    assert not page.context["cl"].formset
+    assert not page.context["action_form"]
+    assert b'name="_save"' not in page.content
+    row = model.objects.first()
+    assert b'name="_save"' not in client.get(reverse(f"{name}_change", args=[row.pk])).content
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_who_may_only_look_can_change_nothing(client, clerk, fairness, name, model):
+    url, row = (
+        reverse(f"{name}_changelist"),
+        model.objects.get(**{"name": "pro"} if model is Tier else {"tenant": "acme"}),
+    )
+    form = {
+        "_save": "Save",
+        "form-TOTAL_FORMS": "1",
+        "form-INITIAL_FORMS": "1",
+        "form-0-id": str(row.pk),
+        "form-0-concurrency": "99",
+        "form-0-tier": str(Tier.objects.get(name="enterprise").pk),
+    }
+    assert client.post(url, form).status_code == 403
+    for action in ("publish_now", "delete_selected"):
+        data = {"action": action, "_selected_action": [row.pk], "post": "yes"}
+        client.post(url, data)
+    change = reverse(f"{name}_change", args=[row.pk])
+    assert client.post(change, {"concurrency": "99"}).status_code == 403
+    assert client.post(reverse(f"{name}_delete", args=[row.pk]), {"post": "yes"}).status_code == 403
+    assert client.post(reverse(f"{name}_add"), {}).status_code == 403
+    before = row.concurrency
+    row.refresh_from_db()
+    assert row.concurrency == before
+    assert not UnpublishedChange.objects.exists()
+
+
+def test_no_page_shows_the_password_of_redis(client, boss, wire):
+    wire("redis://:hunter2@127.0.0.1:1/0")
+    for name, _ in PAGES:
+        response = client.get(reverse(f"{name}_changelist"))
+        assert b"does not answer" in response.content
+        assert b"hunter2" not in response.content
+    save_list(client, TIERS, Tier, pro__concurrency="8")
+    assert "hunter2" not in UnpublishedChange.objects.get().error

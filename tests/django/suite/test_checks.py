@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from django.core.checks import run_checks
+from django_celery_fairness.models import Tier
+from django_celery_fairness.resolver import tier_of
+
+pytestmark = pytest.mark.django_db
+
+
+def found(database: bool = False) -> dict[str, str]:
+    messages = run_checks(databases=["default"] if database else None)
+    return {
+        message.id: f"{message.msg} {message.hint}"
+        for message in messages
+        if message.id and message.id.startswith("celery_fairness")
+    }
+
+
+def test_a_project_that_is_set_up_has_nothing_to_hear(wire):
+    wire()
+    assert found(database=True) == {}
+    wire(tier_resolver=tier_of)
+    assert found(database=True) == {}
+
+
+def test_without_fairness_it_says_the_line_to_add(unwired, settings):
+    settings.CELERY_FAIRNESS = {"tier_resolver": "django_celery_fairness.resolver:tier_of"}
+    messages = found()
+    assert list(messages) == ["celery_fairness.W001"]
+    assert "fairness = Fairness(app)" in messages["celery_fairness.W001"]
+
+
+@pytest.mark.parametrize("resolver", [None, "shop.plans:tier_of", lambda tenant: None])
+def test_another_resolver_is_told_the_line_to_add(wire, resolver):
+    wire(tier_resolver=resolver)
+    messages = found()
+    assert list(messages) == ["celery_fairness.W002"]
+    text = messages["celery_fairness.W002"]
+    assert "'tier_resolver': 'django_celery_fairness.resolver:tier_of'" in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "tier", "says", "stored"),
+    [
+        ("FAIRNESS_PRO_LIMIT", "pro", "7", "3"),
+        ("FAIRNESS_FREE_LIMIT", "free", "unlimited", "1"),
+        ("FAIRNESS_ENTERPRISE_LIMIT", "enterprise", "0", "5"),
+        ("FAIRNESS_PRO_PLUS_LIMIT", "pro_plus", "12", "3"),
+    ],
+)
+def test_a_variable_that_says_otherwise_is_named_with_both_numbers(
+    wire, monkeypatch, variable, tier, says, stored
+):
+    monkeypatch.setenv(variable, says)
+    wire()
+    assert found() == {}
+    messages = found(database=True)
+    assert list(messages) == ["celery_fairness.W003"]
+    text = messages["celery_fairness.W003"]
+    assert f"{variable} says {says}" in text
+    assert f"'{tier}' in the database says {stored}" in text
+
+
+def test_a_variable_that_says_the_same_is_no_matter(wire, monkeypatch):
+    monkeypatch.setenv("FAIRNESS_PRO_LIMIT", "3")
+    wire()
+    assert found(database=True) == {}
+
+
+def test_a_tier_that_only_the_settings_have_is_named(wire):
+    wire(tiers={"gold": {"concurrency": 9}})
+    messages = found(database=True)
+    assert list(messages) == ["celery_fairness.W004"]
+    assert "'gold'" in messages["celery_fairness.W004"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"snooze_seconds": -1}, "snooze_seconds"),
+        ({"default_tier": "none"}, "default_tier"),
+        ({"enabeld": True}, "did you mean 'enabled'"),
+        ({"tiers": {"pro": {"concurrency": -1}}}, "pro: concurrency"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_an_error_that_names_it(unwired, settings, given, names):
+    settings.CELERY_FAIRNESS = given
+    messages = found(database=True)
+    assert names in messages["celery_fairness.E001"]
+
+
+def test_so_is_a_variable(unwired, monkeypatch):
+    monkeypatch.setenv("FAIRNESS_PRO_LIMIT", "many")
+    assert "FAIRNESS_PRO_LIMIT" in found(database=True)["celery_fairness.E001"]
+
+
+def test_a_database_without_tables_is_no_error(wire, monkeypatch):
+    wire()
+    monkeypatch.setattr(Tier._meta, "db_table", "not_migrated_yet")
+    assert found(database=True) == {}

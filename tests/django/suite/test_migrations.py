@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django_celery_fairness.models import TenantTier, Tier
+
+from celery_fairness.errors import SettingsError
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+APP = "django_celery_fairness"
+TABLES = "0001_initial"
+TIERS = "0002_tiers_from_settings"
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    go_to(TABLES)
+    Tier.objects.all()._raw_delete("default")
+    go_to(TIERS)
+
+
+def go_to(name: str) -> None:
+    MigrationExecutor(connection).migrate([(APP, name)])
+
+
+def again() -> dict[str, int | None]:
+    go_to(TABLES)
+    go_to(TIERS)
+    return numbers()
+
+
+def numbers() -> dict[str, int | None]:
+    return dict(Tier.objects.values_list("name", "concurrency"))
+
+
+def test_it_makes_the_four_tiers_of_the_adr(wire):
+    wire()
+    assert again() == {"free": 1, "pro": 3, "pro_plus": 3, "enterprise": 5}
+    classes = dict(Tier.objects.values_list("name", "queue_class"))
+    assert classes == {
+        "free": "default",
+        "pro": "priority",
+        "pro_plus": "priority",
+        "enterprise": "priority",
+    }
+
+
+def test_variables_and_settings_of_the_moment_are_what_is_stored(wire, monkeypatch):
+    monkeypatch.setenv("FAIRNESS_PRO_LIMIT", "7")
+    monkeypatch.setenv("FAIRNESS_ENTERPRISE_LIMIT", "unlimited")
+    wire(tiers={"gold": {"concurrency": 9, "weight": 2.0}, "free": {"concurrency": 2}})
+    go_to(TABLES)
+    Tier.objects.all()._raw_delete("default")
+    go_to(TIERS)
+    assert numbers() == {"free": 2, "pro": 7, "pro_plus": 7, "enterprise": None, "gold": 9}
+    assert Tier.objects.get(name="gold").weight == 2.0
+
+
+def test_settings_count_before_fairness_is_wired(unwired, settings, monkeypatch):
+    settings.CELERY_FAIRNESS = {"tiers": {"pro": {"concurrency": 4}}}
+    monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "2")
+    go_to(TABLES)
+    Tier.objects.all()._raw_delete("default")
+    go_to(TIERS)
+    assert numbers() == {"free": 2, "pro": 4, "pro_plus": 4, "enterprise": 5}
+
+
+def test_a_setting_that_cannot_be_meant_stops_the_migration(unwired, monkeypatch):
+    go_to(TABLES)
+    monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "-1")
+    with pytest.raises(SettingsError, match="FAIRNESS_FREE_LIMIT"):
+        go_to(TIERS)
+    monkeypatch.undo()
+
+
+def test_forwards_again_leaves_what_a_person_changed(wire):
+    wire()
+    again()
+    Tier.objects.filter(name="pro").update(concurrency=8)
+    assert again()["pro"] == 8
+
+
+def test_backwards_removes_what_nobody_touched(wire):
+    wire()
+    again()
+    Tier.objects.filter(name="pro").update(concurrency=8)
+    TenantTier.objects.create(tenant="42", tier=Tier.objects.get(name="enterprise"))
+    go_to(TABLES)
+    assert numbers() == {"pro": 8, "enterprise": 5}
+    TenantTier.objects.all().delete()
+
+
+def test_the_whole_app_can_be_taken_out_and_put_back(wire):
+    wire()
+    call_command("migrate", APP, "zero", verbosity=0)
+    assert not [t for t in connection.introspection.table_names() if t.startswith(APP)]
+    call_command("migrate", APP, verbosity=0)
+    assert set(numbers()) == {"free", "pro", "pro_plus", "enterprise"}

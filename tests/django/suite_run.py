@@ -1,0 +1,80 @@
+"""One run of the Django suite in a process of its own, and what became of each test.
+
+Invariant: a test that was collected and is not in the report is an error, never a pass.
+
+Weakness: the tests are found by reading the files, so one that is made in another way than by a
+``def test_…`` at the top of a module would not be counted.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from xml.etree import ElementTree
+
+SUITE = Path(__file__).resolve().parent / "suite"
+ROOT = SUITE.parent.parent.parent
+
+
+def names() -> list[str]:
+    """Return every test function of the suite, as ``module.function``."""
+    return [
+        f"{path.stem}.{node.name}"
+        for path in sorted(SUITE.glob("test_*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+@dataclass
+class Outcome:
+    """What became of one test function, all its parameters together."""
+
+    ran: int = 0
+    skipped: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass
+class SuiteRun:
+    """A finished run: outcomes by name, and all that it printed."""
+
+    outcomes: dict[str, Outcome]
+    output: str
+
+    @classmethod
+    def on(cls, database: str, folder: Path) -> Self:
+        """Run the whole suite on ``database``: sqlite or postgres."""
+        report = folder / f"{database}.xml"
+        command = [sys.executable, "-m", "pytest", str(SUITE), "-q", f"--junitxml={report}"]
+        done = subprocess.run(
+            [*command, "-p", "no:cacheprovider"],
+            cwd=ROOT,
+            env={**os.environ, "TEST_DATABASE": database},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        outcomes: dict[str, Outcome] = defaultdict(Outcome)
+        if report.exists():
+            for case in ElementTree.parse(report).iter("testcase"):
+                _note(outcomes, case)
+        return cls(dict(outcomes), done.stdout + done.stderr)
+
+
+def _note(outcomes: dict[str, Outcome], case: ElementTree.Element) -> None:
+    module = case.get("classname", "").rpartition(".")[2]
+    function = case.get("name", "").partition("[")[0]
+    outcome = outcomes[f"{module}.{function}"]
+    for child in case:
+        if child.tag == "skipped":
+            outcome.skipped.append(child.get("message", ""))
+        elif child.tag in ("failure", "error"):
+            outcome.failures.append(f"{case.get('name')}: {child.text}")
+    outcome.ran += 1

@@ -1,0 +1,36 @@
+"""The Django suite on each database, each in one process; every test of it is a test here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.django.suite_run import SuiteRun, names
+from tests.support.services import missing
+
+_runs: dict[str, SuiteRun] = {}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("django")
+
+
+# The first test on a database waits for the whole run.
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    "database",
+    ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)],
+    scope="session",
+)
+def test_django(database: str, name: str, folder: Path) -> None:
+    if database not in _runs:
+        _runs[database] = SuiteRun.on(database, folder)
+    run = _runs[database]
+    outcome = run.outcomes.get(name)
+    assert outcome is not None, f"{name} did not run:\n{run.output[-5000:]}"
+    assert not outcome.failures, "\n".join(outcome.failures)
+    if outcome.skipped:
+        missing(outcome.skipped[0])

@@ -1,0 +1,60 @@
+"""The tables of the documentation that are made from code: settings and variables.
+
+`python -m tests.docs.tables` writes them into README.md and docs/settings.md, between the marks
+`<!-- table: NAME -->` and `<!-- end: NAME -->`. A test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from celery_fairness.environment import documentation
+from celery_fairness.settings import Settings, expected
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = (ROOT / "README.md", ROOT / "docs" / "settings.md")
+
+
+def settings_table() -> str:
+    """Every setting: its name, what it takes, its default, its effect."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        value = field.get_default(call_default_factory=True)
+        if name == "tiers":
+            default = ", ".join(f"`{tier.name}` {tier.concurrency}" for tier in value.values())
+        else:
+            default = f"`{value!r}`"
+        rows.append((f"`{name}`", expected(name), default, str(field.description)))
+    return _table(("setting", "takes", "default", "effect"), rows)
+
+
+def variables_table() -> str:
+    """Every variable of the environment: its name, its setting, what it takes."""
+    rows = [(f"`{name}`", f"`{setting}`", takes) for name, setting, takes in documentation()]
+    return _table(("variable", "setting", "takes"), rows)
+
+
+TABLES = {"settings": settings_table, "variables": variables_table}
+
+
+def written(text: str) -> str:
+    """Return `text` with its tables as the code says them."""
+    for name, table in TABLES.items():
+        between = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
+        match = between.search(text)
+        if match is None:
+            raise ValueError(f"expected a place for the table {name!r}, got: none")
+        text = f"{text[: match.end(1)]}\n{table()}\n{text[match.start(2) :]}"
+    return text
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(c.replace('|', '/') for c in line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for path in FILES:
+        path.write_text(written(path.read_text("utf-8")), "utf-8")

@@ -1,0 +1,141 @@
+"""The limiter's Redis goes away: the declared mode, and what runs runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_fairness.testing.server import RedisServer
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def limiter_server() -> Iterator[RedisServer]:
+    """A Redis of the limiter's own, beside the broker."""
+    with RedisServer(args=("--appendonly", "yes", "--appendfsync", "always")) as server:
+        yield server
+
+
+@pytest.fixture
+def apart(make_shop: Callable[..., Shop], limiter_server: RedisServer) -> Callable[..., Shop]:
+    """A factory of shops whose limiter is not the broker."""
+
+    def make(**fairness: object) -> Shop:
+        return make_shop(fairness={"redis_url": limiter_server.url, **fairness})
+
+    return make
+
+
+def test_defer_sends_tasks_back_until_redis_answers(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    shop = apart()
+    worker = shop.worker(pool="threads", concurrency=2)
+    limiter_server.kill()
+    results = [shop.send("work", user="42") for _ in range(3)]
+    worker.wait_for_log("the limiter's Redis does not answer")
+    assert shop.runs() == {}
+    limiter_server.restart()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in results}
+
+
+def test_open_runs_without_a_slot_and_counts(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    shop = apart(redis_lost="open")
+    worker = shop.worker(pool="threads", concurrency=2)
+    limiter_server.kill()
+    results = [shop.send("work", user="42") for _ in range(3)]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert worker.log_text().count("redis_lost is 'open'") == 1
+    limiter_server.restart()
+    assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
+    eventually(lambda: shop.fairness.counts() == {"opened": 3})
+
+
+def test_closed_leaves_it_to_the_users_own_retries(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    shop = apart(redis_lost="closed")
+    shop.worker(pool="threads", concurrency=2)
+    limiter_server.kill()
+    fails = shop.send("work", user="42")
+    retries = shop.send("closed", user="42")
+    with pytest.raises(Exception, match=r"127\.0\.0\.1.*does not answer.*FAIRNESS_REDIS_URL"):
+        fails.get(timeout=RESULT_SECONDS)
+    eventually(lambda: retries.state == "RETRY", RESULT_SECONDS)
+    limiter_server.restart()
+    assert retries.get(timeout=RESULT_SECONDS) == "ran"
+    assert fails.id not in shop.runs()
+
+
+@pytest.mark.parametrize("how", ["pause", "restart"])
+def test_an_outage_longer_than_a_lease_ends_no_lease(
+    apart: Callable[..., Shop], limiter_server: RedisServer, how: str
+) -> None:
+    shop = apart(lease_seconds=1)
+    worker = shop.worker(pool="threads", concurrency=2)
+    gate = shop.gate_file()
+    running = shop.send("work", user="42", gate=str(gate))
+    shop.await_held("42", 1)
+    if how == "pause":
+        limiter_server.pause()
+    else:
+        limiter_server.kill()
+    worker.wait_for_log("leases could not be renewed")
+    other = shop.send("work", user="42")
+    worker.wait_for_log("the limiter's Redis does not answer")
+    if how == "pause":
+        limiter_server.resume()
+    else:
+        limiter_server.restart()
+    eventually(lambda: shop.fairness.refusals().get("free", 0) >= 3, RESULT_SECONDS)
+    assert shop.held("42") == 1
+    assert not other.ready()
+    gate.touch()
+    assert running.get(timeout=RESULT_SECONDS) == "done"
+    assert other.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.most_at_once("42") == 1
+
+
+def test_a_redis_that_lost_its_memory_gets_the_leases_back(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    shop = apart(lease_seconds=1)
+    worker = shop.worker(concurrency=2)
+    gate = shop.gate_file()
+    running = shop.send("work", user="42", gate=str(gate))
+    shop.await_held("42", 1)
+    with limiter_server.client() as client:
+        client.flushall()
+    worker.wait_for_log("lost its memory")
+    shop.await_held("42", 1)
+    gate.touch()
+    assert running.get(timeout=RESULT_SECONDS) == "done"
+    shop.await_held("42", 0, 2.0)
+
+
+def test_a_producer_waits_a_tenth_of_a_second_for_a_redis_that_hangs(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    import time
+
+    shop = apart()
+    shop.send("routed", user="first")
+    limiter_server.pause()
+    shop.fairness.directory._look_at = 0.0
+    begun = time.perf_counter()
+    shop.send("routed", user="42")
+    first = time.perf_counter() - begun
+    begun = time.perf_counter()
+    for n in range(10):
+        shop.send("routed", user=f"u{n}")
+    ten_more = time.perf_counter() - begun
+    limiter_server.resume()
+    assert first < 0.15
+    assert ten_more < 0.15

@@ -1,0 +1,50 @@
+"""One attempt: its body begins once, and its slot is released once."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.decision import Lease, SlotRequest
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.worker.attempt import Attempt
+
+LEASE = Lease("l1", "tenant:42")
+
+
+@pytest.fixture
+def limiter():
+    made = InMemoryLimiter()
+    made.acquire(SlotRequest(LEASE, "42", "free"))
+    return made
+
+
+def test_a_body_begins_once_and_only_for_its_own_task(limiter):
+    task, other = object(), object()
+    attempt = Attempt(task, LEASE, limiter)
+    assert not attempt.begin(other)
+    assert attempt.begin(task)
+    assert not attempt.begin(task)
+
+
+def test_its_slot_is_released_once(limiter):
+    attempt = Attempt(object(), LEASE, limiter)
+    attempt.end()
+    assert limiter.inspect("tenant:42", "42", "free").held == 0
+    # Somebody else's by now: the second end must not touch it.
+    limiter.acquire(SlotRequest(LEASE, "42", "free"))
+    attempt.end()
+    assert limiter.inspect("tenant:42", "42", "free").held == 1
+
+
+def test_an_attempt_without_a_slot_releases_nothing(limiter):
+    Attempt(object(), None, limiter).end()
+    assert limiter.inspect("tenant:42", "42", "free").held == 1
+
+
+def test_a_limiter_that_is_away_does_not_fail_the_task():
+    class Away(InMemoryLimiter):
+        def release(self, leases):
+            raise LimiterUnavailable("redis://nowhere", "no answer")
+
+    Attempt(object(), LEASE, Away()).end()

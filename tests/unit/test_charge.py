@@ -1,0 +1,102 @@
+"""Who a message that arrived is charged to."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.charge import Charge, charge_of
+from celery_fairness.declaration import TenantSource
+from celery_fairness.settings import build_settings
+from celery_fairness.tenants import INVALID, NONE, Reserved, key_part
+
+SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
+
+
+def charge(headers=None, kwargs=None, source=SOURCE, service=None, **settings):
+    given = {} if headers is None else {"fairness": headers}
+    return charge_of(given, (), kwargs or {}, source, service, build_settings(settings))
+
+
+def test_the_header_counts_and_not_the_arguments():
+    header = {"v": 1, "tenant": "42", "tier": "pro"}
+    assert charge(header, {"user": "7"}) == Charge("42", "tenant:42", "pro")
+
+
+def test_without_a_header_the_arguments_count():
+    assert charge(None, {"user": 7}) == Charge("7", "tenant:7")
+
+
+def test_a_header_without_a_tenant_is_a_system_task_whatever_the_arguments_say():
+    assert charge({"v": 1}, {"user": "7"}) == Charge(None)
+
+
+def test_a_task_that_declares_no_tenant_is_a_system_task():
+    assert charge(None, {"user": "7"}, source=None) == Charge(None)
+
+
+@pytest.mark.parametrize("no_tenant", ["shared", "error"])
+def test_tasks_without_a_tenant_can_be_one_tenant(no_tenant):
+    # With "error" the producer raises; what arrives all the same is shared.
+    found = charge({"v": 1}, no_tenant=no_tenant)
+    assert found == Charge(NONE, "tenant:_none")
+    assert isinstance(found.tenant, Reserved)
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("no object", "header 'fairness': expected an object, got: str"),
+        (None, "header 'fairness': expected an object, got: NoneType"),
+        ({"v": 2, "tenant": "42"}, "header 'fairness': v: expected 1, got: 2"),
+        ({"tenant": "42"}, "header 'fairness': v: expected 1, got: None"),
+        (
+            {"v": 1, "tenant": True},
+            "header 'fairness': tenant: expected str, int or UUID, got: bool",
+        ),
+        ({"v": 1, "tenant": "42", "cost": "1"}, "header 'fairness': cost: expected"),
+        ({"v": 1, "invalid": "the producer could not say"}, "the producer could not say"),
+        ({"v": 1, "tenant": "42", "invalid": "no"}, "no"),
+    ],
+)
+@pytest.mark.parametrize("no_tenant", ["bypass", "shared"])
+def test_a_header_that_cannot_be_read_is_charged_and_not_bypassed(header, problem, no_tenant):
+    settings = build_settings({"no_tenant": no_tenant})
+    found = charge_of({"fairness": header}, (), {"user": "42"}, SOURCE, None, settings)
+    assert (found.tenant, found.key) == (INVALID, "tenant:_invalid")
+    assert isinstance(found.tenant, Reserved)
+    assert found.problem.startswith(problem)
+
+
+def test_an_argument_that_is_no_tenant_is_charged_and_not_bypassed():
+    found = charge(None, {"user": 4.2})
+    assert found.tenant is INVALID
+    assert found.problem == (
+        "task shop.t: tenant from 'user': expected str, int or UUID, got: float"
+    )
+
+
+def test_a_user_who_is_called_like_a_reserved_tenant_is_somebody_else():
+    found = charge({"v": 1, "tenant": "_invalid"})
+    assert found.key == f"tenant:{key_part('_invalid')}"
+    assert not isinstance(found.tenant, Reserved)
+
+
+@pytest.mark.parametrize(
+    ("header_service", "task_service", "key"),
+    [
+        ("analysis", "specview", "tenant:42:analysis"),
+        ("analysis", None, "tenant:42:analysis"),
+        (None, "specview", "tenant:42:specview"),
+        (None, None, "tenant:42"),
+    ],
+)
+def test_services_count_apart_where_the_scope_says_so(header_service, task_service, key):
+    header = {"v": 1, "tenant": "42", "service": header_service}
+    assert charge(header, service=task_service, tier_scope="service").key == key
+    assert charge(header, service=task_service).key == "tenant:42"
+
+
+def test_reserved_tenants_count_apart_by_service_too():
+    assert charge("nonsense", service="analysis", tier_scope="service").key == (
+        "tenant:_invalid:analysis"
+    )

@@ -1,0 +1,202 @@
+"""The connection to Redis: one edge for errors, bounded waits, and answers that are one's own."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import redis
+from redis import exceptions
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.store.scripts import load_script
+
+TIMEOUT_SECONDS = 0.2
+
+
+@pytest.fixture
+def connect(redis_url):
+    made = []
+
+    def make(url=redis_url, **options):
+        made.append(Connection(address_from_url(url), **{"timeout_seconds": 2.0, **options}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def release(connection):
+    """The smallest script: nothing is held, so nothing is released."""
+    return connection.run("release", ["{test}:leases:a"], ["l1"])
+
+
+# These two say where else to ask, and are acted on.
+ACTED_ON = {"NoScriptError", "MovedError"}
+EVERY_ERROR = [
+    value
+    for value in vars(exceptions).values()
+    if isinstance(value, type) and issubclass(value, Exception)
+]
+ERRORS = [error for error in EVERY_ERROR if issubclass(error, exceptions.RedisError)]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_every_error_of_redis_py_is_translated(connect, monkeypatch, error):
+    connection = connect("redis://:hunter2@nowhere:1/0")
+    made = error.__new__(error)
+    Exception.__init__(made, "AUTH hunter2 failed")
+
+    def fail(parts):
+        raise made
+
+    monkeypatch.setattr(connection, "_call", fail)
+    asks = [lambda: connection.read("GET", "k")]
+    if error.__name__ not in ACTED_ON:
+        asks.append(lambda: release(connection))
+    for ask in asks:
+        with pytest.raises(LimiterUnavailable) as caught:
+            ask()
+        assert caught.value.address == "redis://nowhere:1/0"
+        assert caught.value.__cause__ is made
+        assert "hunter2" not in f"{caught.value} {caught.value!r} {caught.value.args}"
+
+
+def test_redis_py_has_no_errors_of_a_kind_that_nobody_looked_at():
+    # Of clusters, pipelines and locks.
+    assert {error.__name__ for error in EVERY_ERROR} - {error.__name__ for error in ERRORS} == {
+        "ChildDeadlockedError",
+        "CrossSlotTransactionError",
+        "IncorrectPolicyType",
+        "InvalidPipelineStack",
+        "RedisClusterException",
+        "SlotNotCoveredError",
+    }
+
+
+def test_nobody_there_is_said_with_the_next_step(connect):
+    with pytest.raises(LimiterUnavailable) as caught:
+        connect("redis://127.0.0.1:1/0").read("PING")
+    assert str(caught.value).startswith("the limiter's Redis at redis://127.0.0.1:1/0 does not ")
+    assert "start it, or set FAIRNESS_REDIS_URL" in str(caught.value)
+
+
+def test_a_script_that_the_server_forgot_is_sent_again(connect, redis_server):
+    connection = connect()
+    with redis_server.client() as client:
+        for _ in range(2):
+            client.script_flush()
+            assert release(connection) == 0
+            assert release(connection) == 0
+        calls = client.info("commandstats")
+    # Once for each time that it was forgotten, not more.
+    assert calls["cmdstat_eval"]["calls"] == 2
+    assert client.script_exists(load_script("release").sha) == [True]
+
+
+def test_a_lost_connection_is_made_again_once(connect, redis_server):
+    patient, hasty = connect(), connect(retries=0)
+    for connection in (patient, hasty):
+        assert connection.read("PING") == "PONG"
+    with redis_server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert patient.read("PING") == "PONG"
+    with pytest.raises(LimiterUnavailable):
+        hasty.read("PING")
+    assert hasty.read("PING") == "PONG"
+
+
+@pytest.mark.parametrize(("retries", "waits"), [(0, 1), (1, 2)])
+def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries, waits):
+    connection = connect(timeout_seconds=TIMEOUT_SECONDS, retries=retries)
+    assert release(connection) == 0
+    redis_server.pause()
+    try:
+        began_at = time.monotonic()
+        with pytest.raises(LimiterUnavailable):
+            release(connection)
+        waited = time.monotonic() - began_at
+    finally:
+        redis_server.resume()
+    assert TIMEOUT_SECONDS * 0.9 < waited < TIMEOUT_SECONDS * waits + 0.5
+    assert release(connection) == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_answer_that_was_not_waited_for_is_not_the_nexts(connect, monkeypatch, error):
+    connection = connect()
+    assert connection.read("ECHO", "first") == "first"
+    used = connection._idle[0]
+
+    def killed():
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(error):
+        patched.setattr(used, "read_response", killed)
+        connection.read("ECHO", "second")
+    assert connection.read("ECHO", "third") == "third"
+
+
+def test_an_error_of_the_server_leaves_the_connection_good(connect):
+    connection = connect()
+    connection.read("SET", "{test}:text", "x")
+    with pytest.raises(LimiterUnavailable, match="WRONGTYPE"):
+        connection.read("HGETALL", "{test}:text")
+    assert len(connection._idle) == 1
+    assert connection.read("GET", "{test}:text") == "x"
+
+
+def test_a_forked_child_leaves_its_parents_connection_alone(connect):
+    connection = connect()
+    parents = connection.read("CLIENT", "ID")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, str(connection.read("CLIENT", "ID")).encode())
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    childs = int(os.read(reading, 100))
+    os.close(reading)
+    os.close(writing)
+    assert childs != parents
+    # And it is still good: the child neither used it nor ended it.
+    assert connection.read("CLIENT", "ID") == parents
+
+
+def test_what_is_sent_arrives_as_it_is(connect):
+    connection = connect()
+    for text in ("", "a\r\nb", "\x00", "Größe", "🦔", "$5\r\nhello\r\n", " "):
+        assert connection.read("ECHO", text) == text
+    assert connection.read("ECHO", 2**63) == str(2**63)
+
+
+def test_the_connection_says_whose_it_is(connect, redis_server):
+    connect().read("PING")
+    with redis_server.client() as client:
+        assert "celery_fairness" in {each["name"] for each in client.client_list()}
+
+
+def test_after_closing_it_can_be_used_again(connect):
+    connection = connect()
+    first = connection.read("CLIENT", "ID")
+    connection.close()
+    connection.close()
+    assert connection.read("CLIENT", "ID") != first
+
+
+def test_a_sentinel_group_is_asked_for_its_master():
+    address = address_from_url("sentinel://:pw@a:1/3;sentinel://b:2?master_name=main")
+    client = Connection(address, timeout_seconds=0.5)._sentinel()
+    assert isinstance(client, redis.Redis)
+    pool = client.connection_pool
+    assert pool.service_name == "main"
+    hosts = [s.connection_pool.connection_kwargs["host"] for s in pool.sentinel_manager.sentinels]
+    assert hosts == ["a", "b"]
+    assert (pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == (3, "pw")
+    assert pool.connection_kwargs["socket_timeout"] == 0.5

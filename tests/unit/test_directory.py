@@ -1,0 +1,296 @@
+"""The tier of a tenant: a chain of answers behind a cache, and what Redis away costs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from celery_fairness.directory import (
+    AWAY_SECONDS,
+    CACHE_TENANTS,
+    FAILURE_SECONDS,
+    LOOK_SECONDS,
+    TierDirectory,
+    load_resolver,
+)
+from celery_fairness.errors import LimiterUnavailable, SettingsError
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.settings import build_settings
+from celery_fairness.tenants import INVALID, NONE
+from celery_fairness.tiers import DEFAULT_TIERS, Tier
+
+
+class Watched:
+    """A limiter that counts what it is asked, and can be away."""
+
+    def __init__(self):
+        self.limiter = InMemoryLimiter()
+        self.calls = []
+        self.away = False
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.calls.append(name)
+            if self.away:
+                raise LimiterUnavailable("redis://nowhere", "no answer")
+            return getattr(self.limiter, name)(*args, **kwargs)
+
+        return call
+
+
+class Resolver:
+    """Answers from a dict and counts how often it was asked."""
+
+    def __init__(self, **tiers):
+        self.tiers = tiers
+        self.asked = []
+
+    def __call__(self, tenant):
+        self.asked.append(tenant)
+        answer = self.tiers.get(tenant)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def limiter():
+    return Watched()
+
+
+@pytest.fixture
+def make(limiter, notices, clock):
+    def make_directory(**settings):
+        return TierDirectory(build_settings(settings), lambda: limiter, notices, clock)
+
+    return make_directory
+
+
+def test_the_chain_is_published_then_resolver_then_hint_then_default(make, limiter):
+    resolver = Resolver(a="pro", b="pro")
+    limiter.limiter.publish_tenant("a", "enterprise", "")
+    directory = make(tier_resolver=resolver)
+    directory.look()
+    assert directory.tier_of("a", "pro_plus") == "enterprise"
+    assert directory.tier_of("b", "pro_plus") == "pro"
+    assert directory.tier_of("c", "pro_plus") == "pro_plus"
+    assert directory.tier_of("d") == "free"
+    # The administrator's word makes the user's resolver superfluous.
+    assert resolver.asked == ["b", "c", "d"]
+
+
+def test_without_a_resolver_the_hint_counts(make):
+    assert make().tier_of("a", "pro") == "pro"
+    assert make(default_tier="pro").tier_of("a") == "pro"
+
+
+@pytest.mark.parametrize("tenant", [NONE, INVALID])
+def test_a_reserved_tenant_is_of_the_default_tier_and_nobody_is_asked(make, limiter, tenant):
+    resolver = Resolver(_none="enterprise", _invalid="enterprise")
+    assert make(tier_resolver=resolver).tier_of(tenant, "enterprise") == "free"
+    assert resolver.asked == limiter.calls == []
+
+
+@pytest.mark.parametrize("answer", ["gold", "PRO", " pro", "", None])
+def test_an_unknown_tier_is_the_default_tier(make, answer):
+    assert make(tier_resolver=Resolver(a=answer)).tier_of("a") == "free"
+    assert make().tier_of("a", answer) == "free"
+
+
+def test_an_answer_is_believed_for_the_cache_time(make, clock):
+    resolver = Resolver(a="pro")
+    directory = make(tier_resolver=resolver, tier_cache_seconds=60)
+    assert directory.tier_of("a") == "pro"
+    resolver.tiers["a"] = "enterprise"
+    clock.advance(59.999)
+    assert directory.tier_of("a") == "pro"
+    clock.advance(0.001)
+    assert directory.tier_of("a") == "enterprise"
+    assert len(resolver.asked) == 2
+
+
+def test_no_answer_is_remembered_too(make):
+    resolver = Resolver()
+    directory = make(tier_resolver=resolver)
+    # The hint is each message's own and is not remembered.
+    assert [directory.tier_of("a", hint) for hint in ("pro", None, "enterprise")] == [
+        "pro",
+        "free",
+        "enterprise",
+    ]
+    assert len(resolver.asked) == 1
+
+
+def test_a_cache_time_of_zero_asks_every_time(make):
+    resolver = Resolver(a="pro")
+    directory = make(tier_resolver=resolver, tier_cache_seconds=0)
+    for _ in range(3):
+        assert directory.tier_of("a") == "pro"
+    assert len(resolver.asked) == 3
+
+
+def test_news_empty_the_cache(make, limiter, clock):
+    directory = make(tier_resolver=Resolver(a="pro"))
+    directory.look()
+    assert directory.tier_of("a") == "pro"
+    limiter.limiter.publish_tenant("a", "enterprise", "")
+    clock.advance(LOOK_SECONDS)
+    directory.look()
+    assert directory.tier_of("a") == "enterprise"
+
+
+def test_no_news_leave_the_cache(make, clock):
+    resolver = Resolver(a="pro")
+    directory = make(tier_resolver=resolver)
+    for _ in range(5):
+        directory.look()
+        directory.tier_of("a")
+        clock.advance(LOOK_SECONDS)
+    assert len(resolver.asked) == 1
+
+
+def test_news_that_a_limiter_answered_with_count_at_once(make, limiter):
+    directory = make(tier_resolver=Resolver(a="pro"))
+    assert directory.tier_of("a") == "pro"
+    limiter.limiter.publish_tenant("a", "enterprise", "")
+    directory.heard(limiter.limiter.news())
+    assert directory.tier_of("a") == "enterprise"
+
+
+def test_a_redis_that_came_back_empty_is_news_too(make, limiter):
+    limiter.limiter.publish_tenant("a", "enterprise", "")
+    directory = make()
+    directory.heard(1)
+    assert directory.tier_of("a") == "enterprise"
+    limiter.limiter = InMemoryLimiter()
+    directory.heard(0)
+    assert directory.tier_of("a") == "free"
+
+
+def test_published_tiers_are_in_force(make, limiter):
+    limiter.limiter.publish_tiers([Tier("free", 1), Tier("gold", 9, 2.0, "priority")], "database")
+    directory = make(tier_resolver=Resolver(a="gold", b="pro"))
+    assert directory.tiers() == DEFAULT_TIERS
+    directory.heard(limiter.limiter.news())
+    assert set(directory.tiers()) == {"free", "gold"}
+    assert directory.tier_of("a") == "gold"
+    assert directory.tier_of("b") == "free"
+
+
+def test_published_tiers_are_read_once(make, limiter):
+    limiter.limiter.publish_tiers([Tier("free", 1)], "database")
+    directory = make()
+    for _ in range(10):
+        directory.heard(1)
+        directory.tiers()
+    assert limiter.calls == ["published_tiers"]
+
+
+def test_a_producer_looks_at_most_once_a_second(make, limiter, clock):
+    directory = make()
+    for _ in range(100):
+        directory.look()
+        clock.advance(0.02)
+    assert limiter.calls == ["news", "news"]
+
+
+def test_a_redis_that_is_away_costs_one_wait_and_is_then_left_alone(make, limiter, clock):
+    limiter.away = True
+    directory = make(tier_resolver=Resolver(a="pro"))
+    for number in range(200):
+        directory.look()
+        assert directory.tier_of("a") == "pro"
+        assert directory.tier_of(f"t{number}") == "free"
+        clock.advance(AWAY_SECONDS / 201)
+    assert limiter.calls == ["news"]
+    clock.advance(AWAY_SECONDS / 100)
+    limiter.away = False
+    directory.look()
+    assert limiter.calls == ["news", "news"]
+
+
+@pytest.mark.parametrize(
+    "answer", [RuntimeError("down"), KeyError("a"), TypeError("x"), OSError(5, "io")]
+)
+def test_a_resolver_that_fails_means_the_next_in_the_chain_and_a_line_in_the_log(
+    make, caplog, answer
+):
+    directory = make(tier_resolver=Resolver(a=answer))
+    assert directory.tier_of("a") == "free"
+    assert directory.tier_of("a", "pro") == "pro"
+    (line,) = caplog.messages
+    assert line == f"the tier resolver failed, the default tier is used: {answer!r}"
+
+
+@pytest.mark.parametrize("answer", [3, True, ["pro"], b"pro", {"tier": "pro"}])
+def test_a_resolver_that_answers_nonsense_has_failed(make, caplog, answer):
+    assert make(tier_resolver=lambda tenant: answer).tier_of("a") == "free"
+    assert f"expected a tier's name or None, got: {answer!r}" in caplog.text
+
+
+def test_a_failed_resolver_is_left_alone_for_a_second(make, clock):
+    resolver = Resolver(a=RuntimeError("down"))
+    directory = make(tier_resolver=resolver)
+    for _ in range(50):
+        directory.tier_of("a")
+    assert len(resolver.asked) == 1
+    resolver.tiers["a"] = "pro"
+    clock.advance(FAILURE_SECONDS)
+    assert directory.tier_of("a") == "pro"
+
+
+def test_the_cache_has_a_bound(make):
+    resolver = Resolver()
+    directory = make(tier_resolver=resolver)
+    for number in range(CACHE_TENANTS + 50):
+        directory.tier_of(f"t{number}")
+    assert len(directory._known) == CACHE_TENANTS
+    before = len(resolver.asked)
+    directory.tier_of(f"t{CACHE_TENANTS + 49}")
+    assert len(resolver.asked) == before
+    directory.tier_of("t0")
+    assert len(resolver.asked) == before + 1
+
+
+@pytest.fixture
+def module(monkeypatch):
+    made = SimpleNamespace(tier_of=Resolver(a="pro"), number=3)
+    monkeypatch.setitem(sys.modules, "shop_plans", made)
+    return made
+
+
+def test_a_resolver_by_name_is_imported_at_first_use(make, module):
+    directory = make(tier_resolver="shop_plans:tier_of")
+    assert directory.tier_of("a") == "pro"
+    assert module.tier_of.asked == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("no_such_module_of_ours:tier_of", "expected 'module:name' that can be imported, got: "),
+        ("shop_plans:nobody", "expected 'module:name' that can be imported, got: "),
+        ("shop_plans:number", "expected a callable, got: 3"),
+    ],
+)
+def test_a_resolver_that_is_not_there_is_named_and_the_producer_goes_on(
+    make, module, caplog, path, problem
+):
+    with pytest.raises(SettingsError, match=problem):
+        load_resolver(build_settings({"tier_resolver": path}))
+    assert make(tier_resolver=path).tier_of("a") == "free"
+    assert problem in caplog.text
+
+
+def test_what_ends_the_process_is_not_a_failed_resolver(make, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    def interrupted(tenant):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tier_resolver=interrupted).tier_of("a")
+    assert caplog.messages == []

@@ -1,0 +1,113 @@
+"""The errors: one tree, drawn in one docstring; facts as fields; whole after pickling."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+
+from celery_fairness import errors
+from celery_fairness.errors import (
+    FairnessError,
+    HeaderInvalid,
+    LimiterUnavailable,
+    NotWired,
+    SettingsError,
+    TaskDeclarationError,
+    TenantError,
+    TenantInvalid,
+    TenantMissing,
+    got,
+)
+
+EXAMPLES = [
+    (SettingsError("a: expected b, got: c", "d: expected e, got: f"), ("problems",)),
+    (SettingsError(), ("problems",)),
+    (NotWired("shop"), ("app",)),
+    (TaskDeclarationError("shop.t", "tenant", "expected x"), ("task", "option", "problem")),
+    (TenantError("anything"), ()),
+    (TenantInvalid("expected str"), ("problem", "task", "parameter")),
+    (TenantInvalid("expected str", "shop.t", "user_id"), ("problem", "task", "parameter")),
+    (TenantMissing("shop.t"), ("task",)),
+    (HeaderInvalid("v: expected 1"), ("problem",)),
+    (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem")),
+    (FairnessError("anything", 3), ()),
+]
+
+
+def classes():
+    found = [FairnessError]
+    for cls in found:
+        found += [sub for sub in cls.__subclasses__() if sub.__module__ == errors.__name__]
+    return found
+
+
+@pytest.mark.parametrize(("error", "fields"), EXAMPLES)
+@pytest.mark.parametrize(
+    "again",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *(
+            lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol))
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        ),
+    ],
+)
+def test_an_error_is_whole_after_pickling_and_copying(error, fields, again):
+    found = again(error)
+    assert type(found) is type(error)
+    assert (str(found), found.args) == (str(error), error.args)
+    assert [getattr(found, f) for f in fields] == [getattr(error, f) for f in fields]
+
+
+def test_every_error_is_looked_at_here():
+    assert {type(error) for error, _ in EXAMPLES} == set(classes())
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
+    drawn = {}
+    stack = []
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"^    ([│├└─ ]*)([A-Z]\w+)(.*)$", line)
+        if match is None:
+            continue
+        depth = len(match.group(1)) // 4
+        del stack[depth:]
+        builtin = re.search(r"\((\w+)\)\s*$", match.group(3))
+        drawn[match.group(2)] = (stack[-1] if stack else None, builtin and builtin.group(1))
+        stack.append(match.group(2))
+    assert set(drawn) == {cls.__name__ for cls in classes()}
+    for name, (parent, builtin) in drawn.items():
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        assert bases == [each for each in (parent or "Exception", builtin) if each], name
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (NotWired("shop"), "add 'fairness = Fairness(app)'"),
+        (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
+        (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
+    ],
+)
+def test_an_error_says_the_next_step(error, step):
+    assert step in str(error)
+
+
+def test_an_error_is_caught_as_what_python_would_raise():
+    assert issubclass(SettingsError, ValueError)
+    assert issubclass(NotWired, RuntimeError)
+    assert issubclass(TaskDeclarationError, TypeError)
+    assert issubclass(TenantInvalid, TypeError)
+    assert issubclass(TenantMissing, ValueError)
+    assert issubclass(HeaderInvalid, ValueError)
+    assert issubclass(LimiterUnavailable, ConnectionError)
+
+
+def test_a_long_value_is_cut_in_a_message():
+    assert got("x" * 78) == repr("x" * 78)
+    assert got("x" * 79) == "'" + "x" * 78 + "…"
+    assert len(got(list(range(10_000)))) == 80

@@ -1,0 +1,324 @@
+"""The keeper: renews what is held, releases what the dead held, and enters again what was lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from celery_fairness.decision import Lease
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.tenants import tier_key
+from celery_fairness.worker import keeper as keeper_module
+from celery_fairness.worker.keeper import Keeper
+from tests.support.waiting import eventually
+
+
+class Watched(InMemoryLimiter):
+    """Remembers what was renewed, can be away, and can lose its memory."""
+
+    def __init__(self, clock):
+        super().__init__(clock=clock.ms)
+        self.renewed = []
+        self.away = False
+
+    def renew(self, leases, epoch=None):
+        self._answer()
+        self.renewed.append([lease.id for lease in leases])
+        return super().renew(leases, epoch)
+
+    def release(self, leases):
+        self._answer()
+        return super().release(leases)
+
+    def lose_memory(self):
+        self._leases.clear()
+        self._epoch += 1
+
+    def _answer(self):
+        if self.away:
+            raise LimiterUnavailable("redis://nowhere", "no answer")
+
+
+class Said(list):
+    """Notices as a list: a log record would make an entry for the native thread that stays."""
+
+    def error(self, kind, text, *args):
+        self.append((kind, text % args))
+
+    def about(self, kind):
+        return [text for each, text in self if each == kind]
+
+
+@pytest.fixture
+def limiter(clock):
+    return Watched(clock)
+
+
+@pytest.fixture
+def said():
+    return Said()
+
+
+@pytest.fixture
+def make(limiter, said, monkeypatch):
+    """A factory of keepers; with a short lease they renew every 20 ms."""
+    made = []
+    monkeypatch.setattr(keeper_module, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(keeper_module, "AGAIN_SECONDS", 0.02)
+
+    def make_keeper(lease_seconds=0.06):
+        made.append(Keeper(lambda: limiter, lease_seconds, said))
+        return made[-1]
+
+    yield make_keeper
+    limiter.away = False
+    for each in made:
+        each.stop(limiter)
+
+
+@pytest.fixture
+def child():
+    """A process that lives until it is told to end."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def take(limiter, lease_id="l1", tenant="42"):
+    from celery_fairness.decision import SlotRequest
+
+    lease = Lease(lease_id, tier_key(tenant))
+    limiter.acquire(SlotRequest(lease, tenant, "enterprise"))
+    return lease
+
+
+def held(limiter, tenant="42"):
+    return limiter.inspect(tier_key(tenant), tenant, "enterprise").held
+
+
+def times(limiter, lease_id):
+    return sum(lease_id in renewed for renewed in limiter.renewed)
+
+
+def test_a_kept_lease_is_renewed_again_and_again_until_it_ended(make, limiter):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 3)
+    assert keeper.held() == [lease]
+    keeper.ended(lease)
+    assert keeper.held() == []
+    seen = len(limiter.renewed)
+    eventually(lambda: len(limiter.renewed) >= seen + 3)
+    # One renewal may have been on its way.
+    assert all("l1" not in renewed for renewed in limiter.renewed[seen + 1 :])
+
+
+def test_what_the_bodys_process_released_is_not_released_again(make, limiter):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    keeper.ended(lease)
+    # The body releases; this keeper must not take that from whoever has the id.
+    eventually(lambda: len(limiter.renewed) >= 3)
+    assert held(limiter) == 1
+
+
+def test_an_idle_keeper_moves_the_clock(make, limiter):
+    make().start()
+    eventually(lambda: len(limiter.renewed) >= 3)
+    assert set(map(len, limiter.renewed)) == {0}
+
+
+def test_it_renews_at_a_third_of_the_lease(make, limiter, clock, monkeypatch):
+    waits = []
+
+    class Bell:
+        def __init__(self):
+            self.stopped = threading.Event()
+
+        def ring(self):
+            self.stopped.set()
+
+        def wait(self, timeout_seconds):
+            waits.append(timeout_seconds)
+            return self.stopped.wait(5)
+
+    monkeypatch.setattr(keeper_module, "Bell", Bell)
+    keeper = make(lease_seconds=15)
+    keeper.start()
+    eventually(lambda: len(waits) == 1)
+    assert 4.9 < waits[0] <= 5.0
+
+
+def test_the_lease_of_a_process_that_is_gone_is_released(make, limiter, child):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, child.pid)
+    eventually(lambda: times(limiter, "l1") >= 2)
+    assert held(limiter) == 1
+    child.kill()
+    eventually(lambda: held(limiter) == 0)
+    assert keeper.held() == []
+
+
+def test_a_process_that_nobody_waited_for_is_gone(make, limiter, child):
+    keeper = make()
+    keeper.accepted(take(limiter), child.pid)
+    child.kill()
+    # A zombie: it still has its number, and runs nothing.
+    eventually(lambda: held(limiter) == 0)
+    assert child.returncode is None
+
+
+def test_the_lease_of_a_process_that_lives_is_not_released(make, limiter, child):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, child.pid)
+    # The pool says that it ended; the body may still run for a moment.
+    keeper.lost(lease)
+    seen = times(limiter, "l1")
+    eventually(lambda: times(limiter, "l1") >= seen + 3)
+    assert (held(limiter), keeper.held()) == (1, [lease])
+    child.kill()
+    eventually(lambda: held(limiter) == 0)
+
+
+def test_a_lost_lease_of_a_body_in_this_process_is_released_at_once(make, limiter):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    keeper.lost(lease)
+    eventually(lambda: held(limiter) == 0)
+
+
+def test_others_of_the_same_worker_keep_theirs(make, limiter, child):
+    keeper = make()
+    dead, alive = take(limiter, "dead", "a"), take(limiter, "alive", "b")
+    keeper.accepted(dead, child.pid)
+    keeper.accepted(alive, os.getpid())
+    child.kill()
+    eventually(lambda: held(limiter, "a") == 0)
+    seen = times(limiter, "alive")
+    eventually(lambda: times(limiter, "alive") >= seen + 2)
+    assert held(limiter, "b") == 1
+
+
+def test_an_unknown_lease_ends_without_harm(make, limiter):
+    keeper = make()
+    stranger = Lease("stranger", "tenant:42")
+    keeper.ended(stranger)
+    keeper.lost(stranger)
+    assert keeper.held() == []
+
+
+def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    limiter.lose_memory()
+    assert held(limiter) == 0
+    eventually(lambda: held(limiter) == 1 and said.about("memory") != [])
+    assert said.about("memory") == ["the limiter's Redis lost its memory: 1 leases entered again"]
+    # Who released it before cannot have: from now on the keeper does.
+    keeper.ended(lease)
+    eventually(lambda: held(limiter) == 0)
+    assert keeper.held() == []
+
+
+def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    real = limiter.renew
+
+    def renew(leases, epoch=None):
+        answer = real(leases, epoch)
+        if answer.epoch != epoch:
+            # The body ends between the renewal and its answer, having released nothing.
+            keeper.ended(lease)
+        return answer
+
+    limiter.renew = renew
+    limiter.lose_memory()
+    eventually(lambda: limiter._epoch == keeper._epoch)
+    eventually(lambda: held(limiter) == 0)
+    assert keeper.held() == []
+
+
+def test_a_limiter_that_is_away_is_asked_again_soon(make, limiter, said):
+    limiter.away = True
+    keeper = make(lease_seconds=3600)
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: said.about("renewal") != [])
+    limiter.away = False
+    # Not at the next third, which is twenty minutes away.
+    eventually(lambda: times(limiter, "l1") >= 1)
+
+
+def test_a_dead_processs_lease_is_released_when_the_limiter_is_back(make, limiter, child, said):
+    keeper = make()
+    keeper.accepted(take(limiter), child.pid)
+    eventually(lambda: times(limiter, "l1") >= 1)
+    limiter.away = True
+    child.kill()
+    eventually(lambda: said.about("release") != [])
+    assert len(keeper.held()) == 1
+    limiter.away = False
+    eventually(lambda: held(limiter) == 0)
+
+
+def test_stopping_releases_what_the_dead_held_and_leaves_the_living_theirs(make, limiter, child):
+    keeper = make(lease_seconds=3600)
+    dead, alive = take(limiter, "dead", "a"), take(limiter, "alive", "b")
+    keeper.accepted(alive, os.getpid())
+    keeper.accepted(dead, child.pid)
+    eventually(lambda: times(limiter, "dead") >= 1)
+    child.kill()
+    keeper.stop(limiter)
+    assert held(limiter, "a") == 0
+    # Threads finish their bodies after a cold shutdown; the lease outlives the keeper.
+    assert held(limiter, "b") == 1
+
+
+def test_a_stopped_keeper_renews_no_more_and_can_start_again(make, limiter):
+    keeper = make()
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    keeper.stop(limiter)
+    seen = len(limiter.renewed)
+    keeper.start()
+    eventually(lambda: len(limiter.renewed) >= seen + 2)
+    assert "l1" in limiter.renewed[-1]
+
+
+def test_starting_twice_makes_one_thread(make, limiter, monkeypatch):
+    started = []
+    monkeypatch.setattr(keeper_module, "start_thread", started.append)
+    keeper = make()
+    keeper.start()
+    keeper.start()
+    keeper.accepted(take(limiter), os.getpid())
+    assert len(started) == 1
+
+
+def test_a_forked_child_makes_a_thread_of_its_own(make, limiter, monkeypatch):
+    started = []
+    monkeypatch.setattr(keeper_module, "start_thread", started.append)
+    keeper = make()
+    keeper.start()
+    real = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: real + 1)
+    keeper.start()
+    assert len(started) == 2

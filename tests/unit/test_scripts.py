@@ -1,0 +1,67 @@
+"""Loading scripts: every verb, each piece once, and an error for what is not there."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from celery_fairness.store import scripts
+from celery_fairness.store.scripts import load_script, script_names
+
+
+def test_every_verb_has_a_script():
+    assert script_names() == [
+        "acquire",
+        "inspect",
+        "publish_tenant",
+        "publish_tiers",
+        "release",
+        "renew",
+        "supersede",
+    ]
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_a_script_is_whole_and_named_by_its_text(name):
+    script = load_script(name)
+    assert "@include" not in script.source
+    assert script.sha == hashlib.sha1(script.source.encode()).hexdigest()
+    assert load_script(name) is script
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Write scripts of one's own: ``folder(acquire="...", includes={...})``."""
+    monkeypatch.setattr(scripts.resources, "files", lambda package: tmp_path)
+
+    def write(includes=None, **verbs):
+        (tmp_path / "lua" / "includes").mkdir(parents=True)
+        for name, text in verbs.items():
+            (tmp_path / "lua" / f"{name}.lua").write_text(text)
+        for name, text in (includes or {}).items():
+            (tmp_path / "lua" / "includes" / f"{name}.lua").write_text(text)
+
+    load_script.cache_clear()
+    yield write
+    load_script.cache_clear()
+
+
+def test_a_piece_is_included_once_and_what_it_needs_before_it(folder):
+    folder(
+        {"a": '--- @include "b"\nlocal a\n', "b": "local b\n"},
+        verb='--- @include "a"\n--- @include "b"\n--- @include "a"\nreturn 1\n',
+    )
+    assert load_script("verb").source.split() == ["local", "b", "local", "a", "return", "1"]
+
+
+def test_only_a_whole_line_includes(folder):
+    folder({"a": "local a\n"}, verb='-- see --- @include "a"\n  --- @include "a"\nreturn 1\n')
+    assert "local a" not in load_script("verb").source
+
+
+@pytest.mark.parametrize("text", ['--- @include "nothing"\n', None])
+def test_what_is_not_there_is_an_error(folder, text):
+    folder({}, **({"verb": text} if text else {}))
+    with pytest.raises(FileNotFoundError):
+        load_script("verb")

@@ -1,0 +1,109 @@
+"""What a starting worker sets and warns about."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery, Task
+
+from celery_fairness import FairTask
+from celery_fairness.settings import build_settings
+from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
+
+
+def an_app(broker="memory://", **conf):
+    app = Celery("shop", broker=broker, set_as_current=False)
+    app.conf.update(conf)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "visibility", "countdown"),
+    [
+        ("redis://h/0", {}, 3600.0, 3240.0),
+        ("redis://h/0", {"visibility_timeout": 100}, 100.0, 90.0),
+        ("rediss://h/0", {}, 3600.0, 3240.0),
+        ("amqp://h//", {}, None, None),
+        ("memory://", {}, None, None),
+        ("memory://", {"visibility_timeout": 50}, 50.0, 45.0),
+    ],
+)
+def test_the_broker_says_how_long_a_message_may_wait(broker, options, visibility, countdown):
+    facts = BrokerFacts.of(an_app(broker, broker_transport_options=options))
+    assert facts.visibility_seconds == visibility
+    assert facts.longest_countdown_seconds == countdown
+
+
+def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers():
+    app = an_app("redis://h/0", broker_transport_options={"visibility_timeout": 40})
+    assert startup_warnings(app, build_settings({})) == [
+        "snooze_seconds + snooze_jitter_seconds is 40 s, and the broker delivers a waiting "
+        "message again after 40 s (visibility_timeout): countdowns are cut to 36 s"
+    ]
+    assert startup_warnings(app, build_settings({"snooze_seconds": 26})) == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "settings", "warning"),
+    [
+        ({"worker_eta_task_limit": 20}, {}, "worker_eta_task_limit is 20: refused tasks wait"),
+        ({}, {"enabled": False}, "enabled is false: this worker refuses no task"),
+        ({}, {"enabled": "observe"}, "enabled is 'observe': this worker counts refusals"),
+    ],
+)
+def test_what_is_legal_and_hurts_is_a_warning(conf, settings, warning):
+    (text,) = startup_warnings(an_app(**conf), build_settings(settings))
+    assert text.startswith(warning)
+
+
+def test_the_defaults_are_no_reason_to_warn():
+    assert startup_warnings(an_app("redis://h/0"), build_settings({})) == []
+
+
+def queues_of_a_worker(app):
+    prepare_worker(app)
+    return set(app.amqp.queues.consume_from)
+
+
+def declare(app, **options):
+    def body():
+        pass
+
+    return app.task(shared=False, **options)(body)
+
+
+OURS = {f"{s}_{q}" for s in ("analysis", "specview") for q in ("priority", "default", "scheduled")}
+
+
+@pytest.fixture
+def app():
+    app = an_app()
+    declare(app, name="shop.a", base=FairTask, service="analysis")
+    declare(app, name="shop.b", base=FairTask, service="specview")
+    declare(app, name="shop.c", base=FairTask)
+    declare(app, name="shop.plain", base=Task)
+    return app
+
+
+def test_a_worker_consumes_the_queues_of_all_services_and_the_default(app):
+    assert queues_of_a_worker(app) == OURS | {"celery"}
+
+
+def test_queues_that_are_declared_stay(app):
+    from kombu import Queue
+
+    app.conf.task_queues = [Queue("mine"), Queue("analysis_priority", queue_arguments={"x": 1})]
+    assert queues_of_a_worker(app) == OURS | {"mine"}
+    assert app.amqp.queues["analysis_priority"].queue_arguments == {"x": 1}
+
+
+def test_a_worker_that_is_told_its_queues_consumes_only_those(app):
+    prepare_worker(app)
+    app.amqp.queues.select(["analysis_priority"])
+    assert set(app.amqp.queues.consume_from) == {"analysis_priority"}
+
+
+@pytest.mark.parametrize(("conf", "found"), [({}, 0.5), ({"worker_lost_wait": 7.0}, 7.0)])
+def test_a_dead_child_is_noticed_soon_unless_the_user_chose(conf, found):
+    app = an_app(**conf)
+    prepare_worker(app)
+    assert app.conf.worker_lost_wait == found
