@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -297,20 +298,33 @@ class Fairness:
         conf.task_routes = [LazyRouter(self), *others]
 
     def _on_finalised(self, **_: Any) -> None:
+        # A signal would swallow an error of the settings: they are read at the first use, and by a
+        # worker when it starts.
         self._configured()
-        # An unusable setting is an error now, not at the first task.
-        self.settings.model_dump(include={"enabled"})
 
     def on_worker_init(self) -> None:
-        """Prepare a worker before it reads its options; signal ``celeryd_init``."""
+        """Prepare a worker before it reads its options; signal ``celeryd_init``.
+
+        Raises:
+            SystemExit: A setting cannot be meant; Celery would log any other error and go on.
+        """
+        try:
+            self._prepare_worker()
+        except SettingsError as error:
+            print(f"celery_fairness: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+
+    def _prepare_worker(self) -> None:
         self._stopping.lower_it()
-        for problem in (*self._loaded.warnings, *startup_warnings(self.app, self.settings)):
-            logger.warning("%s", problem)
-        logger.info("the limiter's Redis is %s", self.address)
+        # An address that cannot be had is an error now, not at the first task.
+        self.address  # noqa: B018
         prepare_worker(self.app)
 
     def on_worker_ready(self) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
+        logger.info("the limiter's Redis is %s", self.address)
+        for problem in (*self._loaded.warnings, *startup_warnings(self.app, self.settings)):
+            logger.warning("%s", problem)
         self.keeper.start()
         self._publish_settings()
 

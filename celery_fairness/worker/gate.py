@@ -11,6 +11,7 @@ has the new one.
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import secrets
@@ -26,10 +27,11 @@ from celery_fairness.charge import Charge, charge_of
 from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, SlotRequest
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, new_serial, parse_copy
+from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
+from celery_fairness.tenants import Reserved
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.resend import Resender, whole_message
 
@@ -121,20 +123,27 @@ class Gate:
         request = SlotRequest(lease, tenant, tier, copy, serial)
         try:
             answer = self._limiter.acquire(request, self._enforcement)
-            if charge.problem:
-                self._report_invalid(task, charge)
-            if self._uncounted:
-                self._limiter.count("opened", self._uncounted)
-                self._uncounted = 0
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
         self._directory.heard(answer.news)
+        if charge.problem or self._uncounted:
+            self._count(task, charge)
         if isinstance(answer, Admitted):
             return Attempt(task, lease, self._limiter)
         return answer
 
-    def _report_invalid(self, task: Any, charge: Charge) -> None:
-        self._limiter.count("invalid")
+    def _count(self, task: Any, charge: Charge) -> None:
+        """Count what is rare; a count that fails must not cost the task its slot."""
+        try:
+            if charge.problem:
+                self._limiter.count("invalid")
+            if self._uncounted:
+                self._limiter.count("opened", self._uncounted)
+                self._uncounted = 0
+        except LimiterUnavailable as error:
+            self._notices.error("away", "%s", error)
+        if not charge.problem:
+            return
         self._notices.error(
             f"invalid:{task.name}",
             "task %s is charged to the tenant _invalid: %s",
@@ -174,9 +183,14 @@ class Gate:
                 task.name,
                 context.id,
             )
-            return _ended(IGNORED, Ignore())
+            return _ignored()
         wait = self.countdown_seconds()
         known_type = known.get("content_type")
+        headers = context.headers or {}
+        if HEADER not in headers and not charge.problem:
+            # From a producer without this package: what was read from its arguments goes with it.
+            header = Header(_plain(charge.tenant), refused.tier or None, task.service)
+            context.headers = {**headers, HEADER: header.to_wire()}
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
         except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
@@ -190,7 +204,7 @@ class Gate:
             wait,
             _because(charge, refused),
         )
-        return _ended(IGNORED, Ignore())
+        return _ignored()
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
         """The message is on no broker again: leave it where it is, or say it whole."""
@@ -204,7 +218,12 @@ class Gate:
             error,
             whole_message(task, context),
         )
-        return _ended(IGNORED, Ignore())
+        return _ignored()
+
+
+def _plain(tenant: str | None) -> str | None:
+    """Return a tenant as it stands in a header, where the reserved two have no place."""
+    return None if isinstance(tenant, Reserved) else tenant
 
 
 def new_lease_id() -> str:
@@ -218,6 +237,12 @@ def _because(charge: Charge, refused: Refused) -> str:
     if refused.reason is Reason.PAUSED:
         return f"tenant {charge.tenant!r} ({refused.tier}) is paused"
     return f"tenant {charge.tenant!r} ({refused.tier}) is at its limit of {refused.limit}"
+
+
+@functools.cache
+def _ignored() -> Any:
+    """Return what a tracer returns for a task that raised Ignore: the same every time."""
+    return _ended(IGNORED, Ignore())
 
 
 def _ended(state: str, exception: Exception) -> Any:

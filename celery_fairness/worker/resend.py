@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 from celery.app.task import Context
@@ -139,7 +140,7 @@ class Resender:
     ) -> None:
         current = (request.delivery_info or {}).get("routing_key")
         queue = self._queue_again(task, current, request.headers or {})
-        if self._delays_whole_seconds():
+        if self._delays_whole_seconds:
             countdown_seconds = math.ceil(countdown_seconds)
         signature = task.signature_from_request(
             request, queue=queue, countdown=countdown_seconds, retries=request.retries
@@ -178,11 +179,14 @@ class Resender:
         else:
             connection.release()
 
+    @cached_property
+    def _driver(self) -> str:
+        return str(self._app.connection_for_write().get_transport_cls().driver_type)
+
+    @cached_property
     def _delays_whole_seconds(self) -> bool:
-        """Say whether the broker itself delays, as it does with quorum queues."""
-        if self._app.connection_for_write().get_transport_cls().driver_type != "amqp":
-            return False
-        return bool(detect_quorum_queues(self._app, "amqp")[0])
+        """Whether the broker itself delays, as it does with quorum queues."""
+        return bool(detect_quorum_queues(self._app, self._driver)[0])
 
     def _connection(self) -> Connection:
         try:
@@ -190,7 +194,7 @@ class Resender:
         except IndexError:
             pass
         connection: Connection = self._app.connection_for_write(heartbeat=0)
-        if connection.get_transport_cls().driver_type == "amqp":
+        if self._driver == "amqp":
             options = connection.transport_options or {}
             connection.transport_options = {**options, "confirm_publish": True}
         connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)

