@@ -28,6 +28,9 @@ from celery_fairness.settings import Settings
 from celery_fairness.tiers import Tier, by_name
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 
+#: As in ``lua/includes/tick.lua``.
+_NOTE_AFTER_MS = 50
+
 
 @dataclass(slots=True)
 class _Copies:
@@ -198,9 +201,10 @@ class InMemoryLimiter:
         return self._logical_ms + min(step, self._lease_ms // 3)
 
     def _tick(self) -> int:
-        self._logical_ms = self._reading()
-        self._seen_ms = int(self._clock())
-        return self._logical_ms
+        now, logical = int(self._clock()), self._reading()
+        if abs(now - self._seen_ms) >= _NOTE_AFTER_MS:
+            self._logical_ms, self._seen_ms = logical, now
+        return logical
 
     def _entitlement(self, tenant: str, tier: str) -> tuple[str, int | None]:
         """The rules of ``lua/includes/entitlement.lua``."""

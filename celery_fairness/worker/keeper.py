@@ -80,6 +80,8 @@ class Keeper:
         self._epoch: int | None = None
         # Whether the thread looks after children; where it does not, it sleeps until it renews.
         self._looks = False
+        # Bodies that began in children: while some do, the thread looks and need not be woken.
+        self._accepted = 0
 
     def start(self) -> None:
         """Start the thread, unless this process has it."""
@@ -92,8 +94,10 @@ class Keeper:
         """Keep ``lease`` from now on; its body runs in the process ``process_id``."""
         self._kept[lease.id] = _Kept(lease, process_id)
         self.start()
-        if not self._looks and process_id != os.getpid():
-            self._bell.ring()
+        if process_id != os.getpid():
+            self._accepted += 1
+            if not self._looks:
+                self._bell.ring()
 
     def ended(self, lease: Lease) -> None:
         """Stop keeping a lease that the body's own process has released."""
@@ -126,12 +130,16 @@ class Keeper:
         started = self._started
         limiter = self._make_limiter()
         renew_at = time.monotonic()
+        seen = self._accepted
         while started == (os.getpid(), self._round):
             look_again = self._release_dead(limiter)
             if time.monotonic() >= renew_at:
                 renew_at = time.monotonic() + self._renew(limiter)
+            if self._accepted != seen:
+                seen = self._accepted
+                look_again = look_again or LOOK_SECONDS
             self._looks = look_again is not None
-            if look_again is None and self._holds_elsewhere():
+            if look_again is None and self._accepted != seen:
                 continue  # Accepted since it looked, by somebody who saw it look.
             pause = renew_at - time.monotonic()
             self._bell.wait(pause if look_again is None else min(pause, look_again))
@@ -159,9 +167,6 @@ class Keeper:
                 self._notices.error("republish", "tiers could not be published: %r", error)
         self._epoch = answer.epoch
         return self._every_seconds
-
-    def _holds_elsewhere(self) -> bool:
-        return any(each.process_id != os.getpid() for each in list(self._kept.values()))
 
     def _release_dead(self, limiter: Limiter) -> float | None:
         """Release the leases of processes that are gone.

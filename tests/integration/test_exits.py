@@ -42,6 +42,8 @@ EVERYWHERE = (
     Exit("retry", "retry"),
     Exit("ignore", "ignore", ("PENDING",)),
     Exit("reject", "reject", ("FAILURE",)),
+    Exit("before_start_error", "before_start_error", ("FAILURE",)),
+    Exit("before_start_ignore", "before_start_ignore", ("PENDING",)),
     Exit("reject_requeue", "reject_requeue", ("PENDING",), late_states=("SUCCESS",)),
 )
 PREFORK = (
@@ -135,6 +137,20 @@ def test_a_killed_child_whose_task_is_redelivered_runs_again_at_once(
         eventually(lambda: len(shop.ledger("start")) == 2, RESULT_SECONDS)
         gate.touch()
         assert result.get(timeout=RESULT_SECONDS) == "done"
+    shop.await_held("42", 0, FREE_SECONDS)
+
+
+def test_a_killed_child_whose_task_is_retried_runs_again(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(conf={"task_retry_on_worker_lost": True})
+    worker = shop.worker(concurrency=1, env={"SHOP_RETRY_DELAY": "0.2"})
+    gate = shop.gate_file()
+    result = shop.send("work", user="42", gate=str(gate))
+    shop.await_held("42", 1)
+    os.kill(worker.children()[0], signal.SIGKILL)
+    eventually(lambda: len(shop.ledger("start")) == 2, RESULT_SECONDS)
+    gate.touch()
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert [entry["retries"] for entry in shop.ledger("start")] == [0, 1]
     shop.await_held("42", 0, FREE_SECONDS)
 
 

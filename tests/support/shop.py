@@ -47,6 +47,26 @@ def wait_for_file(path: str, seconds: float) -> None:
         time.sleep(0.01)
 
 
+class Prepared(FairTask):
+    """A user's base class with a hook that may fail before the body."""
+
+    abstract = True
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """End the attempt before its body, where its argument says so."""
+        how = kwargs.get("how") or (args[0] if args else "")
+        if not str(how).startswith("before_start"):
+            return
+        ledger_line("start", self.name, task_id, user=kwargs.get("user"))
+        if kwargs.get("gate"):
+            wait_for_file(kwargs["gate"], 30)
+        ledger_line("end", self.name, task_id, user=kwargs.get("user"))
+        if how == "before_start_error":
+            raise ValueError("as asked")
+        if how == "before_start_ignore":
+            raise Ignore
+
+
 class PlainBase(Task[Any, Any]):
     """A user's task class without anything of ours."""
 
@@ -82,7 +102,14 @@ def _add_tasks(app: Celery) -> None:
     # Shared tasks would be registered with every other app of the test process too.
     task = functools.partial(app.task, shared=False)
 
-    @task(base=FairTask, bind=True, tenant="user", name="shop.work", max_retries=3)
+    @task(
+        base=Prepared,
+        bind=True,
+        tenant="user",
+        name="shop.work",
+        max_retries=3,
+        default_retry_delay=float(os.environ.get("SHOP_RETRY_DELAY", "180")),
+    )
     def work(
         self: Any,
         how: str = "ok",

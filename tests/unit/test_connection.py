@@ -135,9 +135,10 @@ def test_an_answer_that_was_not_waited_for_is_not_the_nexts(connect, monkeypatch
     def killed():
         raise error
 
-    with monkeypatch.context() as patched, pytest.raises(error):
+    with monkeypatch.context() as patched:
         patched.setattr(used, "read_response", killed)
-        connection.read("ECHO", "second")
+        with pytest.raises(error):
+            connection.read("ECHO", "second")
     assert connection.read("ECHO", "third") == "third"
 
 

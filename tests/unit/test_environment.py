@@ -129,8 +129,10 @@ OUT_OF_RANGE = [
     (
         "FAIRNESS_REDIS_URL",
         "https://:hunter2@cache",
-        "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address, "
-        "got: '(hidden)'",
+        (
+            "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address, "
+            "got: '(hidden)'"
+        ),
     ),
 ]
 

@@ -395,10 +395,12 @@ class TestWorker:
             [Tier("free", 2), *list(shop.fairness.settings.tiers.values())[1:]]
         )
         shop.fairness._publish_settings()
-        assert caplog.messages == [
+        (message,) = caplog.messages
+        assert message == (
             "tier free: this worker's settings say concurrency 4, weight 1, default queue, in "
-            "Redis lay concurrency 2, weight 1, default queue from the database; the database holds"
-        ]
+            "Redis lay concurrency 2, weight 1, default queue from the database; "
+            "the database holds"
+        )
         assert shop.limiter.published_tiers()[1]["free"].concurrency == 2
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):

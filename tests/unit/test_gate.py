@@ -341,8 +341,10 @@ class TestInvalid:
         assert [lease.key for lease in world.ended] == ["tenant:_invalid"]
         assert world.limiter.counts() == {"invalid": 1}
         assert caplog.messages == [
-            "task shop.t is charged to the tenant _invalid: "
-            "header 'fairness': expected an object, got: str"
+            (
+                "task shop.t is charged to the tenant _invalid: "
+                "header 'fairness': expected an object, got: str"
+            )
         ]
 
     def test_it_is_limited_as_one_tenant(self, world):

@@ -36,8 +36,10 @@ def test_the_broker_says_how_long_a_message_may_wait(broker, options, visibility
 def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers():
     app = an_app("redis://h/0", broker_transport_options={"visibility_timeout": 40})
     assert startup_warnings(app, build_settings({})) == [
-        "snooze_seconds + snooze_jitter_seconds is 40 s, and the broker delivers a waiting "
-        "message again after 40 s (visibility_timeout): countdowns are cut to 36 s"
+        (
+            "snooze_seconds + snooze_jitter_seconds is 40 s, and the broker delivers a waiting "
+            "message again after 40 s (visibility_timeout): countdowns are cut to 36 s"
+        )
     ]
     assert startup_warnings(app, build_settings({"snooze_seconds": 26})) == []
 

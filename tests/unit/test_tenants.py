@@ -25,7 +25,7 @@ from celery_fairness.tenants import (
 )
 
 
-class Plan(str, enum.Enum):
+class Plan(enum.StrEnum):
     TEAM = "team-7"
 
 

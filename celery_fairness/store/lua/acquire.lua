@@ -42,12 +42,15 @@ local logical = tick(clock, lease_ms, frozen_ms)
 local version = tonumber(redis.call("HGET", news, "version") or 0)
 local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
-local held_until = redis.call("ZSCORE", leases, lease_id)
-local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
-if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
-local held = redis.call("ZCOUNT", leases, string.format("(%.0f", logical), "+inf")
-if held_until and tonumber(held_until) > logical then
-  return {1, held, limit, -1, version, tier}
+local held = redis.call("ZCARD", leases)
+if held > 0 then
+  local held_until = redis.call("ZSCORE", leases, lease_id)
+  local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
+  if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
+  held = redis.call("ZCOUNT", leases, string.format("(%.0f", logical), "+inf")
+  if held_until and tonumber(held_until) > logical then
+    return {1, held, limit, -1, version, tier}
+  end
 end
 
 if superseded(copy, message, serial) then

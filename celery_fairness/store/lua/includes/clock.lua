@@ -8,7 +8,7 @@
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
-  Returns logical, now, epoch (all ms).
+  Returns logical, now, epoch, seen (all ms); seen is nil where there was no clock.
 ]]
 local function read_clock(clock_key, lease_ms, frozen_ms)
   local now
@@ -21,11 +21,12 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
   local kept = redis.call("HMGET", clock_key, "logical", "seen", "epoch")
   local logical = tonumber(kept[1])
   if not logical then
-    return now, now, now
+    return now, now, now, nil
   end
-  local step = now - tonumber(kept[2])
+  local seen = tonumber(kept[2])
+  local step = now - seen
   if step < 0 then step = 0 end
   local longest = math.floor(lease_ms / 3)
   if step > longest then step = longest end
-  return logical + step, now, tonumber(kept[3])
+  return logical + step, now, tonumber(kept[3]), seen
 end

@@ -1,0 +1,169 @@
+"""Random operations on both limiters and one frozen clock: every answer is the same.
+
+Invariant: live leases of a key never grow while they are at or above its limit.
+
+Weakness: few keys, so that operations meet; what only many leases of one key show, `tests/lua`
+looks at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from celery_fairness.decision import Admitted, Copy, Enforcement, Lease, SlotRequest
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.settings import build_settings
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.tenants import tier_key
+from celery_fairness.tiers import Tier
+from tests.contract.conftest import FrozenClock
+
+#: PROPERTY_EXAMPLES=2000 looks longer than the suite does.
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "30"))
+STEPS = 60
+
+TENANTS = ("a", "b", "{c}")
+TIERS = {"free": {"concurrency": 2}, "pro": {"concurrency": 3}}
+
+tenants = st.sampled_from(TENANTS)
+tiers = st.sampled_from(["free", "pro", "gold"])
+limits = st.sampled_from([0, 1, 2, 3, None])
+leases = st.builds(
+    lambda tenant, number: Lease(f"{tenant}{number}", tier_key(tenant)), tenants, st.integers(0, 4)
+)
+serials = st.sampled_from(["", "s1", "s2", "s3"])
+copies = st.builds(Copy, st.sampled_from(["m1", "m2"]), serials)
+
+_namespaces = itertools.count(1)
+
+
+class BothLimiters(RuleBasedStateMachine):
+    """The same operations on the limiter in memory and the one in Redis."""
+
+    url = ""
+
+    def __init__(self):
+        super().__init__()
+        self.clock = FrozenClock()
+        values = build_settings({"tiers": TIERS, "namespace": f"property{next(_namespaces)}"})
+        self.memory = InMemoryLimiter(values, self.clock)
+        self.redis = RedisLimiter(Connection(address_from_url(self.url)), values, self.clock)
+        self.epoch = 0
+        #: What a key held at most since its limit was last seen, and what that was.
+        self.before: dict[str, tuple[int, int | None]] = {}
+
+    def teardown(self):
+        self.redis.close()
+
+    def both(self, call):
+        ours, theirs = call(self.memory), call(self.redis)
+        assert ours == theirs
+        return ours
+
+    @initialize()
+    def begin(self):
+        self.epoch = self.both(lambda limiter: limiter.renew([])).epoch
+
+    @rule(
+        tenant=tenants,
+        number=st.integers(0, 4),
+        tier=tiers,
+        copy=st.none() | copies,
+        next_serial=serials,
+        enforcement=st.sampled_from([Enforcement.ON] * 6 + [Enforcement.OBSERVE, Enforcement.OFF]),
+    )
+    def acquire(self, tenant, number, tier, copy, next_serial, enforcement):
+        lease = Lease(f"{tenant}{number}", tier_key(tenant))
+        request = SlotRequest(lease, tenant, tier, copy, next_serial)
+        held = self.held(tenant)
+        answer = self.both(lambda limiter: limiter.acquire(request, enforcement))
+        if isinstance(answer, Admitted) and enforcement is Enforcement.ON:
+            # Either it held its slot before, or there was one free.
+            assert answer.held == held or answer.limit is None or held < answer.limit
+
+    @rule(wanted=st.lists(leases, max_size=4), known=st.sampled_from(["", "now", "before"]))
+    def renew(self, wanted, known):
+        epoch = {"": None, "now": self.epoch, "before": self.epoch - 1}[known]
+        self.both(lambda limiter: limiter.renew(wanted, epoch))
+
+    @rule(wanted=st.lists(leases, max_size=4))
+    def release(self, wanted):
+        self.both(lambda limiter: limiter.release(wanted))
+
+    @rule(refused=copies, next_serial=serials)
+    def supersede(self, refused, next_serial):
+        self.both(lambda limiter: limiter.supersede(refused, next_serial))
+
+    @rule(
+        free=limits,
+        pro=limits,
+        with_free=st.booleans(),
+        source=st.sampled_from(["database", "settings"]),
+        force=st.booleans(),
+    )
+    def publish_tiers(self, free, pro, with_free, source, force):
+        table = [Tier("pro", pro)] + ([Tier("free", free)] if with_free else [])
+        self.both(lambda limiter: limiter.publish_tiers(table, source, force=force))
+
+    @rule(tenant=tenants, tier=st.none() | tiers, number=st.just("") | limits)
+    def publish_tenant(self, tenant, tier, number):
+        number = number if tier else ""
+        self.both(lambda limiter: limiter.publish_tenant(tenant, tier, number))
+
+    @rule(seconds=st.sampled_from([0.001, 1.0, 4.999, 5.0, 5.001, 20.0, -3.0]))
+    def advance(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule(kept=st.lists(leases, max_size=4))
+    def a_lease_time_passes(self, kept):
+        """A worker keeps some leases, and the others of it are of the dead."""
+        for _ in range(3):
+            self.clock.advance(5)
+            self.both(lambda limiter: limiter.renew(kept))
+
+    @rule(counter=st.sampled_from(["opened", "invalid"]), amount=st.integers(1, 3))
+    def count(self, counter, amount):
+        self.both(lambda limiter: limiter.count(counter, amount))
+
+    def held(self, tenant):
+        return self.memory.inspect(tier_key(tenant), tenant, "free").held
+
+    @invariant()
+    def they_look_the_same(self):
+        for tenant in TENANTS:
+            key = tier_key(tenant)
+            for tier in ("free", "gold"):
+                self.both(lambda limiter, k=key, t=tenant, r=tier: limiter.inspect(k, t, r))
+            self.both(lambda limiter, t=tenant: limiter.published_tenant(t))
+        self.both(lambda limiter: limiter.counts())
+        self.both(lambda limiter: limiter.news())
+        self.both(lambda limiter: limiter.published_tiers())
+
+
+@pytest.mark.redis
+def test_the_limiter_in_memory_is_the_one_in_redis(redis_url):
+    BothLimiters.url = redis_url
+    run_state_machine_as_test(
+        BothLimiters,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,325 @@
+"""The scripts on a real server: what they cost, what they leave, and what they survive."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    Reason,
+    Refused,
+    SlotRequest,
+)
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.names import Names
+from celery_fairness.tenants import INVALID, NONE, tier_key
+from celery_fairness.tiers import DEFAULT_TIERS, Tier
+
+NAMES = Names("fairness")
+#: Keys that live for ever: one of each, whatever happens (lua/README.md).
+FOR_EVER = {NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts}
+
+#: Commands of the dearest call, its own EVALSHA included.
+MOST_COMMANDS = 17
+
+
+def ask(lease="l1", tenant="42", tier="free", copy=None, next_serial=""):
+    return SlotRequest(Lease(lease, tier_key(tenant)), tenant, tier, copy, next_serial)
+
+
+def fill_leases(client, key, count, ends_at):
+    pipe = client.pipeline(transaction=False)
+    for start in range(0, count, 1000):
+        chunk = range(start, min(start + 1000, count))
+        pipe.zadd(NAMES.leases(key), {f"other{n}": ends_at for n in chunk})
+    pipe.execute()
+
+
+def crowd(client, count):
+    """As many leases of one tenant, as many tenants and as many waiting copies."""
+    seconds, _ = client.time()
+    ends_at = (seconds + 3600) * 1000
+    fill_leases(client, tier_key("crowded"), count, ends_at)
+    pipe = client.pipeline(transaction=False)
+    for n in range(count):
+        pipe.zadd(NAMES.leases(tier_key(f"t{n}")), {"l": ends_at})
+        pipe.hset(NAMES.tenant(f"t{n}"), mapping={"tier": "pro", "concurrency": "7"})
+        pipe.hset(NAMES.copy(f"m{n}"), mapping={"current": "", "next": "s1"})
+        if n % 1000 == 999:
+            pipe.execute()
+    pipe.execute()
+
+
+def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, client, commands):
+    limiter = make_limiter(tiers={"free": {"concurrency": 100_000}, "pro": {"concurrency": 1}})
+    limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
+    calls = {
+        "admitted": lambda: limiter.acquire(ask("new", "crowded", "enterprise")),
+        "refused": lambda: limiter.acquire(ask("more", "crowded", "free")),
+        "a copy": lambda: limiter.acquire(ask("more", "crowded", "free", Copy("m1"), "s2")),
+        "elsewhere": lambda: limiter.acquire(ask("new", "t1", "free")),
+        "renewed": lambda: limiter.renew([Lease("other1", tier_key("crowded"))]),
+        "released": lambda: limiter.release([Lease("new", tier_key("t1"))]),
+        "superseded": lambda: limiter.supersede(Copy("m1"), "s3"),
+        "inspected": lambda: limiter.inspect(tier_key("crowded"), "crowded", "free"),
+    }
+
+    def cost():
+        answers = {}
+        for name, call in calls.items():
+            call()  # the scripts are known from now on
+            with commands() as answers[name]:
+                call()
+        return answers
+
+    crowd(client, 10)
+    few = cost()
+    crowd(client, 10_000)
+    assert cost() == few
+    assert max(sum(ran.values()) for ran in few.values()) <= MOST_COMMANDS, few
+
+
+def test_an_answer_about_ten_thousand_leases_is_short(make_limiter, client):
+    limiter = make_limiter()
+    crowd(client, 10_000)
+    state = limiter.inspect(tier_key("crowded"), "crowded", "free")
+    assert (state.held, len(state.leases)) == (10_000, 100)
+
+
+def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client, commands):
+    limiter = make_limiter()
+    limiter.renew([])
+    fill_leases(client, "tenant:42", 1000, 5)
+    left = []
+    for n in range(3):
+        assert isinstance(limiter.acquire(ask(f"l{n}", tier="pro")), Admitted)
+        left.append(client.zcard(NAMES.leases("tenant:42")))
+    assert left == [1000 - 64 + 1, 1000 - 128 + 2, 1000 - 192 + 3]
+    # Ended ones count for nothing, cleared or not.
+    assert limiter.inspect("tenant:42", "42", "pro").held == 3
+
+
+def everything(limiter):
+    """One of every verb, and every way of being answered."""
+    limiter.publish_tiers([Tier("free", 1), Tier("paused", 0)], "database")
+    limiter.publish_tenant("42", "free", "")
+    limiter.publish_tenant("7", "free", 3)
+    limiter.publish_tenant("8", "paused", "")
+    limiter.publish_tenant("gone", "free", "")
+    limiter.publish_tenant("gone", None, "")
+    limiter.acquire(ask())
+    limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s1"))
+    limiter.acquire(ask("l3", "8", copy=Copy("m2"), next_serial="s1"))
+    limiter.supersede(Copy("m1"), "s2")
+    limiter.supersede(Copy("unknown"), "s2")
+    limiter.acquire(ask("l4", copy=Copy("m1", "s9")))
+    limiter.acquire(ask("l5", copy=Copy("m1", "s2")), Enforcement.OBSERVE)
+    limiter.acquire(ask("l6", copy=Copy("m3")), Enforcement.OFF)
+    limiter.renew([Lease("l1", "tenant:42"), Lease("never", "tenant:9")])
+    limiter.inspect("tenant:42", "42", "free")
+    limiter.count("opened")
+    limiter.counts()
+    limiter.news()
+    limiter.published_tiers()
+    limiter.published_tenant("42")
+
+
+def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
+    everything(make_limiter())
+    lives = {key: client.pttl(key) for key in client.scan_iter("*")}
+    # A tenant with a number of its own stays until it is forgotten.
+    assert {key for key, ms in lives.items() if ms == -1} == {*FOR_EVER, NAMES.tenant("7")}
+    day, two_hours, ten_minutes, resolved = 86_400_000, 7_200_000, 600_000, 121_000
+    expected = {
+        NAMES.leases("tenant:42"): day,
+        NAMES.copy("m1"): ten_minutes,
+        NAMES.copy("m2"): two_hours,
+        NAMES.tenant("42"): resolved,
+        NAMES.tenant("8"): resolved,
+    }
+    rest = {key: ms for key, ms in lives.items() if ms != -1}
+    assert set(rest) == set(expected)
+    for key, longest in expected.items():
+        assert longest - 5000 < rest[key] <= longest, key
+
+
+def test_every_key_of_an_installation_has_one_prefix_and_one_hash_tag(make_limiter, client):
+    everything(make_limiter(namespace="shop-eu.1"))
+    keys = list(client.scan_iter("*"))
+    assert keys
+    assert all(key.startswith("{shop-eu.1}:") for key in keys)
+
+
+def test_two_installations_on_one_redis_do_not_meet(make_limiter):
+    one, two = make_limiter(namespace="one"), make_limiter(namespace="two")
+    assert isinstance(one.acquire(ask()), Admitted)
+    assert isinstance(two.acquire(ask()), Admitted)
+    one.publish_tiers([Tier("free", 9)], "database")
+    assert two.published_tiers() == ("", {})
+
+
+def test_a_set_of_leases_is_gone_when_the_last_lease_is(make_limiter, client):
+    limiter = make_limiter()
+    for n in range(3):
+        limiter.acquire(ask(f"l{n}", tier="pro"))
+    limiter.release([Lease("l0", "tenant:42"), Lease("l1", "tenant:42")])
+    assert client.exists(NAMES.leases("tenant:42")) == 1
+    limiter.release([Lease("l2", "tenant:42")])
+    assert client.exists(NAMES.leases("tenant:42")) == 0
+
+
+def test_a_tenant_that_was_never_refused_leaves_nothing(make_limiter, client):
+    limiter = make_limiter()
+    limiter.acquire(ask(copy=Copy("m1")))
+    limiter.release([Lease("l1", "tenant:42")])
+    assert set(client.scan_iter("*")) == {NAMES.clock}
+
+
+@pytest.fixture
+def full_server(client):
+    """Make the server refuse every command that could need memory, until the test ends."""
+    kept = client.config_get("maxmemory*")
+
+    def fill():
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+
+    yield fill
+    client.config_set("maxmemory", kept["maxmemory"])
+    client.config_set("maxmemory-policy", kept["maxmemory-policy"])
+
+
+def test_a_server_without_memory_still_renews_and_releases(
+    make_limiter, client, clock, full_server
+):
+    limiter = make_limiter(frozen=True)
+    lease = Lease("l1", "tenant:42")
+    limiter.acquire(ask())
+    full_server()
+    for _ in range(6):
+        clock.advance(5)
+        assert limiter.renew([lease]).gone == ()
+    assert limiter.inspect("tenant:42", "42", "free").held == 1
+    assert limiter.release([lease]) == 1
+    assert client.exists(NAMES.leases("tenant:42")) == 0
+
+
+def test_a_server_without_memory_still_keeps_limits_and_says_what_it_cannot_do(
+    make_limiter, full_server
+):
+    limiter = make_limiter()
+    limiter.renew([])
+    full_server()
+    assert isinstance(limiter.acquire(ask()), Admitted)
+    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"))), Refused)
+    with pytest.raises(LimiterUnavailable, match="maxmemory"):
+        limiter.count("opened")
+
+
+def test_a_script_that_the_server_forgot_answers_the_same(make_limiter, client):
+    limiter = make_limiter()
+    limiter.acquire(ask())
+    for _ in range(2):
+        client.script_flush()
+        answer = limiter.acquire(ask("l2"))
+        assert isinstance(answer, Refused)
+        client.script_flush()
+        assert limiter.renew([Lease("l1", "tenant:42")]).gone == ()
+    client.script_flush()
+    assert limiter.release([Lease("l1", "tenant:42")]) == 1
+
+
+BIG = 2**31 + 7
+
+
+def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True, tiers={"free": {"concurrency": 1_000_000}})
+    client.hset(NAMES.news, "version", BIG)
+    client.hset(NAMES.counts, "refused:free", BIG)
+    clock.now_ms = 2**42 + 1
+    answer = limiter.acquire(ask())
+    assert (answer.news, answer.limit) == (BIG, 1_000_000)
+    limiter.publish_tenant("42", "free", 0)
+    answer = limiter.acquire(ask("l2"))
+    assert (answer.news, answer.reason) == (BIG + 1, Reason.PAUSED)
+    assert limiter.counts()["refused:free"] == BIG + 1
+    state = limiter.inspect("tenant:42", "42", "free")
+    assert [lease.expires_in_seconds for lease in state.leases] == [15.0]
+    assert limiter.renew([Lease("l1", "tenant:42")], 2**42 + 1).gone == ()
+    clock.advance(3600.0)
+    assert limiter.renew([]).epoch == 2**42 + 1
+    # Nothing is written as 1.7e+12.
+    assert client.hget(NAMES.clock, "seen") == str(2**42 + 1 + 3_600_000)
+
+
+def test_the_longest_lease_is_whole(make_limiter, clock):
+    limiter = make_limiter(frozen=True, lease_seconds=3600)
+    limiter.acquire(ask())
+    assert limiter.acquire(ask("l2")).retry_after_seconds == 3600.0
+
+
+def test_the_servers_clock_counts_and_not_ours(make_limiter, client):
+    limiter = make_limiter()
+    limiter.acquire(ask())
+    seconds, _ = client.time()
+    seen = int(client.hget(NAMES.clock, "seen"))
+    assert abs(seen - seconds * 1000) < 5000
+    (lease,) = limiter.inspect("tenant:42", "42", "free").leases
+    assert 14.0 < lease.expires_in_seconds <= 15.0
+
+
+HOSTILE = [
+    "{42}",
+    "}{",
+    "a\nb",
+    "a\r\n$5",
+    "a\x00b",
+    "🦔",
+    "٣",
+    "x" * 200,
+    "*",
+    "[a-z]*",
+    "tenant:42",
+    "42:analysis",
+    "_none",
+    "_invalid",
+    "h_" + "0" * 32,
+    " ",
+    "'; return 1 --",
+    "{fairness}:clock",
+]
+
+
+def test_hostile_tenants_are_tenants_like_others(make_limiter, client):
+    limiter = make_limiter()
+    for tenant in HOSTILE:
+        limiter.publish_tenant(tenant, "free", "")
+        assert isinstance(limiter.acquire(ask(tenant, tenant)), Admitted)
+        assert isinstance(limiter.acquire(ask(f"{tenant}2", tenant)), Refused)
+        state = limiter.inspect(tier_key(tenant), tenant, "free")
+        assert [lease.id for lease in state.leases] == [tenant]
+        assert limiter.published_tenant(tenant) == "free"
+    for reserved in (NONE, INVALID):
+        assert isinstance(limiter.acquire(ask("r", reserved)), Admitted)
+    keys = list(client.scan_iter("*"))
+    assert len([key for key in keys if ":leases:" in key]) == len(HOSTILE) + 2
+    assert all(key.startswith("{fairness}:") and key.isascii() for key in keys)
+
+
+def test_hostile_texts_elsewhere_are_only_text(make_limiter):
+    limiter = make_limiter()
+    for text in HOSTILE:
+        # From a header: a tier that nobody knows, and a serial.
+        answer = limiter.acquire(ask(f"l{text}", f"t{text}", text, Copy("m1", text)))
+        assert isinstance(answer, Admitted) or answer.reason is Reason.SUPERSEDED
+        assert answer.tier == "free"
+
+
+def test_what_was_written_by_hand_into_a_tier_is_an_error_and_no_free_pass(make_limiter, client):
+    limiter = make_limiter()
+    client.hset(NAMES.tiers, "free", "no json")
+    with pytest.raises(LimiterUnavailable):
+        limiter.acquire(ask())
