@@ -22,7 +22,7 @@ from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
-from celery_fairness.router import TierRouter
+from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
 from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
@@ -80,7 +80,7 @@ class Fairness:
         app.on_after_configure.connect(self._on_configured, weak=False)
         app.on_after_finalize.connect(self._on_finalised, weak=False)
         if app.configured:
-            self._on_configured(app)
+            self._on_configured()
         if app.finalized:
             self._on_finalised()
 
@@ -290,17 +290,24 @@ class Fairness:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def _on_configured(self, sender: Any, **_: Any) -> None:
+    def _on_configured(self, **_: Any) -> None:
         self._configured()
-        conf, routes = sender.conf, sender.conf.task_routes
+        self._install_router()
+
+    def _install_router(self) -> None:
+        """Put the router before the user's own routes, which may have been set since."""
+        conf = self.app.conf
+        routes = conf.task_routes
         given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
-        others = [route for route in given if not isinstance(route, LazyRouter)]
-        conf.task_routes = [LazyRouter(self), *others]
+        if not (given and isinstance(given[0], LazyRouter) and given[0].is_of(self)):
+            others = [route for route in given if not isinstance(route, LazyRouter)]
+            conf.task_routes = [LazyRouter(self), *others]
 
     def _on_finalised(self, **_: Any) -> None:
         # A signal would swallow an error of the settings: they are read at the first use, and by a
         # worker when it starts.
         self._configured()
+        self._install_router()
 
     def on_worker_init(self) -> None:
         """Prepare a worker before it reads its options; signal ``celeryd_init``.
@@ -366,21 +373,6 @@ class Fairness:
                     source,
                     "the database" if source == "database" else "this worker's",
                 )
-
-
-class LazyRouter:
-    """Stands in ``task_routes`` for the router, which is made at the first task."""
-
-    def __init__(self, fairness: Fairness) -> None:
-        self._fairness = fairness
-
-    def __repr__(self) -> str:
-        return "<TierRouter>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, str] | None:
-        """Ask the router, and say whose app is publishing."""
-        registry.publishing.set(self._fairness)
-        return self._fairness.router(*args, **kwargs)
 
 
 def _numbers(tier: Tier | None) -> str:

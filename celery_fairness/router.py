@@ -15,6 +15,7 @@ from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.notice import Notices
+from celery_fairness.registry import publishing
 from celery_fairness.stamp import Stamp
 from celery_fairness.tiers import queues_of, select_queue
 
@@ -90,3 +91,23 @@ class TierRouter:
             return None
         tier = header.tier if header.tenant is not None else None
         return select_queue(service, tier, scheduled or header.scheduled, self._directory.tiers())
+
+
+class LazyRouter:
+    """Stands in ``task_routes`` for the router, which is made at the first task."""
+
+    def __init__(self, fairness: Any) -> None:
+        self._fairness = fairness
+
+    def __repr__(self) -> str:
+        return "<TierRouter>"
+
+    def is_of(self, fairness: Any) -> bool:
+        """Say whether it stands for the router of ``fairness``."""
+        return self._fairness is fairness
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, str] | None:
+        """Ask the router, and say whose app is publishing."""
+        publishing.set(self._fairness)
+        route: dict[str, str] | None = self._fairness.router(*args, **kwargs)
+        return route

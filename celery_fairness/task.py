@@ -164,9 +164,10 @@ class FairTask(Task[Any, Any]):
     ) -> Any:
         """Make the signature of a retry; a tenant whose tier changed moves queue with it."""
         request = self.request if request is None else request
-        if queue is None:
+        fairness = find(self.app)
+        if queue is None and fairness is not None:
             current = (request.delivery_info or {}).get("routing_key")
-            queue = wired(self.app).router.again(self, current, request.headers or {})
+            queue = fairness.router.again(self, current, request.headers or {})
         return super().signature_from_request(request, args, kwargs, queue, **extra_options)
 
 

@@ -79,7 +79,7 @@ class InMemoryLimiter:
             now = self._tick()
             news = self._tables.version
             tier, limit = self._entitlement(request.tenant, request.tier)
-            live = {i: end for i, end in self._leases.get(lease.key, {}).items() if end > now}
+            live = self._clear_ended(lease.key, now)
             held = len(live)
             if lease.id in live:
                 return Admitted(lease, tier, limit, held, news=news)
@@ -195,6 +195,14 @@ class InMemoryLimiter:
         """Return every counter."""
         with self._lock:
             return dict(self._counts)
+
+    def _clear_ended(self, key: str, now: int) -> dict[str, int]:
+        live = {id_: end for id_, end in self._leases.get(key, {}).items() if end > now}
+        if live:
+            self._leases[key] = live
+        else:
+            self._leases.pop(key, None)
+        return live
 
     def _reading(self) -> int:
         step = max(0, int(self._clock()) - self._seen_ms)

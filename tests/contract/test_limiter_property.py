@@ -33,7 +33,7 @@ from celery_fairness.tiers import Tier
 from tests.contract.conftest import FrozenClock
 
 #: PROPERTY_EXAMPLES=2000 looks longer than the suite does.
-EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
 STEPS = 60
 
 TENANTS = ("a", "b", "{c}")
@@ -63,8 +63,6 @@ class BothLimiters(RuleBasedStateMachine):
         self.memory = InMemoryLimiter(values, self.clock)
         self.redis = RedisLimiter(Connection(address_from_url(self.url)), values, self.clock)
         self.epoch = 0
-        #: What a key held at most since its limit was last seen, and what that was.
-        self.before: dict[str, tuple[int, int | None]] = {}
 
     def teardown(self):
         self.redis.close()

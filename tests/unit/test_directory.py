@@ -189,6 +189,16 @@ def test_published_tiers_are_read_once(make, limiter):
     assert limiter.calls == ["published_tiers"]
 
 
+def test_a_producer_that_only_looks_sees_published_tiers(make, limiter, clock):
+    limiter.limiter.publish_tiers([Tier("free", 1), Tier("gold", 9, 2.0, "priority")], "database")
+    limiter.limiter.publish_tenant("a", "gold", "")
+    directory = make()
+    for _ in range(3):
+        directory.look()
+        assert directory.tier_of("a") == "gold"
+        clock.advance(LOOK_SECONDS)
+
+
 def test_a_producer_looks_at_most_once_a_second(make, limiter, clock):
     directory = make()
     for _ in range(100):
@@ -210,6 +220,20 @@ def test_a_redis_that_is_away_costs_one_wait_and_is_then_left_alone(make, limite
     limiter.away = False
     directory.look()
     assert limiter.calls == ["news", "news"]
+
+
+def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, clock):
+    limiter.limiter.publish_tenant("a", "pro", "")
+    directory = make()
+    directory.look()
+    assert directory.tier_of("a") == "pro"
+    limiter.calls.clear()
+    limiter.away = True
+    clock.advance(LOOK_SECONDS)
+    for number in range(200):
+        directory.look()
+        directory.tier_of(f"t{number}")
+    assert limiter.calls == ["news"]
 
 
 @pytest.mark.parametrize(

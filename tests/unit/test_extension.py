@@ -9,12 +9,14 @@ import pytest
 from celery import Celery, Task
 
 from celery_fairness import Fairness, FairTask
+from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.extension import LazyRouter
+from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier
 
 SECRET = "hunter2"
-URL = f"redis://user:{SECRET}@localhost:6379/1"
+URL = f"redis://user:{SECRET}@127.0.0.1:1/1"
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ class TestSecrets:
 
     def test_the_address_still_has_it(self, app):
         assert self.fairness.address.urls == (URL,)
-        assert str(self.fairness.address) == "redis://localhost:6379/1"
+        assert str(self.fairness.address) == "redis://127.0.0.1:1/1"
 
     def test_the_command_that_reports_does_not_show_it(self, app, capsys):
         from celery.bin.celery import report
@@ -161,9 +163,13 @@ class TestSecrets:
         assert SECRET not in capsys.readouterr().out
 
     def test_a_worker_that_starts_logs_the_address_without_it(self, app, caplog):
-        caplog.set_level(logging.INFO)
+        caplog.set_level(logging.DEBUG)
+        self.fairness.keeper = types.SimpleNamespace(start=lambda: None)
         self.fairness.on_worker_init()
-        assert "the limiter's Redis is redis://localhost:6379/1" in caplog.text
+        self.fairness.on_worker_ready()
+        assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
+        # Nobody is there, which is said too.
+        assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
         assert SECRET not in caplog.text
 
 
@@ -367,6 +373,20 @@ class TestSteering:
         assert shop.fairness.inspect("tenant:42").limit == 9
         assert shop.limiter.published_tiers() == ("database", {"free": Tier("free", 9)})
 
+    @pytest.mark.parametrize("tenant", ["42", "Größe", "{a}", "h_42", "a\nb", "_none "])
+    def test_a_key_is_given_with_its_tenant_in_plain(self, shop, tenant):
+        shop.fairness.set_tier(tenant, "enterprise")
+        lease = Lease("l1", tier_key(tenant))
+        shop.limiter.acquire(SlotRequest(lease, tenant, "free"))
+        state = shop.fairness.inspect(f"tenant:{tenant}")
+        assert (state.limit, state.held) == (5, 1)
+
+    @pytest.mark.parametrize("key", ["42", "", "tenant:", "queue:celery", "TENANT:42"])
+    def test_a_key_of_another_form_is_an_error_that_shows_the_form(self, shop, key):
+        with pytest.raises(ValueError) as caught:
+            shop.fairness.inspect(key)
+        assert str(caught.value) == f"key: expected tenant:{{tenant}}, got: {key!r}"
+
     def test_refusals_are_told_apart_from_other_counts(self, shop):
         shop.limiter.count("refused:free", 3)
         shop.limiter.count("refused:pro", 1)
@@ -405,11 +425,42 @@ class TestWorker:
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
-        shop.fairness.on_worker_init()
+        shop.fairness.keeper = types.SimpleNamespace(start=lambda: None)
+        shop.fairness.on_worker_ready()
         assert (
             "variable FAIRNESS_FREE_LIMITS is not known and has no effect, "
             "did you mean 'FAIRNESS_FREE_LIMIT'?"
         ) in caplog.messages
+
+    @pytest.mark.parametrize(
+        ("settings", "environ", "problem"),
+        [
+            ({"snooze_second": 7}, {}, "fairness.snooze_second: expected a known setting"),
+            ({"redis_url": f"http://:{SECRET}@h"}, {}, "fairness.redis_url: expected redis://"),
+            ({}, {"FAIRNESS_FREE_LIMIT": "-1"}, "FAIRNESS_FREE_LIMIT: expected a whole number"),
+            ({}, {}, "FAIRNESS_REDIS_URL: expected the address of a Redis for the limiter"),
+        ],
+    )
+    def test_a_setting_that_cannot_be_meant_ends_it_with_one_line(
+        self, bare, capsys, settings, environ, problem
+    ):
+        app = bare()
+        app.conf.fairness = settings
+        fairness = Fairness(app, environ)
+        with pytest.raises(SystemExit) as caught:
+            fairness.on_worker_init()
+        assert caught.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"celery_fairness: {problem}")
+        assert SECRET not in line
+
+    def test_a_redis_that_lost_its_memory_is_told_everything_again(self, make_shop):
+        shop = make_shop()
+        published = []
+        shop.fairness.publishers.append(lambda: published.append("tiers of the database"))
+        shop.fairness._republish()
+        assert shop.limiter.published_tiers()[0] == "settings"
+        assert published == ["tiers of the database"]
 
     def test_a_users_task_class_without_ours_is_not_touched(self, make_shop):
         shop = make_shop()

@@ -71,8 +71,8 @@ def make(limiter, said, monkeypatch):
     monkeypatch.setattr(keeper_module, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(keeper_module, "AGAIN_SECONDS", 0.02)
 
-    def make_keeper(lease_seconds=0.06):
-        made.append(Keeper(lambda: limiter, lease_seconds, said))
+    def make_keeper(lease_seconds=0.06, **more):
+        made.append(Keeper(lambda: limiter, lease_seconds, said, **more))
         return made[-1]
 
     yield make_keeper
@@ -232,6 +232,28 @@ def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
     keeper.ended(lease)
     eventually(lambda: held(limiter) == 0)
     assert keeper.held() == []
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no database")])
+def test_after_a_lost_memory_the_tiers_are_published_again(make, limiter, said, error):
+    published = []
+
+    def republish():
+        published.append(1)
+        if error is not None:
+            raise error
+
+    keeper = make(republish=republish)
+    keeper.accepted(take(limiter), os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    assert published == []
+    limiter.lose_memory()
+    eventually(lambda: held(limiter) == 1 and published == [1])
+    # Whatever it says, leases go on.
+    seen = times(limiter, "l1")
+    eventually(lambda: times(limiter, "l1") >= seen + 2)
+    assert len(said.about("republish")) == (1 if error else 0)
+    assert published == [1]
 
 
 def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter):

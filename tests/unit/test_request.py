@@ -1,0 +1,149 @@
+"""The main process's view of an attempt: what the pool's callbacks mean for its lease."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated, WorkerLostError
+from celery import Celery
+from celery.worker.request import Request, create_request_cls
+
+from celery_fairness import Fairness, FairTask
+from celery_fairness.worker.gate import ATTEMPT_KEY
+from celery_fairness.worker.request import FairRequestMixin, fair_request
+
+
+class Keeper:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def accepted(self, lease: Any, process_id: int) -> None:
+        assert process_id == os.getpid()
+        self.told.append(("accepted", lease.key))
+
+    def ended(self, lease: Any) -> None:
+        self.told.append(("ended", lease.key))
+
+    def lost(self, lease: Any) -> None:
+        self.told.append(("lost", lease.key))
+
+
+class Message:
+    """As much of a message as a request reads."""
+
+    content_type, content_encoding = "application/json", "utf-8"
+    delivery_info = {"exchange": "", "routing_key": "celery"}
+    properties: dict[str, Any] = {}
+
+    def __init__(self, task: str, **kwargs: Any) -> None:
+        self.headers = {"id": "t1", "task": task, "retries": 0}
+        self.payload = [[], kwargs, {}]
+        self.body = json.dumps(self.payload)
+
+    def ack_log_error(self, *_: Any) -> None: ...
+
+
+class Pool:
+    """A pool that takes everything and runs nothing."""
+
+    def apply_async(self, *_: Any, **__: Any) -> None: ...
+
+
+class OwnRequest(Request):
+    """A user's own Request class."""
+
+    seen: list[str] = []
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("on_failure")
+        return super().on_failure(*args, **kwargs)
+
+
+@pytest.fixture
+def app():
+    app = Celery("requests", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.fairness = {"redis_url": "redis://127.0.0.1:1/0"}
+    fairness = Fairness(app, {})
+    fairness.__dict__["keeper"] = Keeper()
+    yield app
+    fairness.close()
+    app.close()
+
+
+@pytest.fixture
+def told(app) -> list[tuple[str, str]]:
+    return Fairness.of(app).keeper.told
+
+
+def make_request(app: Celery, base: Any = Request, **kwargs: Any) -> Any:
+    if "requests.work" not in app.tasks:
+
+        @app.task(base=FairTask, tenant="user", name="requests.work", shared=False, acks_late=True)
+        def work(user=None): ...
+
+    task = app.tasks["requests.work"]
+    cls = create_request_cls(fair_request(base), task, Pool(), "host", None, app=app)
+    request = cls(Message(task.name, **kwargs), app=app, task=task, hostname="host")
+    request.on_accepted(os.getpid(), 0.0)
+    return request
+
+
+def failure(error: BaseException) -> ExceptionInfo:
+    try:
+        raise error
+    except type(error):
+        return ExceptionInfo(internal=True)
+
+
+def test_an_attempt_has_a_lease_of_its_own_which_the_pool_is_told(app, told):
+    first, second = (make_request(app, user="42") for _ in range(2))
+    ids = [request.request_dict[ATTEMPT_KEY]["lease"] for request in (first, second)]
+    assert len(set(ids)) == 2
+    assert told == [("accepted", "tenant:42")] * 2
+
+
+def test_a_task_without_a_tenant_has_no_lease(app, told):
+    request = make_request(app)
+    request.on_success((0, "None", 0.1))
+    assert request.request_dict[ATTEMPT_KEY]["lease"] is None
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("end", "word"),
+    [
+        (lambda request: request.on_success((0, "None", 0.1)), "ended"),
+        (lambda request: request.on_success((1, failure(ValueError("x")), 0.1)), "ended"),
+        (lambda request: request.on_failure(failure(WorkerLostError("gone"))), "lost"),
+        (lambda request: request.on_failure(failure(Terminated(15))), "lost"),
+        (lambda request: request.on_timeout(soft=False, timeout=1), "lost"),
+    ],
+    ids=["success", "error", "worker lost", "terminated", "hard limit"],
+)
+def test_every_callback_ends_it_once(app, told, end, word):
+    request = make_request(app, user="42")
+    end(request)
+    end(request)
+    assert told == [("accepted", "tenant:42"), (word, "tenant:42")]
+
+
+def test_a_soft_limit_ends_nothing(app, told):
+    make_request(app, user="42").on_timeout(soft=True, timeout=1)
+    assert told == [("accepted", "tenant:42")]
+
+
+def test_a_users_own_request_class_stays(app, told):
+    request = make_request(app, OwnRequest, user="42")
+    assert isinstance(request, OwnRequest)
+    assert isinstance(request, FairRequestMixin)
+    request.on_failure(failure(WorkerLostError("gone")))
+    assert OwnRequest.seen == ["on_failure"]
+    assert told[-1] == ("lost", "tenant:42")
+    assert fair_request(fair_request(OwnRequest)) is fair_request(OwnRequest)
+    assert issubclass(fair_request("celery.worker.request:Request"), FairRequestMixin)
