@@ -341,6 +341,7 @@ def test_a_forked_child_makes_a_thread_of_its_own(make, limiter, monkeypatch):
     keeper = make()
     keeper.start()
     real = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: real + 1)
-    keeper.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: real + 1)
+        keeper.start()
     assert len(started) == 2
