@@ -99,6 +99,11 @@ class TenantSource:
         return value
 
 
+def service_of(task: Any) -> str | None:
+    """Return the service of a FairTask; an attribute of that name on another task is not ours."""
+    return task.service if hasattr(task, "tenant_source") else None
+
+
 def check_service(task: str, service: Any) -> None:
     """Check the option ``service`` of a task.
 

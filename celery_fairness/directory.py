@@ -1,8 +1,8 @@
 """The tiers in force, and the tier of a tenant: a chain of answers behind a cache.
 
 A tenant's tier is, the first that answers: what an administrator published in Redis, the user's
-resolver, what the message's producer knew, the default tier. A resolver that fails means the next
-in the chain and a log line, never an exception in a producer.
+resolver, or where there is none what the message's producer knew, the default tier. A resolver that
+fails means the default tier and a log line, never an exception in a producer.
 
 The cache is believed for ``tier_cache_seconds`` or until news: every publication raises a version
 in Redis. Workers learn it with every answer of the limiter; producers look at most once a second,
@@ -132,6 +132,9 @@ class TierDirectory:
                     error,
                 )
                 lives = min(lives, FAILURE_SECONDS)
+            # A resolver that knows nothing, or fails, has said what a stranger is: only where there
+            # is none does the message's header count.
+            tier = tier or self._settings.default_tier
         entry = (now + lives, tier)
         with self._lock:
             if version == self._version:

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.settings import Settings, build_settings, expected, suggestion
+from celery_fairness.tiers import Tier, tier_fields
 from celery_fairness.units import DURATION_FORMS, parse_duration
 
 _TIER_VARIABLES = {
@@ -128,6 +129,8 @@ def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
         fields = merged.get(tier, {})
         if fields is None:
             continue
+        if isinstance(fields, Tier):
+            fields = tier_fields(fields)
         merged[tier] = {**fields, "concurrency": limit} if isinstance(fields, Mapping) else fields
     return merged
 

@@ -42,6 +42,8 @@ logger = logging.getLogger("celery_fairness")
 PRODUCER_SECONDS = 0.08
 #: The same in workers, in seconds.
 WORKER_SECONDS = 2.0
+#: How long copies are remembered where the broker redelivers at once, in seconds.
+FORGET_COPIES_SECONDS = 600.0
 
 
 class Unset:
@@ -57,13 +59,21 @@ class Fairness:
     Args:
         app: The Celery app; a second ``Fairness`` of the same app takes the place of the first.
         environ: Variables that win over ``app.conf.fairness``.
+        limiter: In the place of Redis, for tests:
+            :class:`~celery_fairness.limiter.memory.InMemoryLimiter`.
 
     Raises:
         SettingsError: At the first use, where a setting cannot be meant.
     """
 
-    def __init__(self, app: Any, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        app: Any,
+        environ: Mapping[str, str] = os.environ,
+        limiter: Limiter | None = None,
+    ) -> None:
         self.app = app
+        self._given_limiter = limiter
         self.notices = Notices(logger)
         self._environ = environ
         self._lock = threading.RLock()
@@ -153,12 +163,14 @@ class Fairness:
             return address_from_url(url.get_secret_value())
         return address_from_broker(self.app)
 
-    def make_limiter(
-        self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1
-    ) -> RedisLimiter:
-        """Make a limiter with connections of its own."""
+    def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
+        """Make a limiter with connections of its own, or return the one that was given."""
+        if self._given_limiter is not None:
+            return self._given_limiter
         connection = Connection(self.address, timeout_seconds, retries)
-        limiter = RedisLimiter(connection, self.settings)
+        connection.check()
+        redelivery = BrokerFacts.of(self.app).visibility_seconds or FORGET_COPIES_SECONDS
+        limiter = RedisLimiter(connection, self.settings, redelivery_seconds=redelivery)
         self._limiters.append(limiter)
         return limiter
 
@@ -272,6 +284,9 @@ class Fairness:
             tier: The name of a tier; None forgets what was published.
             concurrency: A number of the tenant's own in the place of its tier's; None: unlimited.
 
+        Where a ``tier_resolver`` is set, a tier without a number is published only until every
+        cache has run out: from then on the resolver must say the same.
+
         Raises:
             TenantInvalid: It cannot be a tenant.
             ValueError: There is no such tier, or the number is none.
@@ -286,7 +301,7 @@ class Fairness:
         number: int | str | None = ""
         if not isinstance(concurrency, Unset):
             number = Tier("own", concurrency).concurrency
-        self.limiter.publish_tenant(name, tier, number)
+        self.limiter.publish_tenant(name, tier, number, keep=self.settings.tier_resolver is None)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -323,13 +338,14 @@ class Fairness:
 
     def _prepare_worker(self) -> None:
         self._stopping.lower_it()
-        # An address that cannot be had is an error now, not at the first task.
-        self.address  # noqa: B018
+        # An address that cannot be had or read is an error now, not at the first task.
+        self.make_limiter()
         prepare_worker(self.app)
 
     def on_worker_ready(self) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
-        logger.info("the limiter's Redis is %s", self.address)
+        if self._given_limiter is None:
+            logger.info("the limiter's Redis is %s", self.address)
         for problem in (*self._loaded.warnings, *startup_warnings(self.app, self.settings)):
             logger.warning("%s", problem)
         self.keeper.start()

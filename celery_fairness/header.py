@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ VERSION = 1
 HEADER_BYTES = 16_384
 MAX_COST = 1_000_000
 
+_COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost", "invalid"))
 
 
@@ -134,6 +136,6 @@ def parse_copy(value: Any) -> Copy | None:
     message, serial = value.get("message"), value.get("serial")
     if not (isinstance(message, str) and isinstance(serial, str)):
         return None
-    if not (0 < len(message) <= 64 and len(serial) <= 64 and message.isalnum()):
+    if not (_COPY_PART.fullmatch(message) and (serial == "" or _COPY_PART.fullmatch(serial))):
         return None
     return Copy(message, serial)

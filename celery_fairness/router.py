@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery_fairness.declaration import service_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
@@ -50,7 +51,7 @@ class TierRouter:
         **_: Any,
     ) -> dict[str, str] | None:
         """Return ``{"queue": …}``, None for a task that is not ours to route."""
-        service = getattr(task, "service", None)
+        service = service_of(task)
         try:
             headers = options.get("headers") or {}
             wire = self._stamp.header(name, task, headers, args or (), kwargs or {})
@@ -65,7 +66,7 @@ class TierRouter:
 
         Only a message in one of its service's three queues moves: elsewhere somebody put it there.
         """
-        service = getattr(task, "service", None)
+        service = service_of(task)
         current = _DELAY_PREFIX.sub("", current or "")
         try:
             wire = headers.get(HEADER)

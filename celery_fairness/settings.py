@@ -197,8 +197,6 @@ class Settings(BaseModel):
     def _merge_tiers(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("tiers")
-        if value and all(isinstance(tier, Tier) for tier in value.values()):
-            return dict(value)
         tiers, problems = merge_tiers(value)
         if problems:
             raise SettingsError(*problems)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celery_fairness.declaration import TenantSource
+from celery_fairness.declaration import TenantSource, service_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid, TenantError, TenantInvalid, TenantMissing
 from celery_fairness.header import HEADER, Header, parse_header
@@ -71,13 +71,10 @@ class Stamp:
         given = headers.get(HEADER)
         if given is not None:
             return self._completed(name, given)
-        source: TenantSource | None = getattr(task, "tenant_source", None)
+        is_fair = hasattr(task, "tenant_source")
+        source: TenantSource | None = task.tenant_source if is_fair else None
         scheduled = self.is_scheduled(task, headers)
-        header = Header(
-            service=getattr(task, "service", None),
-            scheduled=scheduled,
-            cost=getattr(task, "cost", 1) or 1,
-        ).to_wire()
+        header = Header(service=service_of(task), scheduled=scheduled).to_wire()
         tenant: str | None = None
         if source is not None:
             try:
@@ -87,10 +84,10 @@ class Stamp:
                     raise
                 self._notices.warning(f"tenant:{name}", "%s", error)
                 return {**header, "invalid": error.problem[:200]}
-        elif parent is not None and HEADER in parent:
+        if tenant is None and parent is not None and HEADER in parent:
             tenant = self._tenant_in(parent[HEADER])
         if tenant is None:
-            if not hasattr(task, "tenant_source"):
+            if not is_fair:
                 return None
             if strict and self._settings.no_tenant == "error" and not scheduled:
                 raise TenantMissing(name)
@@ -100,7 +97,8 @@ class Stamp:
 
     def is_scheduled(self, task: Any, headers: Mapping[str, Any]) -> bool:
         """Say whether a message is scheduled: sent by beat, or declared so by its task."""
-        return bool(getattr(task, "scheduled", False) or headers.get(BEAT_HEADER) or self.in_beat)
+        declared = hasattr(task, "tenant_source") and task.scheduled
+        return bool(declared or headers.get(BEAT_HEADER) or self.in_beat)
 
     def _completed(self, name: str, given: Any) -> Any:
         """Return an explicit header with the tenant's tier as it is known now."""

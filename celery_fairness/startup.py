@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.declaration import service_of
 from celery_fairness.settings import Settings
 from celery_fairness.tiers import queues_of
 
@@ -78,7 +79,7 @@ def prepare_worker(app: Any) -> None:
         app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
     app.loader.import_default_modules()
     app.finalize()
-    services = {str(task.service) for task in app.tasks.values() if getattr(task, "service", None)}
+    services = {service for task in app.tasks.values() if (service := service_of(task))}
     queues = app.amqp.queues
     for service in sorted(services):
         for name in queues_of(service):

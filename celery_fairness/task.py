@@ -35,7 +35,6 @@ class FairTask(Task[Any, Any]):
         service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
             None: not routed by tier.
         scheduled: Always goes to the scheduled queue, as what beat sends does.
-        cost: Units that one task is charged, above 0.
 
     Raises:
         TaskDeclarationError: When the task is registered, where an option cannot work.
@@ -46,7 +45,6 @@ class FairTask(Task[Any, Any]):
     tenant: TenantOption = None
     service: str | None = None
     scheduled: bool = False
-    cost: float = 1
 
     #: Reads the tenant from arguments; None where the task declares none.
     tenant_source: TenantSource | None = None
@@ -138,6 +136,13 @@ class FairTask(Task[Any, Any]):
         # A retry, which Celery sends through here, must not be lost to a tenant that was wrong
         # from the start.
         first = not options.get("retries")
+        if self.app.conf.task_always_eager:
+            # Nothing is sent; what is wrong with the tenant is still the caller's error.
+            if first and self.tenant_source is not None:
+                self.tenant_source.read(args or (), kwargs or {})
+            return super().apply_async(
+                args, kwargs, task_id, producer, link, link_error, shadow, **options
+            )
         headers = dict(options.get("headers") or {})
         header = wired(self.app).stamp.header(
             self.name,

@@ -90,24 +90,34 @@ DEFAULT_TIERS: Mapping[str, Tier] = {
 }
 
 
+def tier_fields(tier: Tier) -> dict[str, Any]:
+    """Return what a tier says beside its name."""
+    return {
+        "concurrency": tier.concurrency,
+        "weight": tier.weight,
+        "queue_class": tier.queue_class,
+    }
+
+
 def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]:
     """Return the default tiers with ``changes`` laid over them by name and field.
 
     Args:
-        changes: ``{name: {field: value}}``; None in place of a tier removes it.
+        changes: ``{name: {field: value}}`` or ``{name: Tier}``; None removes a tier.
 
     Returns:
         The tiers by name, and what is wrong, one sentence each. A tier that is wrong is left out.
     """
-    fields: dict[Any, dict[str, Any]] = {
-        name: {"concurrency": t.concurrency, "weight": t.weight, "queue_class": t.queue_class}
-        for name, t in DEFAULT_TIERS.items()
-    }
+    fields: dict[Any, dict[str, Any]] = {n: tier_fields(t) for n, t in DEFAULT_TIERS.items()}
     del fields["pro_plus"]["concurrency"]
     problems: list[str] = []
     for name, change in changes.items():
         if change is None:
             fields.pop(name, None)
+        elif isinstance(change, Tier):
+            if change.name != name:
+                problems.append(f"{name}: expected a tier of that name, got: {change.name!r}")
+            fields[name] = tier_fields(change)
         elif not isinstance(change, Mapping):
             problems.append(f"{name}: expected a mapping of fields, or None, got: {got(change)}")
         elif unknown := sorted(set(map(str, change)) - {"concurrency", "weight", "queue_class"}):

@@ -167,8 +167,11 @@ class InMemoryLimiter:
         with self._lock:
             return self._tables.source, dict(self._tables.tiers)
 
-    def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
-        """Publish one tenant's tier and number."""
+    def publish_tenant(
+        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+    ) -> None:
+        """Publish one tenant's tier and number; kept for ever, so for a test."""
+        del keep
         with self._lock:
             before = self._tables.tenants.pop(tenant, None)
             if tier:

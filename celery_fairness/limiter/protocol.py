@@ -82,13 +82,17 @@ class Limiter(Protocol):
         """Return the source of the table in force ("" where there is none) and its tiers."""
         ...
 
-    def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
+    def publish_tenant(
+        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+    ) -> None:
         """Publish one tenant's tier.
 
         Args:
             tenant: Who.
             tier: None forgets the tenant.
             concurrency: A number of its own, None for unlimited, "" for the tier's.
+            keep: Until forgotten; else, without a number of its own, until every resolver's cache
+                has run out and the resolvers say the same.
         """
         ...
 

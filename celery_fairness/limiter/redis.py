@@ -45,6 +45,7 @@ class RedisLimiter:
         connection: The limiter's Redis.
         settings: Namespace, lease, tiers and default tier.
         frozen_clock: Only for tests: the server's time, in ms.
+        redelivery_seconds: After this the broker has delivered again what was not acknowledged.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RedisLimiter:
         connection: Connection,
         settings: Settings,
         frozen_clock: Callable[[], Milliseconds] | None = None,
+        redelivery_seconds: float = 600.0,
     ) -> None:
         self._redis = connection
         self._names = Names(settings.namespace)
@@ -59,6 +61,8 @@ class RedisLimiter:
         self._default = settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
+        snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
+        self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._frozen_clock = frozen_clock
 
     def acquire(
@@ -83,6 +87,7 @@ class RedisLimiter:
             copy.message if copy else "",
             copy.serial if copy else "",
             request.next_serial,
+            self._copy_keep_ms,
             self._now_text(),
         )
         code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
@@ -157,11 +162,13 @@ class RedisLimiter:
         source = self._redis.read("HGET", self._names.news, "source") if tiers else None
         return source or "", tiers
 
-    def publish_tenant(self, tenant: str, tier: str | None, concurrency: int | str | None) -> None:
+    def publish_tenant(
+        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+    ) -> None:
         """Publish one tenant's tier and number."""
         number = concurrency if isinstance(concurrency, str) else _limit_text(concurrency)
         keys = (self._names.tenant(tenant), self._names.news)
-        args = (tier or "", number, 2 * self._cache_ms + 1000)
+        args = (tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
         self._redis.run("publish_tenant", keys, args)
 
     def published_tenant(self, tenant: str) -> str | None:

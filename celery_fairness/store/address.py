@@ -42,10 +42,9 @@ class Address:
 
 
 def hide_password(url: str) -> str:
-    """Return ``url`` without user, password and query."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    """Return ``url`` without user, password and query, also where it is malformed."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0].partition('#')[0]}"
 
 
 def address_from_url(
@@ -63,6 +62,12 @@ def address_from_url(
         SettingsError: A Sentinel address without a master name.
     """
     urls = tuple(part for part in text.split(";") if part)
+    for url in urls:
+        if "@" in url and not urlsplit(url).netloc.count("@"):
+            raise SettingsError(
+                "redis_url: expected a password whose '/', '#' and '?' are percent-encoded, "
+                f"got: one that is not, for {hide_password(url)}"
+            )
     extra = dict(options or {})
     if not urls[0].startswith("sentinel://"):
         return Address((_plain_url(urls[0], extra),), extra)

@@ -15,14 +15,16 @@ from urllib.parse import urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import MovedError, NoScriptError, RedisError
+from redis.exceptions import MovedError, NoScriptError, RedisClusterException, RedisError
 from redis.exceptions import ResponseError as RedisResponseError
 from redis.exceptions import TimeoutError as AnswerLate
 from redis.retry import Retry
 
-from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
 from celery_fairness.store.scripts import load_script
+
+_AWAY = (RedisError, RedisClusterException, OSError)
 
 
 class Connection:
@@ -46,11 +48,29 @@ class Connection:
             "socket_connect_timeout": timeout_seconds,
             "retry": Retry(NoBackoff(), 0),
             "client_name": "celery_fairness",
+            # As many as there are callers at once: the pool's own bound would be an outage.
+            "max_connections": 2**31,
         }
         self._retries = retries
         self._made: Any = None
         self._made_in = 0
         self._idle: list[Any] = []
+
+    def check(self) -> None:
+        """Check, without connecting, that redis-py can read the address.
+
+        Raises:
+            SettingsError: It cannot.
+        """
+        try:
+            pool = self._client().connection_pool
+            pool.connection_class(**pool.connection_kwargs)
+        except (ValueError, TypeError):
+            # The error itself may hold a part of the password.
+            raise SettingsError(
+                f"redis_url: expected an address and options that redis-py can read, "
+                f"got: {self.address}"
+            ) from None
 
     def run(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run the script ``verb``.
@@ -69,7 +89,7 @@ class Connection:
                 self.close()
                 self._made = self._cluster()
                 return self._made.eval(script.source, len(keys), *keys, *args)
-        except (RedisError, OSError) as error:
+        except _AWAY as error:
             raise self._unavailable(error) from error
 
     def read(self, command: str, *args: Any) -> Any:
@@ -80,7 +100,7 @@ class Connection:
         """
         try:
             return self._call((command, *args))
-        except (RedisError, OSError) as error:
+        except _AWAY as error:
             raise self._unavailable(error) from error
 
     def close(self) -> None:
@@ -110,7 +130,10 @@ class Connection:
                 self._idle.append(connection)
                 raise
             except (ConnectionLost, AnswerLate, OSError):
-                client.connection_pool.release(_closed(connection))
+                # What one idle connection suffered, a restart for instance, the others did too.
+                stale, self._idle = [connection, *self._idle], []
+                for each in stale:
+                    client.connection_pool.release(_closed(each))
                 if not tries_left:
                     raise
             except BaseException:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.app.trace import IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
@@ -92,13 +93,25 @@ class Gate:
         def trace(uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
             request = request or {}
             known = request.pop(ATTEMPT_KEY, None) or {}
+            if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
+                # No body can run with these: the tracer says so.
+                return tracer(uuid, args, kwargs, request)
             charge = self.charge(task, request, args, kwargs)
             if charge.tenant is None:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(), charge.key)
             copy = parse_copy(request.get(COPY_HEADER))
             serial = new_serial()
-            outcome = self._enter(task, charge, lease, copy, serial)
+            try:
+                outcome = self._enter(task, charge, lease, copy, serial)
+            except SoftTimeLimitExceeded:
+                # The question took the task's whole time, and nobody knows the answer.
+                Attempt(task, lease, self._limiter).end()
+                outcome = Refused(Reason.LIMITER_UNAVAILABLE)
+            except BaseException:
+                Attempt(task, lease, self._limiter).end()
+                self._ended(lease)
+                raise
             if isinstance(outcome, Refused):
                 context = Context(request, args=args, kwargs=kwargs, called_directly=False)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
@@ -186,7 +199,8 @@ class Gate:
             return _ignored()
         wait = self.countdown_seconds()
         known_type = known.get("content_type")
-        headers = context.headers or {}
+        headers = context.headers if isinstance(context.headers, dict) else {}
+        context.headers = headers
         if HEADER not in headers and not charge.problem:
             # From a producer without this package: what was read from its arguments goes with it.
             header = Header(_plain(charge.tenant), refused.tier or None, task.service)

@@ -107,10 +107,18 @@ class Keeper:
         else:
             self._kept.pop(lease.id, None)
 
-    def lost(self, lease: Lease) -> None:
-        """Release a lease, as soon as the process of its body is gone, and not before."""
+    def lost(self, lease: Lease, *, process_is_gone: bool = True) -> None:
+        """Release a lease that its body's process has not released.
+
+        Args:
+            lease: Of the attempt.
+            process_is_gone: The process is gone or going: the lease is released when it is gone,
+                and not before. False: the process lives and its attempt has ended.
+        """
         kept = self._kept.get(lease.id)
         if kept is not None:
+            if not process_is_gone:
+                kept.process_id = os.getpid()
             kept.ending = True
             self._bell.ring()
 
@@ -132,9 +140,14 @@ class Keeper:
         renew_at = time.monotonic()
         seen = self._accepted
         while started == (os.getpid(), self._round):
-            look_again = self._release_dead(limiter)
-            if time.monotonic() >= renew_at:
-                renew_at = time.monotonic() + self._renew(limiter)
+            look_again: float | None = AGAIN_SECONDS
+            try:
+                look_again = self._release_dead(limiter)
+                if time.monotonic() >= renew_at:
+                    renew_at = time.monotonic() + self._renew(limiter)
+            except Exception as error:  # noqa: BLE001 - a keeper that dies lets leases end
+                self._notices.error("keeper", "leases could not be looked after: %r", error)
+                renew_at = max(renew_at, time.monotonic() + AGAIN_SECONDS)
             if self._accepted != seen:
                 seen = self._accepted
                 look_again = look_again or LOOK_SECONDS

@@ -8,13 +8,21 @@ that a pool child cannot report: SIGKILL, memory, hard time limit, termination. 
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
 
 from celery_fairness.decision import Lease
 from celery_fairness.registry import find
 from celery_fairness.worker.gate import ATTEMPT_KEY, new_lease_id
+
+#: What Linux calls PID_MAX_LIMIT; other systems stay below it.
+LARGEST_PROCESS_ID = 4_194_304
+
+#: How the pool says that the process of a body is gone, or will be any moment.
+_CHILD_IS_LOST = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 
 class FairRequestMixin:
@@ -47,7 +55,9 @@ class FairRequestMixin:
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Keep the lease: the pool has the task."""
         if self._fair_lease is not None:
-            self._fair_keeper.accepted(self._fair_lease, pid)
+            # Green pools give a greenlet's id, which no process can have.
+            process_id = pid if pid <= LARGEST_PROCESS_ID else os.getpid()
+            self._fair_keeper.accepted(self._fair_lease, process_id)
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
 
     def on_success(self, result: Any, **options: Any) -> Any:
@@ -66,7 +76,12 @@ class FairRequestMixin:
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
         finally:
-            self._fair_end(by_body=return_ok)
+            exception = exc_info.exception
+            exception = getattr(exception, "exc", None) or exception
+            if return_ok:
+                self._fair_end()
+            else:
+                self._fair_end(by_body=False, lost=isinstance(exception, _CHILD_IS_LOST))
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Release the lease after a hard limit: green pools say nothing else."""
@@ -76,13 +91,20 @@ class FairRequestMixin:
             if not soft:
                 self._fair_end(by_body=False)
 
-    def _fair_end(self, *, by_body: bool = True) -> None:
-        """Stop keeping the lease; ``by_body`` where the body's process has released it."""
+    def _fair_end(self, *, by_body: bool = True, lost: bool = True) -> None:
+        """Stop keeping the lease.
+
+        Args:
+            by_body: The body's process has released it.
+            lost: The body's process is gone or going; else it lives and only could not say more.
+        """
         lease, self._fair_lease = self._fair_lease, None
-        if lease is not None and by_body:
+        if lease is None:
+            return
+        if by_body:
             self._fair_keeper.ended(lease)
-        elif lease is not None:
-            self._fair_keeper.lost(lease)
+        else:
+            self._fair_keeper.lost(lease, process_is_gone=lost)
 
 
 def _ending(on_success: Any) -> Any:

@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Connection, serialization
@@ -121,14 +122,17 @@ class Resender:
                     if not self._limiter.supersede(refused, another):
                         return True
                     copy = Copy(refused.message, another)
-                except LimiterUnavailable:
+                except (LimiterUnavailable, SoftTimeLimitExceeded):
                     pass
 
     def _wait(self, pause_seconds: float) -> None:
         """Wait, but not past the moment when the worker begins to stop."""
         ends_at = time.monotonic() + pause_seconds
-        while (left := ends_at - time.monotonic()) > 0 and not self._shutting_down():
-            time.sleep(min(left, 0.1))
+        try:
+            while (left := ends_at - time.monotonic()) > 0 and not self._shutting_down():
+                time.sleep(min(left, 0.1))
+        except SoftTimeLimitExceeded:
+            pass  # The limit is the body's, which has not begun: the message is still kept.
 
     def _publish(
         self,

@@ -51,11 +51,11 @@ def test_every_piece_is_used_and_every_function_too():
 PLANTED = [
     (
         "acquire",
-        "message, serial, next_serial, frozen_ms = ARGV[8]",
-        "message, serial, next_serial, frozen_ms = ARGV[7]",
+        "message, serial, next_serial = ARGV[8]",
+        "message, serial, next_serial = ARGV[7]",
         "ARGV: documented",
     ),
-    ("acquire", "ARGV[9], ARGV[10], ARGV[11]", "ARGV[9], ARGV[10], ARGV[12]", "ARGV: documented"),
+    ("acquire", "ARGV[8], ARGV[9], ARGV[10]", "ARGV[8], ARGV[9], ARGV[13]", "ARGV: documented"),
     (
         "acquire",
         "clock, leases, tiers, tenant = KEYS[1], KEYS[2]",

@@ -69,14 +69,15 @@ def make(limiter, notices, clock):
     return make_directory
 
 
-def test_the_chain_is_published_then_resolver_then_hint_then_default(make, limiter):
+def test_the_chain_is_published_then_resolver_then_default(make, limiter):
     resolver = Resolver(a="pro", b="pro")
     limiter.limiter.publish_tenant("a", "enterprise", "")
     directory = make(tier_resolver=resolver)
     directory.look()
     assert directory.tier_of("a", "pro_plus") == "enterprise"
     assert directory.tier_of("b", "pro_plus") == "pro"
-    assert directory.tier_of("c", "pro_plus") == "pro_plus"
+    # A resolver that knows nothing has said what a stranger is, whatever the message says.
+    assert directory.tier_of("c", "pro_plus") == "free"
     assert directory.tier_of("d") == "free"
     # The administrator's word makes the user's resolver superfluous.
     assert resolver.asked == ["b", "c", "d"]
@@ -115,12 +116,7 @@ def test_an_answer_is_believed_for_the_cache_time(make, clock):
 def test_no_answer_is_remembered_too(make):
     resolver = Resolver()
     directory = make(tier_resolver=resolver)
-    # The hint is each message's own and is not remembered.
-    assert [directory.tier_of("a", hint) for hint in ("pro", None, "enterprise")] == [
-        "pro",
-        "free",
-        "enterprise",
-    ]
+    assert [directory.tier_of("a", hint) for hint in ("pro", None)] == ["free"] * 2
     assert len(resolver.asked) == 1
 
 
@@ -239,12 +235,10 @@ def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, cl
 @pytest.mark.parametrize(
     "answer", [RuntimeError("down"), KeyError("a"), TypeError("x"), OSError(5, "io")]
 )
-def test_a_resolver_that_fails_means_the_next_in_the_chain_and_a_line_in_the_log(
-    make, caplog, answer
-):
+def test_a_resolver_that_fails_means_the_default_tier_and_a_line_in_the_log(make, caplog, answer):
     directory = make(tier_resolver=Resolver(a=answer))
     assert directory.tier_of("a") == "free"
-    assert directory.tier_of("a", "pro") == "pro"
+    assert directory.tier_of("a", "pro") == "free"
     (line,) = caplog.messages
     assert line == f"the tier resolver failed, the default tier is used: {answer!r}"
 

@@ -30,8 +30,8 @@ class Keeper:
     def ended(self, lease: Any) -> None:
         self.told.append(("ended", lease.key))
 
-    def lost(self, lease: Any) -> None:
-        self.told.append(("lost", lease.key))
+    def lost(self, lease: Any, *, process_is_gone: bool = True) -> None:
+        self.told.append(("lost" if process_is_gone else "failed", lease.key))
 
 
 class Message:
@@ -81,7 +81,7 @@ def told(app) -> list[tuple[str, str]]:
     return Fairness.of(app).keeper.told
 
 
-def make_request(app: Celery, base: Any = Request, **kwargs: Any) -> Any:
+def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs: Any) -> Any:
     if "requests.work" not in app.tasks:
 
         @app.task(base=FairTask, tenant="user", name="requests.work", shared=False, acks_late=True)
@@ -90,7 +90,8 @@ def make_request(app: Celery, base: Any = Request, **kwargs: Any) -> Any:
     task = app.tasks["requests.work"]
     cls = create_request_cls(fair_request(base), task, Pool(), "host", None, app=app)
     request = cls(Message(task.name, **kwargs), app=app, task=task, hostname="host")
-    request.on_accepted(os.getpid(), 0.0)
+    if accept:
+        request.on_accepted(os.getpid(), 0.0)
     return request
 
 
@@ -122,15 +123,22 @@ def test_a_task_without_a_tenant_has_no_lease(app, told):
         (lambda request: request.on_success((1, failure(ValueError("x")), 0.1)), "ended"),
         (lambda request: request.on_failure(failure(WorkerLostError("gone"))), "lost"),
         (lambda request: request.on_failure(failure(Terminated(15))), "lost"),
+        (lambda request: request.on_failure(failure(ValueError("outside the trace"))), "failed"),
         (lambda request: request.on_timeout(soft=False, timeout=1), "lost"),
     ],
-    ids=["success", "error", "worker lost", "terminated", "hard limit"],
+    ids=["success", "error", "worker lost", "terminated", "raised outside", "hard limit"],
 )
 def test_every_callback_ends_it_once(app, told, end, word):
     request = make_request(app, user="42")
     end(request)
     end(request)
     assert told == [("accepted", "tenant:42"), (word, "tenant:42")]
+
+
+def test_a_greenlet_is_not_taken_for_a_process(app, told):
+    request = make_request(app, user="42", accept=False)
+    request.on_accepted(id(request), 0.0)
+    assert told == [("accepted", "tenant:42")]
 
 
 def test_a_soft_limit_ends_nothing(app, told):

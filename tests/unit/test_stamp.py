@@ -36,14 +36,14 @@ def fair(tenant="user", **options):
 
 def test_a_declared_tenant_is_stamped_with_its_tier(make):
     stamp = make(tier_resolver=lambda tenant: "pro")
-    header = stamp.header("shop.t", fair(service="analysis", cost=3), {}, (), {"user": 42})
+    header = stamp.header("shop.t", fair(service="analysis"), {}, (), {"user": 42})
     assert header == {
         "v": 1,
         "tenant": "42",
         "tier": "pro",
         "service": "analysis",
         "scheduled": False,
-        "cost": 3,
+        "cost": 1,
     }
 
 
@@ -64,10 +64,10 @@ def test_a_task_that_declares_no_tenant_is_charged_to_the_one_that_sends_it(make
     assert (header["tenant"], header["tier"]) == ("42", "free")
 
 
-def test_a_declared_tenant_is_not_replaced_by_the_parents(make):
+def test_a_declared_tenant_wins_over_the_parents_and_an_empty_one_does_not(make):
     parent = {"fairness": {"v": 1, "tenant": "42"}}
     assert make().header("shop.t", fair(), {}, ("7",), {}, parent)["tenant"] == "7"
-    assert "tenant" not in make().header("shop.t", fair(), {}, (), {}, parent)
+    assert make().header("shop.t", fair(), {}, (), {}, parent)["tenant"] == "42"
 
 
 @pytest.mark.parametrize("parent", [None, {}, {"fairness": None}, {"fairness": {"v": 2}}])

@@ -19,7 +19,8 @@
   ARGV[8] message      str   "" where the message says nothing of copies
   ARGV[9] serial       str   which copy asks
   ARGV[10] next_serial str   which copy a refusal would publish
-  ARGV[11] frozen_ms   str   "" in production (server TIME); set only by tests
+  ARGV[11] keep_ms     int   how long the memory of copies is kept
+  ARGV[12] frozen_ms   str   "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier}; limit -1 is unlimited,
   retry_after_ms -1 unknown, held counts this lease.
@@ -31,7 +32,8 @@
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local news, counts, copy = KEYS[5], KEYS[6], KEYS[7]
 local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local message, serial, next_serial, frozen_ms = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local message, serial, next_serial = ARGV[8], ARGV[9], ARGV[10]
+local keep_ms, frozen_ms = tonumber(ARGV[11]), ARGV[12]
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
 local KEEP_LEASES_MS = 86400000
@@ -63,13 +65,13 @@ if over and enforcement ~= "off" then
   redis.call("HINCRBY", counts, "refused:" .. tier, 1)
 end
 if over and enforcement == "on" then
-  copy_refused(copy, message, serial, next_serial)
+  copy_refused(copy, message, serial, next_serial, keep_ms)
   if limit == 0 then return {-1, held, limit, -1, version, tier} end
   local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
   return {0, held, limit, tonumber(first[2]) - logical, version, tier}
 end
 
-copy_admitted(copy, message, serial)
+copy_admitted(copy, message, serial, keep_ms)
 redis.call("ZADD", leases, string.format("%.0f", logical + lease_ms), lease_id)
 redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
 local code = (over and enforcement == "observe") and 2 or 1

@@ -9,7 +9,7 @@
 
   ARGV[1] tier         str   "" forgets the tenant
   ARGV[2] concurrency  str   an integer, "unlimited", or "" for the tier's
-  ARGV[3] keep_ms      int   how long a record without a number is kept
+  ARGV[3] keep_ms      int   how long a record without a number is kept; 0: until forgotten
 
   Returns the version, which the same record again does not raise.
 ]]
@@ -21,7 +21,7 @@ local same = (before[1] or "") == tier and (before[2] or "") == concurrency
 redis.call("DEL", tenant)
 if tier ~= "" then
   redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
-  if concurrency == "" then redis.call("PEXPIRE", tenant, keep_ms) end
+  if concurrency == "" and keep_ms > 0 then redis.call("PEXPIRE", tenant, keep_ms) end
 end
 if same then return tonumber(redis.call("HGET", news, "version") or 0) end
 return redis.call("HINCRBY", news, "version", 1)

@@ -11,13 +11,9 @@
   A refusal forgets the next of the refusal before. The same serial delivered again (its worker
   died) is not a second copy.
 
-  A message that was never refused has no hash: the first write is a refusal's.
+  A message that was never refused has no hash: the first write is a refusal's. The hash is kept
+  for keep_ms, in which a broker delivers what was not acknowledged again.
 ]]
-
--- While the task waits: longer than a broker keeps an unacknowledged message (an hour by default).
-local KEEP_WAITING_MS = 7200000
--- After it started: time for a late duplicate to show up.
-local KEEP_STARTED_MS = 600000
 
 local function superseded(copy, message, serial)
   if message == "" then return false end
@@ -26,16 +22,16 @@ local function superseded(copy, message, serial)
   return kept[1] and kept[1] ~= serial and kept[2] ~= serial
 end
 
-local function copy_refused(copy, message, serial, next_serial)
+local function copy_refused(copy, message, serial, next_serial, keep_ms)
   if message == "" then return end
   redis.call("HDEL", copy, "admitted")
   redis.call("HSET", copy, "current", serial, "next", next_serial)
-  redis.call("PEXPIRE", copy, KEEP_WAITING_MS)
+  redis.call("PEXPIRE", copy, keep_ms)
 end
 
-local function copy_admitted(copy, message, serial)
+local function copy_admitted(copy, message, serial, keep_ms)
   if message == "" then return end
   if serial == "" and redis.call("EXISTS", copy) == 0 then return end
   redis.call("HSET", copy, "admitted", serial)
-  redis.call("PEXPIRE", copy, KEEP_STARTED_MS)
+  redis.call("PEXPIRE", copy, keep_ms)
 end
