@@ -128,4 +128,7 @@ def _plain_url(url: str, options: dict[str, Any]) -> str:
         if database is not None:
             query["db"] = unquote(database).strip("/")
         parts = parts._replace(scheme="unix")
+    if parts.scheme == "unix":
+        # urlunsplit leaves out the empty host, which redis-py asks for.
+        return f"unix://{parts.netloc}{parts.path}?{urlencode(query)}".rstrip("?")
     return urlunsplit(parts._replace(query=urlencode(query)))

@@ -1,0 +1,113 @@
+"""The limiter on other forms of Redis: a cluster, Sentinel, a unix socket, a password."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as NotYet
+
+from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.settings import build_settings
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
+from tests.support.local_process import LocalProcess
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.redis
+
+
+def holds_a_limit(url: str) -> None:
+    """Take, refuse, renew, release and inspect through ``url``."""
+    connection = Connection(address_from_url(url))
+    connection.check()
+    limiter = RedisLimiter(connection, build_settings({}))
+    first, second = Lease("l1", "tenant:42"), Lease("l2", "tenant:42")
+    assert isinstance(limiter.acquire(SlotRequest(first, "42", "free")), Admitted)
+    assert isinstance(limiter.acquire(SlotRequest(second, "42", "free")), Refused)
+    assert limiter.renew([first, second]).gone == (second,)
+    limiter.publish_tenant("42", "pro", "")
+    assert limiter.published_tenant("42") == "pro"
+    assert limiter.inspect("tenant:42", "42", "pro").limit == 3
+    assert limiter.release([first, second]) == 1
+    assert limiter.counts() == {"refused:free": 1}
+    limiter.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[RedisServer]]:
+    """Two nodes with half of the slots each."""
+    nodes = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        args = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+        nodes.append(RedisServer(directory=folder, args=args).start())
+    for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
+        with node.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+
+    def agreed() -> None:
+        for node in nodes:
+            with node.client(decode_responses=True) as client:
+                info = client.execute_command("CLUSTER INFO")
+                assert "ok" in str(info.get("cluster_state") if isinstance(info, dict) else info)
+                assert len(client.execute_command("CLUSTER", "SLOTS")) == 2
+
+    eventually(agreed, 20)
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+def test_a_cluster_is_found_from_any_of_its_nodes(cluster: list[RedisServer]) -> None:
+    holds_a_limit(cluster[0].url)
+    for node in cluster:
+        with node.client() as client:
+            client.flushall()
+    holds_a_limit(cluster[1].url)
+
+
+def test_a_password_and_a_database() -> None:
+    with RedisServer() as server:
+        with server.client() as client:
+            client.config_set("requirepass", "pa/ss#1")
+        holds_a_limit(server.url.replace("redis://", "redis://:pa%2Fss%231@").replace("/0", "/3"))
+
+
+def test_a_unix_socket_in_kombus_spelling(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with RedisServer(args=("--unixsocket", str(socket))):
+        holds_a_limit(f"redis+socket://{socket}?virtual_host=2")
+        holds_a_limit(f"unix://{socket}?db=3")
+
+
+def test_a_sentinel_group(tmp_path: Path) -> None:
+    port = ReservedPort()
+    with RedisServer() as master:
+        conf = tmp_path / "sentinel.conf"
+        conf.write_text(
+            f"port {port.number}\nbind 127.0.0.1\ndir {tmp_path}\n"
+            f"sentinel monitor shop 127.0.0.1 {master.port} 1\n"
+        )
+        port.release()
+        sentinel = LocalProcess("sentinel", [find_binary(), str(conf), "--sentinel"]).start()
+
+        def answers() -> None:
+            with redis.Redis(port=port.number) as client, contextlib.suppress(NotYet):
+                assert client.ping()
+                return
+            raise AssertionError("the sentinel does not answer")
+
+        try:
+            eventually(answers)
+            holds_a_limit(f"sentinel://127.0.0.1:{port.number}/0?master_name=shop")
+        finally:
+            sentinel.stop()
+            sentinel.discard_log()
