@@ -8,6 +8,7 @@ Weakness: what a killed worker leaves in Redis is not looked at; the next test f
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -68,6 +69,17 @@ def _descendants() -> dict[int, str]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo what a worker in this process does to the root logger."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in handlers if handler not in root.handlers]:
+        root.addHandler(handler)
 
 
 @pytest.fixture(autouse=True)

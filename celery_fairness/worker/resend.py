@@ -101,8 +101,8 @@ class Resender:
             try:
                 self._publish(task, request, copy, countdown_seconds, content_type)
                 return True
-            except (EncodeError, TypeError, ValueError):
-                raise
+            except EncodeError:
+                raise  # No broker would take it. A dead connection raises whatever it likes.
             except Exception as error:  # noqa: BLE001 - whatever it says, try again
                 if last_try:
                     return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
 from celery import Celery
 
@@ -11,8 +13,27 @@ from celery_fairness import Fairness, FairTask
 app = Celery("bench", broker=os.environ.get("BENCH_BROKER_URL", "redis://localhost:6379/0"))
 app.conf.update(task_ignore_result=True, worker_enable_remote_control=False)
 # The limit is on and is never reached.
-app.conf.fairness = {"tiers": {"free": {"concurrency": 1000}}}
-Fairness(app)
+app.conf.fairness = {
+    "tiers": {"free": {"concurrency": 1000}, "capped": {"concurrency": 1}},
+    "tier_resolver": "tests.benchmarks.app:tier_of",
+}
+fairness = Fairness(app)
+
+
+def tier_of(tenant: str) -> str | None:
+    """Return the tier of a benchmark's tenant."""
+    if tenant.startswith("pro-"):
+        return "pro"
+    return "capped" if tenant == "flood" else None
+
+
+@app.task(base=FairTask, tenant="user", service="flood")
+def job(sent_at: float, seconds: float, user: str) -> None:
+    """Write down how long it waited, and take its time."""
+    line = json.dumps({"user": user, "waited": time.time() - sent_at}) + "\n"
+    with open(os.environ["BENCH_LEDGER"], "a") as ledger:
+        ledger.write(line)
+    time.sleep(seconds)
 
 
 @app.task

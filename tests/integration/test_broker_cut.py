@@ -83,7 +83,8 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     eventually(refused_again, 30)
     tiers.release([lease])
     for result in results:
-        assert result.get(timeout=40) == "done"
+        assert result.get(timeout=40) == "done", worker.log_text()
+    assert "is lost unless" not in worker.log_text()
     assert shop.runs() == {result.id: 1 for result in results}
     assert shop.most_at_once("42") == 1
     shop.await_held("42", 0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from celery import Celery, _state
+from celery import Celery, _state, signals
 from celery.backends.redis import ResultConsumer
 from celery.contrib.testing.worker import start_worker
 from redis import Redis
@@ -105,8 +105,25 @@ class Yard:
 
 
 @pytest.fixture
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the worker from setting up the logging of the whole test process."""
+
+    def leave_it_alone(**_: Any) -> None:
+        pass
+
+    for name in ("_MP_FORK_LOGLEVEL_", "_MP_FORK_LOGFILE_", "_MP_FORK_LOGFORMAT_"):
+        monkeypatch.setenv(name, "")
+    signals.setup_logging.connect(leave_it_alone, weak=False)
+    yield
+    signals.setup_logging.disconnect(leave_it_alone)
+
+
+@pytest.fixture
 def yard(
-    redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    own_logging: None,
+    redis_url: str,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Yard]:
     for place, name in ((_state, "default_app"), (_state._tls, "current_app")):
         monkeypatch.setattr(place, name, getattr(place, name, None), raising=False)

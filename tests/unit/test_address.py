@@ -36,6 +36,10 @@ SECRET = "hunter2"
             "rediss://h/0?ssl_ca_certs=%2Fca.pem",
             {"ssl_cert_reqs": "required"},
         ),
+        ("unix:///run/r.sock", "unix:///run/r.sock", {}),
+        ("unix:///run/r.sock?db=2", "unix:///run/r.sock?db=2", {}),
+        ("redis+socket:///run/r.sock", "unix:///run/r.sock", {}),
+        ("redis+socket:///run/r.sock?virtual_host=/2", "unix:///run/r.sock?db=2", {}),
         ("redis+socket://:p@/run/r.sock", "unix://:p@/run/r.sock", {}),
     ],
 )
@@ -64,6 +68,15 @@ def test_a_sentinel_group_has_hosts_and_a_name(given, name, hosts):
 def test_a_sentinel_group_without_a_name_is_an_error_that_says_where_to_give_it():
     with pytest.raises(SettingsError, match=r"\?master_name=NAME or in broker_transport_options"):
         address_from_url("sentinel://a:1;sentinel://b:2")
+
+
+@pytest.mark.parametrize("password", ["hunter2/x", "hunter2#x", "hunter2?x", "/hunter2"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "sentinel"])
+def test_a_password_that_cannot_be_told_from_a_path_is_an_error_without_it(scheme, password):
+    with pytest.raises(SettingsError) as caught:
+        address_from_url(f"{scheme}://:{password}@h:6379/0", master_name="main")
+    assert "expected a password whose '/', '#' and '?' are percent-encoded" in str(caught.value)
+    assert SECRET not in repr(caught.value)
 
 
 def broker(url, **conf):
@@ -138,6 +151,7 @@ def test_another_broker_is_an_error_without_its_password(url):
         (f"redis://:{SECRET}@h", "redis://h"),
         (f"redis://h/0?password={SECRET}", "redis://h/0"),
         (f"redis://:p@{SECRET}@h/0", "redis://h/0"),
+        (f"unix://:{SECRET}@/run/r.sock?db=1", "unix:///run/r.sock"),
         (f"sentinel://:{SECRET}@a:1;sentinel://:{SECRET}@b:2", "sentinel://a:1;sentinel://b:2"),
     ],
 )

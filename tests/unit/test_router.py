@@ -87,6 +87,19 @@ def test_a_task_of_no_service_is_not_routed(routed):
     assert queue_of(routed, elsewhere, ("pro",)) == "celery"
 
 
+def test_an_attribute_called_service_of_somebody_elses_task_is_not_ours(routed):
+    class Billing(Task):
+        abstract = True
+        service = "billing"
+        scheduled = True
+
+    @routed.task(name="shop.billing", base=Billing)
+    def bill():
+        pass
+
+    assert queue_of(routed, bill) == "celery"
+
+
 def test_a_message_from_elsewhere_is_routed_by_its_header(routed):
     header = {"v": 1, "tenant": "pro", "service": "specview"}
     routed.app.send_task("not.known.here", headers={"fairness": header})

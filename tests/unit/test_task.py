@@ -361,6 +361,16 @@ class TestSending:
         )
         assert shop.published() == []
 
+    def test_in_an_eager_app_too(self, make_shop):
+        shop = make_shop(conf={"task_always_eager": True})
+
+        @shop.task(base=FairTask, tenant="user", name="shop.t")
+        def body(user=None):
+            pass
+
+        with pytest.raises(TenantInvalid, match="expected str, int or UUID, got: float"):
+            body.delay(user=4.2)
+
     def test_a_missing_tenant_is_the_callers_error_where_the_settings_say_so(self, make_shop):
         shop = make_shop({"no_tenant": "error"})
 
