@@ -1,0 +1,39 @@
+"""The flag that a worker's main process raises, as its pool children see it."""
+
+from __future__ import annotations
+
+import os
+
+from celery_fairness.worker.stopping import StoppingFlag
+
+
+def test_it_is_down_until_it_is_raised_and_can_be_lowered():
+    flag = StoppingFlag()
+    assert flag() is False
+    flag.raise_it()
+    flag.raise_it()
+    assert flag() is True
+    flag.lower_it()
+    assert flag() is False
+
+
+def test_a_forked_child_sees_what_its_parent_does_later():
+    flag = StoppingFlag()
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = flag()
+        os.read(told, 1)
+        os._exit(10 * before + flag())
+    flag.raise_it()
+    os.write(tell, b"x")
+    os.close(tell)
+    os.close(told)
+    # Whether it saw it before it was told is a race; after that it must.
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) % 10 == 1
+
+
+def test_two_flags_are_two():
+    one, other = StoppingFlag(), StoppingFlag()
+    one.raise_it()
+    assert other() is False
