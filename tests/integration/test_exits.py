@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
 #: A dead child is noticed after worker_lost_wait (0.5 s); two seconds are promised.
@@ -107,7 +107,7 @@ def test_the_slot_is_free_after_every_exit(
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("broker", ["rabbitmq_classic", "rabbitmq_quorum"])
+@pytest.mark.parametrize("broker", RABBITMQ)
 def test_the_slot_is_free_after_every_exit_on_rabbitmq(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
