@@ -99,7 +99,7 @@ class TierDirectory:
         if version != self._version:
             with self._lock:
                 self._known.clear()
-            self._version = version
+                self._version = version
 
     def look(self) -> None:
         """Look for news, at most once a second: for processes that only publish."""

@@ -6,6 +6,7 @@ names the variable; a ``FAIRNESS_…`` variable that nobody knows is a warning w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,11 +111,8 @@ def _value(name: str, text: str) -> Any:
 def _limit(text: str) -> int | None:
     if text.lower() == "unlimited":
         return None
-    try:
-        limit = int(text)
-    except ValueError:
-        limit = -1
-    if not 0 <= limit <= 1_000_000 or not text.isascii():
+    limit = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
+    if not 0 <= limit <= 1_000_000:
         raise ValueError(
             f"expected a whole number from 0 (pause) to 1000000, or 'unlimited', got: {got(text)}"
         )

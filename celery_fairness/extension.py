@@ -307,9 +307,9 @@ class Fairness:
 
     def _on_configured(self, **_: Any) -> None:
         self._configured()
-        self._install_router()
+        self.install_router()
 
-    def _install_router(self) -> None:
+    def install_router(self) -> None:
         """Put the router before the user's own routes, which may have been set since."""
         conf = self.app.conf
         routes = conf.task_routes
@@ -322,7 +322,7 @@ class Fairness:
         # A signal would swallow an error of the settings: they are read at the first use, and by a
         # worker when it starts.
         self._configured()
-        self._install_router()
+        self.install_router()
 
     def on_worker_init(self) -> None:
         """Prepare a worker before it reads its options; signal ``celeryd_init``.

@@ -83,7 +83,7 @@ def parse_header(value: Any) -> Header:
     version = value.get("v")
     if type(version) is not int or version != VERSION:
         raise HeaderInvalid(f"v: expected {VERSION}, got: {got(version)}")
-    if not _FIELDS.issuperset(value):
+    if not _FIELDS.issuperset(value) or "invalid" in value:
         _check_size(value)
     try:
         tenant = normalise(value.get("tenant"))
@@ -110,7 +110,7 @@ def parse_header(value: Any) -> Header:
 def _check_size(value: Mapping[str, Any]) -> None:
     try:
         size = len(json.dumps(dict(value)).encode())
-    except (TypeError, ValueError, UnicodeEncodeError):
+    except (TypeError, ValueError, RecursionError):
         raise HeaderInvalid("expected fields that JSON can hold") from None
     if size > HEADER_BYTES:
         raise HeaderInvalid(f"expected at most {HEADER_BYTES} bytes of JSON, got: {size}")

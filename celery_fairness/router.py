@@ -107,8 +107,12 @@ class LazyRouter:
         """Say whether it stands for the router of ``fairness``."""
         return self._fairness is fairness
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, str] | None:
+    def __call__(self, *args: Any, task: Any = None, **kwargs: Any) -> dict[str, str] | None:
         """Ask the router, and say whose app is publishing."""
         publishing.set(self._fairness)
+        if task is None and args:
+            # send_task looks only among tasks registered by now, before Celery 5.7 nowhere.
+            task = self._fairness.app.tasks.get(args[0])
+        kwargs["task"] = task
         route: dict[str, str] | None = self._fairness.router(*args, **kwargs)
         return route

@@ -256,6 +256,8 @@ def _problem(item: Any, values: Mapping[str, Any], origin: Mapping[str, str]) ->
     cause = item.get("ctx", {}).get("error")
     name = str(item["loc"][0]) if item["loc"] else ""
     where = origin.get(name, f"fairness.{name}")
+    if item["type"] == "invalid_key":
+        return f"fairness: expected settings whose names are text, got: {item['input']!r}"
     if isinstance(cause, SettingsError):
         prefix = f"{where}: " if name else f"{origin.get('default_tier', 'fairness')}: "
         return "; ".join(prefix + problem for problem in cause.problems)

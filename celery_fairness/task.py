@@ -11,6 +11,7 @@ It adds to the class of the app's own tasks and takes nothing away: in a Django 
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Self
 
 from celery.app.task import Context, Task
@@ -62,8 +63,9 @@ class FairTask(Task[Any, Any]):
         super().__init__(*args, **kwargs)
         name = self.name or f"{type(self).__module__}.{type(self).__qualname__}"
         check_service(name, self.service)
-        # A callable that stands in a class is bound to the task when it is read from it.
-        option = getattr(self.tenant, "__func__", self.tenant)
+        # As it stands in the class: read from the task, a function would be bound to it.
+        option: Any = inspect.getattr_static(self, "tenant")
+        option = option.__func__ if isinstance(option, (staticmethod, classmethod)) else option
         if option is not None:
             self.tenant_source = TenantSource(name, option, self.run)
 
@@ -144,7 +146,10 @@ class FairTask(Task[Any, Any]):
                 args, kwargs, task_id, producer, link, link_error, shadow, **options
             )
         headers = dict(options.get("headers") or {})
-        header = wired(self.app).stamp.header(
+        fairness = wired(self.app)
+        # Routes that were set after the app was configured took the router's place.
+        fairness.install_router()
+        header = fairness.stamp.header(
             self.name,
             self,
             headers,

@@ -48,11 +48,14 @@ def normalise(value: Any) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
         raise TenantInvalid(f"{_EXPECTED}, got: {type(value).__name__}")
-    tenant = str.__str__(value) if isinstance(value, str) else str(value)
     try:
+        tenant = str.__str__(value) if isinstance(value, str) else str(value)
         size = len(tenant.encode())
     except UnicodeEncodeError:
         raise TenantInvalid("expected text that is valid UTF-8, got: lone surrogates") from None
+    except ValueError:
+        # Python refuses to write a whole number of more than 4300 digits.
+        raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: more") from None
     if size > TENANT_BYTES:
         raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: {size}")
     return tenant

@@ -141,7 +141,7 @@ class RedisLimiter:
         for tier in sorted(tiers, key=lambda tier: tier.name):
             row = {
                 "concurrency": tier.concurrency,
-                "weight": tier.weight,
+                "weight": float(tier.weight),
                 "queue_class": tier.queue_class,
             }
             rows += (tier.name, json.dumps(row, sort_keys=True))

@@ -8,9 +8,10 @@ elsewhere makes the client a cluster's.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -55,6 +56,7 @@ class Connection:
         self._made: Any = None
         self._made_in = 0
         self._idle: list[Any] = []
+        self._making = threading.Lock()
 
     def check(self) -> None:
         """Check, without connecting, that redis-py can read the address.
@@ -146,11 +148,18 @@ class Connection:
         raise AssertionError("the last try raises")
 
     def _client(self) -> Any:
-        if self._made is None or self._made_in != os.getpid():
-            # A forked child leaves its parent's connections alone.
-            self._idle, self._made_in = [], os.getpid()
-            self._made = self._sentinel() if self.address.master_name else self._server()
-        return self._made
+        made = self._made
+        if made is not None and self._made_in == os.getpid():
+            return made
+        # Two clients would be one too many: the dropped one closes its connections when it is
+        # collected, also those that a thread is using.
+        with self._making:
+            if self._made is None or self._made_in != os.getpid():
+                # A forked child leaves its parent's connections alone.
+                self._idle = []
+                self._made = self._sentinel() if self.address.master_name else self._server()
+                self._made_in = os.getpid()
+            return self._made
 
     def _server(self) -> Any:
         return redis.Redis.from_url(self.address.urls[0], **self._options, **self.address.options)
@@ -169,7 +178,8 @@ class Connection:
             parts = urlsplit(url)
             hosts.append((parts.hostname or "localhost", parts.port or 26379))
             database = parts.path.strip("/") or database
-            password, username = parts.password or password, parts.username or username
+            password = unquote(parts.password) if parts.password else password
+            username = unquote(parts.username) if parts.username else username
         timeouts = {
             name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")
         }

@@ -25,7 +25,15 @@ from celery.app.trace import IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
 
 from celery_fairness.charge import Charge, charge_of
-from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, SlotRequest
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    Reason,
+    Refused,
+    SlotRequest,
+)
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
@@ -165,7 +173,9 @@ class Gate:
         )
 
     def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Refused:
-        mode = self._settings.redis_lost
+        # Who refuses nothing does not refuse because nobody can be asked.
+        on = self._enforcement is Enforcement.ON
+        mode = self._settings.redis_lost if on else "open"
         self._notices.error("away", "%s (redis_lost is %r)", error, mode)
         if mode == "defer":
             return Refused(Reason.LIMITER_UNAVAILABLE)

@@ -67,7 +67,9 @@ end
 if over and enforcement == "on" then
   copy_refused(copy, message, serial, next_serial, keep_ms)
   if limit == 0 then return {-1, held, limit, -1, version, tier} end
-  local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
+  local alive = string.format("(%.0f", logical)
+  local first = redis.call(
+    "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, 1)
   return {0, held, limit, tonumber(first[2]) - logical, version, tier}
 end
 

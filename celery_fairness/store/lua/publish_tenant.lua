@@ -17,7 +17,7 @@ local tenant, news = KEYS[1], KEYS[2]
 local tier, concurrency, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local before = redis.call("HMGET", tenant, "tier", "concurrency")
-local same = (before[1] or "") == tier and (before[2] or "") == concurrency
+local same = (before[1] or "") == tier and (tier == "" or (before[2] or "") == concurrency)
 redis.call("DEL", tenant)
 if tier ~= "" then
   redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
