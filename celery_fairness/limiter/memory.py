@@ -127,6 +127,10 @@ class InMemoryLimiter:
                     self._leases.pop(lease.key, None)
             return held
 
+    def release_soon(self, lease: Lease) -> None:
+        """End ``lease``."""
+        self.release((lease,))
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         with self._lock:

@@ -50,6 +50,10 @@ class Limiter(Protocol):
         """End ``leases`` and return how many were held. Twice is harmless."""
         ...
 
+    def release_soon(self, lease: Lease) -> None:
+        """End ``lease``; need not have happened when this returns."""
+        ...
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more, as ``next_serial``.
 

@@ -118,6 +118,10 @@ class RedisLimiter:
             held += self._redis.run("release", keys, [lease.id for lease in batch])
         return held
 
+    def release_soon(self, lease: Lease) -> None:
+        """End ``lease`` without waiting for the answer."""
+        self._redis.post("release", (self._names.leases(lease.key),), (lease.id,))
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         keys = (self._names.copy(refused.message),)

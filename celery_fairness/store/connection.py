@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +28,24 @@ from celery_fairness.store.address import Address
 from celery_fairness.store.scripts import load_script
 
 _AWAY = (RedisError, RedisClusterException, OSError)
+
+#: How long after an answer a connection is trusted to take a command whose answer is read later.
+TRUST_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Line:
+    """One connection and what is owed on it.
+
+    Attributes:
+        connection: Of redis-py.
+        answered_at: When the server last answered on it (monotonic seconds).
+        posted: What was sent without waiting for the answer: verb, keys, arguments.
+    """
+
+    connection: Any
+    answered_at: float = 0.0
+    posted: tuple[str, Sequence[str], Sequence[Any]] | None = None
 
 
 class Connection:
@@ -55,7 +75,7 @@ class Connection:
         self._retries = retries
         self._made: Any = None
         self._made_in = 0
-        self._idle: list[Any] = []
+        self._idle: list[_Line] = []
         self._making = threading.Lock()
 
     def check(self) -> None:
@@ -94,6 +114,35 @@ class Connection:
         except _AWAY as error:
             raise self._unavailable(error) from error
 
+    def post(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> None:
+        """Run the script ``verb``, whose answer nobody needs, without waiting for it.
+
+        The next call on the same connection reads the answer, and runs the script again where
+        there was none. A connection that has been quiet may be dead without our knowing, and one
+        on which an answer is owed already shows nothing new; there, and on a cluster, this waits
+        as :meth:`run` does.
+
+        Raises:
+            LimiterUnavailable: No answer, or an error, where it waited.
+        """
+        client = self._client()
+        line = self._trusted() if isinstance(client, redis.Redis) else None
+        if line is None:
+            self.run(verb, keys, args)
+            return
+        parts = ("EVALSHA", load_script(verb).sha, str(len(keys)), *keys, *args)
+        try:
+            line.connection.send_packed_command([_pack(parts)], check_health=False)
+        except (*_AWAY, ValueError):
+            client.connection_pool.release(_closed(line.connection))
+            self.run(verb, keys, args)
+        except BaseException:
+            client.connection_pool.release(_closed(line.connection))
+            raise
+        else:
+            line.posted = (verb, keys, args)
+            self._idle.append(line)
+
     def read(self, command: str, *args: Any) -> Any:
         """Run one plain command.
 
@@ -120,32 +169,60 @@ class Connection:
         client = self._client()
         if not isinstance(client, redis.Redis):
             return client.execute_command(*parts)
+        packed = [_pack(parts)]
         for tries_left in range(self._retries, -1, -1):
             try:
-                connection = self._idle.pop()
+                line = self._idle.pop()
             except IndexError:
-                connection = client.connection_pool.get_connection()
+                line = _Line(client.connection_pool.get_connection())
             try:
-                connection.send_packed_command([_pack(parts)], check_health=False)
-                answer = connection.read_response()
+                self._settle(line)
+                line.connection.send_packed_command(packed, check_health=False)
+                answer = line.connection.read_response()
             except RedisResponseError:
-                self._idle.append(connection)
+                self._idle.append(line)
                 raise
             except (ConnectionLost, AnswerLate, OSError):
                 # What one idle connection suffered, a restart for instance, the others did too.
-                stale, self._idle = [connection, *self._idle], []
+                stale, self._idle = [line, *self._idle], []
                 for each in stale:
-                    client.connection_pool.release(_closed(each))
+                    client.connection_pool.release(_closed(each.connection))
                 if not tries_left:
                     raise
+                for each in stale:
+                    if each.posted is not None:
+                        self.run(*each.posted)
             except BaseException:
                 # A greenlet that was killed here leaves an answer behind that is not the next's.
-                client.connection_pool.release(_closed(connection))
+                client.connection_pool.release(_closed(line.connection))
                 raise
             else:
-                self._idle.append(connection)
+                line.answered_at = time.monotonic()
+                self._idle.append(line)
                 return answer
         raise AssertionError("the last try raises")
+
+    def _trusted(self) -> _Line | None:
+        """Take the idle connection that was used last, if its server answered just now."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            return None
+        if line.posted is None and time.monotonic() - line.answered_at < TRUST_SECONDS:
+            return line
+        self._idle.append(line)
+        return None
+
+    def _settle(self, line: _Line) -> None:
+        """Read the answer that is owed on ``line``; run again what the server could not run."""
+        if line.posted is None:
+            return
+        try:
+            line.connection.read_response()
+        except RedisResponseError:
+            posted, line.posted = line.posted, None
+            self.run(*posted)
+        line.posted = None
 
     def _client(self) -> Any:
         made = self._made

@@ -52,7 +52,7 @@ class Attempt:
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
-                self._limiter.release((lease,))
+                self._limiter.release_soon(lease)
             except LimiterUnavailable:
                 pass
 

@@ -86,6 +86,15 @@ def test_a_release_frees_the_slot_and_twice_is_harmless(limiter: Limiter) -> Non
     assert held(limiter) == 0
 
 
+def test_a_release_that_nobody_waits_for_frees_the_slot(limiter: Limiter) -> None:
+    for _ in range(3):
+        request = ask()
+        admitted(limiter.acquire(request))
+        limiter.release_soon(request.lease)
+        limiter.release_soon(request.lease)
+    assert held(limiter) == 0
+
+
 def test_a_release_by_another_lease_id_changes_nothing(limiter: Limiter) -> None:
     limiter.acquire(ask())
     assert limiter.release([ask().lease]) == 0

@@ -10,9 +10,11 @@ import redis
 from redis import exceptions
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
+from celery_fairness.store import connection as store_connection
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.scripts import load_script
+from tests.support.proxy import Proxy
 
 TIMEOUT_SECONDS = 0.2
 
@@ -151,7 +153,7 @@ def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries
 def test_an_answer_that_was_not_waited_for_is_not_the_nexts(connect, monkeypatch, error):
     connection = connect()
     assert connection.read("ECHO", "first") == "first"
-    used = connection._idle[0]
+    used = connection._idle[0].connection
 
     def killed():
         raise error
@@ -161,6 +163,104 @@ def test_an_answer_that_was_not_waited_for_is_not_the_nexts(connect, monkeypatch
         with pytest.raises(error):
             connection.read("ECHO", "second")
     assert connection.read("ECHO", "third") == "third"
+
+
+LEASES = "{test}:leases:taken"
+
+
+def held(redis_server):
+    with redis_server.client() as client:
+        return client.zcard(LEASES)
+
+
+@pytest.fixture
+def taken(redis_server):
+    """One lease, which the tests below end without waiting."""
+    with redis_server.client() as client:
+        client.zadd(LEASES, {"l1": 1})
+    return ("release", [LEASES], ["l1"])
+
+
+def test_a_posted_script_runs_at_once_and_its_answer_is_not_the_nexts(connect, redis_server, taken):
+    connection = connect()
+    release(connect())
+    connection.read("PING")
+    connection.post(*taken)
+    assert connection.read("ECHO", "next") == "next"
+    assert held(redis_server) == 0
+    connection.post(*taken)
+    connection.post(*taken)
+    assert release(connection) == 0
+    assert connection.read("ECHO", "next") == "next"
+    assert len(connection._idle) == 1
+
+
+def test_a_posted_script_waits_for_nothing(connect, redis_server, taken):
+    connection = connect(timeout_seconds=TIMEOUT_SECONDS)
+    connection.read("PING")
+    redis_server.pause()
+    try:
+        began_at = time.monotonic()
+        connection.post(*taken)
+        waited = time.monotonic() - began_at
+    finally:
+        redis_server.resume()
+    assert waited < TIMEOUT_SECONDS / 2
+    assert connection.read("PING") == "PONG"
+    assert held(redis_server) == 0
+
+
+def test_a_quiet_connection_is_waited_for(connect, monkeypatch, redis_server, taken):
+    monkeypatch.setattr(store_connection, "TRUST_SECONDS", -1.0)
+    connection = connect()
+    connection.read("PING")
+    with redis_server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    connection.post(*taken)
+    assert held(redis_server) == 0
+
+
+def test_a_posted_script_that_the_server_forgot_is_run_by_the_next_call(
+    connect, redis_server, taken
+):
+    connection = connect()
+    connection.read("PING")
+    with redis_server.client() as client:
+        client.script_flush()
+    connection.post(*taken)
+    assert connection.read("ECHO", "next") == "next"
+    assert held(redis_server) == 0
+
+
+@pytest.mark.parametrize("follow_up", ["run", "post"])
+def test_a_posted_script_that_the_wire_lost_is_run_by_the_next_call(
+    connect, redis_server, taken, follow_up
+):
+    release(connect())
+    with Proxy(redis_server.port) as wire:
+        connection = connect(wire.url(redis_server.url))
+        connection.read("PING")
+        wire.hang()
+        connection.post(*taken)
+        wire.cut()
+        wire.resume()
+        assert held(redis_server) == 1
+        getattr(connection, follow_up)("release", ["{test}:leases:b"], ["l2"])
+        assert held(redis_server) == 0
+
+
+def test_a_posted_script_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
+    connection = connect()
+    connection.read("PING")
+    connection._idle[0].connection.disconnect()
+    connection.post(*taken)
+    assert connection.read("PING") == "PONG"
+    assert held(redis_server) == 0
+
+
+def test_nobody_there_for_a_posted_script_is_said_where_it_waits(connect, taken):
+    with pytest.raises(LimiterUnavailable):
+        connect("redis://127.0.0.1:1/0").post(*taken)
 
 
 def test_an_error_of_the_server_leaves_the_connection_good(connect):
