@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got
+from celery_fairness.ids import new_id
 from celery_fairness.tenants import normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
@@ -118,12 +118,12 @@ def _check_size(value: Mapping[str, Any]) -> None:
 
 def first_copy() -> dict[str, str]:
     """Return the ``fairness_copy`` header of a message that is published for the first time."""
-    return {"message": secrets.token_hex(8), "serial": ""}
+    return {"message": new_id(8), "serial": ""}
 
 
 def new_serial() -> str:
     """Return the serial of one more copy of a message."""
-    return secrets.token_hex(4)
+    return new_id(4)
 
 
 def parse_copy(value: Any) -> Copy | None:

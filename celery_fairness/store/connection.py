@@ -283,9 +283,14 @@ class Connection:
 
 def _pack(parts: Sequence[Any]) -> bytes:
     """Return a command as the server reads it (RESP: a list of byte strings)."""
-    out = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else str(part).encode()
+    texts = [part if isinstance(part, str) else str(part) for part in parts]
+    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    if packed.isascii():
+        return f"*{len(texts)}\r\n{packed}".encode("ascii")
+    # Lengths are in bytes, and some of these have more of them than characters.
+    out = [b"*%d\r\n" % len(texts)]
+    for text in texts:
+        data = text.encode()
         out.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(out)
 

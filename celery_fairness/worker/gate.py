@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import random
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +36,7 @@ from celery_fairness.decision import (
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
+from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
@@ -252,7 +252,7 @@ def _plain(tenant: str | None) -> str | None:
 
 def new_lease_id() -> str:
     """Return an id that no other attempt has."""
-    return secrets.token_hex(12)
+    return new_id(12)
 
 
 def _because(charge: Charge, refused: Refused) -> str:
