@@ -11,7 +11,6 @@ It adds to the class of the app's own tasks and takes nothing away: in a Django 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any, Self
 
@@ -188,7 +187,6 @@ def parent_headers(app: Any) -> Any:
     return None if parent is None else parent.request.headers or {}
 
 
-@functools.cache
 def _has_other_call(cls: type) -> bool:
     """Say whether a class behind FairTask, such as the app's ``task_cls``, has a ``__call__``."""
     behind = cls.__mro__[cls.__mro__.index(FairTask) + 1 :]

@@ -14,7 +14,7 @@ from tests.benchmarks import calls, gate
 def main() -> int:
     """Run the benchmarks; returns 1 where a figure does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer tasks, under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks, about a minute")
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     failed = False
@@ -29,7 +29,7 @@ def main() -> int:
                 f"(at most {calls.AT_MOST_SECONDS * 1000:.0f} ms: {_word(holds)})"
             )
         for pool in gate.POOLS:
-            plain, fair = gate.measure(server, pool, 2_000 if options.quick else 8_000)
+            plain, fair = gate.measure(server, pool, 1_500 if options.quick else 6_000)
             holds = fair / plain >= pool.at_least
             failed |= not holds
             print(
