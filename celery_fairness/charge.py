@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.settings import Settings
 from celery_fairness.tenants import INVALID, NONE, tier_key
 
 
@@ -27,12 +26,26 @@ class Charge:
         key: Of the tier limit; "" for a system task.
         tier: What the producer knew, None where it knew nothing.
         problem: Why the tenant could not be read, "" where it could.
+        cost: Units that the task is charged.
     """
 
     tenant: str | None
     key: str = ""
     tier: str | None = None
     problem: str = ""
+    cost: float = 1.0
+
+
+class Scopes(Protocol):
+    """The settings that say who is charged."""
+
+    @property
+    def tier_scope(self) -> str:
+        """Whether each service counts apart."""
+
+    @property
+    def no_tenant(self) -> str:
+        """What a task without a tenant is."""
 
 
 def charge_of(
@@ -41,7 +54,7 @@ def charge_of(
     kwargs: Mapping[str, Any],
     source: TenantSource | None,
     service: str | None,
-    settings: Settings,
+    settings: Scopes,
 ) -> Charge:
     """Return who is charged for a message that arrived.
 
@@ -69,4 +82,5 @@ def charge_of(
     if tenant is None:
         return Charge(None)
     scope = header.service or service if settings.tier_scope == "service" else None
-    return Charge(tenant, tier_key(tenant, scope), header.tier, problem)
+    cost = 1.0 if problem else float(header.cost)
+    return Charge(tenant, tier_key(tenant, scope), header.tier, problem, cost)

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from celery_fairness import registry, signals
+from celery_fairness import claiming, registry, signals
 from celery_fairness.decision import LimitState
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
-from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.errors import SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
+from celery_fairness.publishing import publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
@@ -159,9 +160,14 @@ class Fairness:
             SettingsError: No address is set and the broker is not Redis.
         """
         url = self.settings.redis_url
-        if url is not None:
+        if url is not None and not self.claims:
             return address_from_url(url.get_secret_value())
         return address_from_broker(self.app)
+
+    @cached_property
+    def claims(self) -> bool:
+        """Whether the app's broker claims fairly: then the gate asks nothing."""
+        return claiming.claims_fairly(self.app)
 
     def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
         """Make a limiter with connections of its own, or return the one that was given."""
@@ -170,7 +176,11 @@ class Fairness:
         connection = Connection(self.address, timeout_seconds, retries)
         connection.check()
         redelivery = BrokerFacts.of(self.app).visibility_seconds or FORGET_COPIES_SECONDS
-        limiter = RedisLimiter(connection, self.settings, redelivery_seconds=redelivery)
+        options = self.app.conf.broker_transport_options or {}
+        before = str(options.get("global_keyprefix") or "") if self.claims else ""
+        limiter = RedisLimiter(
+            connection, self.settings, redelivery_seconds=redelivery, key_prefix=before
+        )
         self._limiters.append(limiter)
         return limiter
 
@@ -308,6 +318,8 @@ class Fairness:
     def _on_configured(self, **_: Any) -> None:
         self._configured()
         self.install_router()
+        if self.claims:
+            claiming.prepare_app(self.app, lambda: self.settings)
 
     def install_router(self) -> None:
         """Put the router before the user's own routes, which may have been set since."""
@@ -341,14 +353,18 @@ class Fairness:
         # An address that cannot be had or read is an error now, not at the first task.
         self.make_limiter()
         prepare_worker(self.app)
+        if self.claims:
+            claiming.prepare_worker(self.app)
 
     def on_worker_ready(self) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
-        for problem in (*self._loaded.warnings, *startup_warnings(self.app, self.settings)):
+        warnings = [] if self.claims else startup_warnings(self.app, self.settings)
+        for problem in (*self._loaded.warnings, *warnings):
             logger.warning("%s", problem)
-        self.keeper.start()
+        if not self.claims:
+            self.keeper.start()
         self._publish_settings()
 
     def on_worker_stopping(self) -> None:
@@ -370,29 +386,4 @@ class Fairness:
             publish()
 
     def _publish_settings(self) -> None:
-        """Put the settings' tiers in force unless the database's are, and say what differs."""
-        tiers = self.settings.tiers
-        try:
-            source, published = self.limiter.published_tiers()
-            self.limiter.publish_tiers(tiers.values(), "settings", force=False)
-        except LimiterUnavailable as error:
-            self.notices.error("away", "%s", error)
-            return
-        for name in sorted(set(tiers) | set(published)) if published else ():
-            ours, theirs = tiers.get(name), published.get(name)
-            if ours != theirs:
-                logger.warning(
-                    "tier %s: this worker's settings say %s, in Redis lay %s from the %s; %s holds",
-                    name,
-                    _numbers(ours),
-                    _numbers(theirs),
-                    source,
-                    "the database" if source == "database" else "this worker's",
-                )
-
-
-def _numbers(tier: Tier | None) -> str:
-    if tier is None:
-        return "nothing"
-    limit = "unlimited" if tier.concurrency is None else str(tier.concurrency)
-    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue"
+        publish_settings(self.limiter, self.settings.tiers, self.notices)

@@ -168,6 +168,25 @@ class Settings(BaseModel):
             json_schema_extra=_expected("seconds from 1 to 3600"),
         ),
     ] = 15.0
+    max_deliveries: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            strict=True,
+            description="On `fairredis`: how often a task's process may die before the task goes "
+            "to the dead letters; 0: never.",
+            json_schema_extra=_expected("a whole number from 0 to 1000000"),
+        ),
+    ] = 5
+    priority_order: Annotated[
+        Literal["high_first", "low_first"],
+        Field(
+            description="On `fairredis`: which priority of a tenant's tasks goes first; "
+            "`low_first` is the order of the stock Redis transport.",
+            json_schema_extra=_expected("'high_first' or 'low_first'"),
+        ),
+    ] = "high_first"
 
     @field_validator("redis_url", mode="before")
     @classmethod

@@ -77,8 +77,10 @@ class FairTask(Task[Any, Any]):
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
         fairness = find(self.app)
-        gated = tracer if tracer is None or fairness is None else fairness.gate.wrap(self, tracer)
-        vars(self)["_fair_tracer"] = gated
+        # What was claimed fairly holds its slot already.
+        if tracer is not None and fairness is not None and not fairness.claims:
+            tracer = fairness.gate.wrap(self, tracer)
+        vars(self)["_fair_tracer"] = tracer
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """Prepare the task in a worker's main process.
@@ -88,8 +90,8 @@ class FairTask(Task[Any, Any]):
         """
         from celery_fairness.worker.request import fair_request
 
-        wired(app)
-        self.Request: Any = fair_request(self.Request)
+        if not wired(app).claims:
+            self.Request: Any = fair_request(self.Request)
         return super().start_strategy(app, consumer, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -46,6 +46,7 @@ class RedisLimiter:
         settings: Namespace, lease, tiers and default tier.
         frozen_clock: Only for tests: the server's time, in ms.
         redelivery_seconds: After this the broker has delivered again what was not acknowledged.
+        key_prefix: What stands before every key.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class RedisLimiter:
         settings: Settings,
         frozen_clock: Callable[[], Milliseconds] | None = None,
         redelivery_seconds: float = 600.0,
+        key_prefix: str = "",
     ) -> None:
         self._redis = connection
-        self._names = Names(settings.namespace)
+        self._names = Names(settings.namespace, key_prefix)
         self._tiers = settings.tiers
         self._default = settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)

@@ -93,6 +93,8 @@ def address_from_broker(app: Any) -> Address:
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
     configured = app.conf.broker_write_url
     text = configured if isinstance(configured, str) else ";".join(configured)
+    # Ours are called as the stock ones, with "fair" before.
+    text = ";".join(url.removeprefix("fair") for url in text.split(";"))
     transport = connection.transport_options or {}
     options: dict[str, Any] = {}
     if isinstance(connection.ssl, Mapping):

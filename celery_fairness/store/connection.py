@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -58,10 +58,18 @@ class Connection:
         address: Where the Redis is.
         timeout_seconds: Longest wait for a connection or an answer, each.
         retries: How often a call is sent again after a lost connection.
+        make: Makes the client in the place of one from the address, in every process anew.
     """
 
-    def __init__(self, address: Address, timeout_seconds: float = 2.0, retries: int = 1) -> None:
+    def __init__(
+        self,
+        address: Address,
+        timeout_seconds: float = 2.0,
+        retries: int = 1,
+        make: Callable[[], Any] | None = None,
+    ) -> None:
         self.address = address
+        self._make = make
         self._options: dict[str, Any] = {
             "protocol": 2,
             "decode_responses": True,
@@ -100,19 +108,23 @@ class Connection:
         Raises:
             LimiterUnavailable: No answer, or an error; the message says which.
         """
+        try:
+            return self.execute(verb, keys, args)
+        except _AWAY as error:
+            raise self._unavailable(error) from error
+
+    def execute(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run the script ``verb`` as :meth:`run` does, with the errors of redis-py."""
         script = load_script(verb)
         count = str(len(keys))
         try:
-            try:
-                return self._call(("EVALSHA", script.sha, count, *keys, *args))
-            except NoScriptError:
-                return self._call(("EVAL", script.source, count, *keys, *args))
-            except MovedError:
-                self.close()
-                self._made = self._cluster()
-                return self._made.eval(script.source, len(keys), *keys, *args)
-        except _AWAY as error:
-            raise self._unavailable(error) from error
+            return self._call(("EVALSHA", script.sha, count, *keys, *args))
+        except NoScriptError:
+            return self._call(("EVAL", script.source, count, *keys, *args))
+        except MovedError:
+            self.close()
+            self._made = self._cluster()
+            return self._made.eval(script.source, len(keys), *keys, *args)
 
     def post(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> None:
         """Run the script ``verb``, whose answer nobody needs, without waiting for it.
@@ -132,7 +144,7 @@ class Connection:
             return
         parts = ("EVALSHA", load_script(verb).sha, str(len(keys)), *keys, *args)
         try:
-            line.connection.send_packed_command([_pack(parts)], check_health=False)
+            line.connection.send_packed_command([pack(parts)], check_health=False)
         except (*_AWAY, ValueError):
             client.connection_pool.release(_closed(line.connection))
             self.run(verb, keys, args)
@@ -169,7 +181,7 @@ class Connection:
         client = self._client()
         if not isinstance(client, redis.Redis):
             return client.execute_command(*parts)
-        packed = [_pack(parts)]
+        packed = [pack(parts)]
         for tries_left in range(self._retries, -1, -1):
             try:
                 line = self._idle.pop()
@@ -234,7 +246,12 @@ class Connection:
             if self._made is None or self._made_in != os.getpid():
                 # A forked child leaves its parent's connections alone.
                 self._idle = []
-                self._made = self._sentinel() if self.address.master_name else self._server()
+                if self._make is not None:
+                    self._made = self._make()
+                elif self.address.master_name:
+                    self._made = self._sentinel()
+                else:
+                    self._made = self._server()
                 self._made_in = os.getpid()
             return self._made
 
@@ -281,7 +298,7 @@ class Connection:
         return LimiterUnavailable(str(self.address), problem)
 
 
-def _pack(parts: Sequence[Any]) -> bytes:
+def pack(parts: Sequence[Any]) -> bytes:
     """Return a command as the server reads it (RESP: a list of byte strings)."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])

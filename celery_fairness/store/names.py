@@ -14,10 +14,11 @@ class Names:
 
     Args:
         namespace: The setting of that name.
+        before: What the broker puts before every key (``global_keyprefix``), on the dispatch path.
     """
 
-    def __init__(self, namespace: str) -> None:
-        prefix = f"{{{namespace}}}:"
+    def __init__(self, namespace: str, before: str = "") -> None:
+        prefix = f"{before}{{{namespace}}}:"
         self._prefix = prefix
         self.clock = prefix + "clock"
         self.tiers = prefix + "tiers"

@@ -11,6 +11,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 _INCLUDE = re.compile(r'^--- @include "([a-z_]+)"$', re.MULTILINE)
 
@@ -32,29 +33,38 @@ class Script:
 
 @functools.cache
 def load_script(name: str) -> Script:
-    """Read the script of the verb ``name``.
+    """Read the script of the verb ``name``; those of the dispatch path are ``dispatch/NAME``.
 
     Raises:
         FileNotFoundError: There is no such verb, or it includes a piece that does not exist.
     """
-    source = _expand(f"{name}.lua", set())
+    folder, _, verb = name.rpartition("/")
+    source = _expand(folder, f"{verb}.lua", set())
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-def script_names() -> list[str]:
-    """Return every verb that has a script."""
-    files = resources.files(__package__).joinpath("lua").iterdir()
+def script_names(folder: str = "") -> list[str]:
+    """Return every verb of ``folder`` that has a script."""
+    files = _path(folder, "").iterdir()
     return sorted(f.name[:-4] for f in files if f.name.endswith(".lua"))
 
 
-def _expand(path: str, seen: set[str]) -> str:
-    text = resources.files(__package__).joinpath("lua", *path.split("/")).read_text("utf-8")
+def _path(folder: str, name: str) -> Traversable:
+    parts = [part for part in (folder, *name.split("/")) if part]
+    return resources.files(__package__).joinpath("lua", *parts)
+
+
+def _expand(folder: str, name: str, seen: set[str]) -> str:
+    text = _path(folder, name).read_text("utf-8")
 
     def replace(match: re.Match[str]) -> str:
         piece = match.group(1)
         if piece in seen:
             return ""
         seen.add(piece)
-        return _expand(f"includes/{piece}.lua", seen)
+        file = f"includes/{piece}.lua"
+        # A folder's own pieces, else those that all share.
+        owner = folder if _path(folder, file).is_file() else ""
+        return _expand(owner, file, seen)
 
     return _INCLUDE.sub(replace, text)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.native import Bell, start_thread
 from celery_fairness.notice import Notices
-from celery_fairness.worker.native import Bell, start_thread
 
 #: How often the children that hold leases are looked at, in seconds.
 LOOK_SECONDS = 0.2

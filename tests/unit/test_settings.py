@@ -48,6 +48,8 @@ def test_the_defaults_are_those_of_the_decision_records():
         "snooze_seconds": 30.0,
         "snooze_jitter_seconds": 10.0,
         "lease_seconds": 15.0,
+        "max_deliveries": 5,
+        "priority_order": "high_first",
     }
 
 

@@ -12,7 +12,7 @@
   default_tier   str   for a tier that the table does not know
   default_limit  str   of the default tier, as the caller knows it
 
-  Returns tier, concurrency (-1 is unlimited).
+  Returns tier, concurrency (-1 is unlimited), weight (1 where the table does not know the tier).
 ]]
 local function entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit)
   local record = redis.call("HMGET", tenant_key, "tier", "concurrency")
@@ -20,10 +20,12 @@ local function entitlement(tiers_key, tenant_key, tier, concurrency, default_tie
   if record[1] and record[1] ~= "" then tier = record[1] end
   local rows = redis.call("HMGET", tiers_key, tier, default_tier)
   local limit
+  local row = rows[1] or rows[2]
+  row = row and cjson.decode(row)
   if rows[1] then
-    limit = cjson.decode(rows[1])["concurrency"]
+    limit = row["concurrency"]
   elseif rows[2] then
-    tier, limit = default_tier, cjson.decode(rows[2])["concurrency"]
+    tier, limit = default_tier, row["concurrency"]
   elseif tier == known and concurrency ~= "" then
     limit = concurrency
   else
@@ -31,5 +33,5 @@ local function entitlement(tiers_key, tenant_key, tier, concurrency, default_tie
   end
   if record[2] and record[2] ~= "" then limit = record[2] end
   if limit == "unlimited" or limit == cjson.null then limit = -1 end
-  return tier, tonumber(limit)
+  return tier, tonumber(limit), row and tonumber(row["weight"]) or 1
 end

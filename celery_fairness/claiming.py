@@ -1,0 +1,96 @@
+"""What an app's worker and producers need so that its broker claims fairly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from celery_fairness.settings import Settings
+from celery_fairness.transport import register
+
+logger = logging.getLogger("celery_fairness")
+
+#: Schemes of broker URLs that are ours begin so.
+SCHEME = "fair"
+#: What ``broker_transport`` begins with where it is ours.
+_TRANSPORT = "celery_fairness.transport"
+
+
+def claims_fairly(app: Any) -> bool:
+    """Say whether the app's broker is ours, without connecting."""
+    conf = app.conf
+    if str(conf.broker_transport or "").startswith(_TRANSPORT):
+        return True
+    url = conf.broker_read_url or conf.broker_url
+    url = url if isinstance(url, str) else ";".join(url or ())
+    return url.startswith(SCHEME)
+
+
+def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
+    """Make the app's connections know the settings, and its workers claim.
+
+    Args:
+        app: The Celery app.
+        settings: Reads the settings, at the first connection.
+    """
+    from celery_fairness.worker.step import ClaimStep
+
+    register()
+    options = dict(app.conf.broker_transport_options or {})
+    given = options.get("fairness")
+    if not isinstance(given, SettingsOption):
+        options["fairness"] = SettingsOption(settings, given or {})
+        app.conf.broker_transport_options = options
+    app.steps["consumer"].add(ClaimStep)
+
+
+def prepare_worker(app: Any) -> None:
+    """Put right what would lose tasks on this broker."""
+    name = "worker_cancel_long_running_tasks_on_connection_loss"
+    if app.conf.get(name):
+        logger.warning(
+            "%s is on and is ignored: a claimed task settles over the next connection, and "
+            "cancelling it would only lose it",
+            name,
+        )
+        app.conf[name] = False
+
+
+class SettingsOption(Mapping[str, Any]):
+    """The transport option ``fairness``: the settings, read when a channel asks for them."""
+
+    def __init__(self, settings: Callable[[], Settings], given: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._given = given
+
+    def _values(self) -> dict[str, Any]:
+        settings = self._settings()
+        return {
+            "namespace": settings.namespace,
+            "lease_seconds": settings.lease_seconds,
+            "enforcement": settings.enforcement.value,
+            "default_tier": settings.default_tier,
+            "default_limit": settings.tiers[settings.default_tier].concurrency,
+            "max_deliveries": settings.max_deliveries,
+            "tier_scope": settings.tier_scope,
+            "no_tenant": settings.no_tenant,
+            "priority_order": settings.priority_order,
+            **self._given,
+        }
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+    def __repr__(self) -> str:
+        return "<settings of celery_fairness>"
+
+    def __reduce__(self) -> Any:
+        # A copy of the app's configuration holds what the settings were.
+        return dict, (self._values(),)

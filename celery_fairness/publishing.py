@@ -1,0 +1,41 @@
+"""A starting worker puts the settings' tiers in force, and says what differs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.notice import Notices
+from celery_fairness.tiers import Tier
+
+logger = logging.getLogger("celery_fairness")
+
+
+def publish_settings(limiter: Limiter, tiers: Mapping[str, Tier], notices: Notices) -> None:
+    """Put the settings' tiers in force unless the database's are, and say what differs."""
+    try:
+        source, published = limiter.published_tiers()
+        limiter.publish_tiers(tiers.values(), "settings", force=False)
+    except LimiterUnavailable as error:
+        notices.error("away", "%s", error)
+        return
+    for name in sorted(set(tiers) | set(published)) if published else ():
+        ours, theirs = tiers.get(name), published.get(name)
+        if ours != theirs:
+            logger.warning(
+                "tier %s: this worker's settings say %s, in Redis lay %s from the %s; %s holds",
+                name,
+                _numbers(ours),
+                _numbers(theirs),
+                source,
+                "the database" if source == "database" else "this worker's",
+            )
+
+
+def _numbers(tier: Tier | None) -> str:
+    if tier is None:
+        return "nothing"
+    limit = "unlimited" if tier.concurrency is None else str(tier.concurrency)
+    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue"

@@ -1,0 +1,1 @@
+"""The scheduler of the dispatch path: its words, and its rules as pure Python."""

@@ -1,0 +1,84 @@
+"""The ring of one queue: who is served next.
+
+Each tenant with something waiting has a start, the virtual time at which its next task is due; who
+has the least is served, and is then due later by what the task costs, divided by the tenant's
+weight. The ring's own virtual time is the start of who was served last.
+
+Invariant: a tenant comes into the ring at the larger of its own finish and the ring's virtual time,
+for whatever reason it was out. So nobody saves up credit by being idle, paused or at its limit, and
+nobody loses a debt by leaving.
+
+    waiting, may start        members
+    waiting, at its limit     full      (found there by a claim; costs nothing until it opens)
+    nothing waiting           out       (only while its finish is ahead of the ring)
+
+Weakness: where nothing at all waits in the queue, the ring begins anew and debts are forgotten.
+"""
+
+from __future__ import annotations
+
+#: Debts that the ring has passed and one served task clears away.
+CLEAR_AT_MOST = 4
+#: What one task charges, at least and at most.
+LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
+
+
+def charge_of(cost: float, weight: float) -> float:
+    """Return what a task of ``cost`` charges a tenant of ``weight``."""
+    return min(max(cost / weight, LEAST_CHARGE), LARGEST_CHARGE)
+
+
+class Ring:
+    """The tenants of one queue, by the key of their tier limit.
+
+    Attributes:
+        virtual: The start of who was served last.
+        members: Tenants that may start something, with their start.
+        full: Tenants that were found at their limit, with theirs.
+        out: Tenants that have nothing waiting and are ahead of the ring, with their finish.
+        bell: Whether a sleeping worker will be woken.
+    """
+
+    def __init__(self) -> None:
+        self.virtual = 0.0
+        self.members: dict[str, float] = {}
+        self.full: dict[str, float] = {}
+        self.out: dict[str, float] = {}
+        self.bell = False
+
+    def first(self) -> str | None:
+        """Return who is served next: the least start, and of equal ones the least key."""
+        return min(self.members, key=lambda key: (self.members[key], key), default=None)
+
+    def enter(self, key: str) -> None:
+        """Take in a tenant that had nothing waiting."""
+        self._enter(key, self.out.pop(key, self.virtual))
+
+    def enter_again(self, key: str) -> None:
+        """Take in a tenant that was found at its limit, if it was."""
+        if key in self.full:
+            self._enter(key, self.full.pop(key))
+
+    def _enter(self, key: str, finish: float) -> None:
+        self.members[key] = max(finish, self.virtual)
+        self.bell = True
+
+    def charge(self, key: str, amount: float) -> None:
+        """The tenant is served: the ring is at its start, and it is due later by ``amount``."""
+        self.virtual = self.members[key]
+        self.members[key] += amount
+
+    def fill(self, key: str) -> None:
+        """The tenant is at its limit: it leaves and keeps its place."""
+        self.full[key] = self.members.pop(key)
+
+    def leave(self, key: str) -> None:
+        """The tenant has nothing waiting any more."""
+        places = self.members if key in self.members else self.full
+        self.out[key] = places.pop(key)
+
+    def forget_passed(self) -> None:
+        """Forget some debts that the ring has passed, the oldest first."""
+        passed = sorted((finish, key) for key, finish in self.out.items() if finish <= self.virtual)
+        for _, key in passed[:CLEAR_AT_MOST]:
+            del self.out[key]

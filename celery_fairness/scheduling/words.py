@@ -1,0 +1,144 @@
+"""What goes into the scheduler and what comes out of it.
+
+The same values are the arguments and answers of the scripts in ``store/lua/dispatch`` and of the
+model that they are compared with.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from celery_fairness.units import Milliseconds
+
+#: The key of tasks without a tenant: one member of each ring, without a limit.
+SYSTEM = "_system"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One task that begins to wait.
+
+    Attributes:
+        queue: Where.
+        tag: Its delivery tag, which no other message has; without a space.
+        tenant: Who is charged, as written in keys; "" is a system task.
+        service: "" unless each service counts apart.
+        tier: The tenant's tier as the producer knows it, may be "".
+        rank: 0 to 9; 9 goes first.
+        cost: What the tenant is charged, before the weight.
+        eta_ms: Server time before which it does not start; 0: none.
+        message: What the broker keeps.
+    """
+
+    queue: str
+    tag: str
+    tenant: str = ""
+    service: str = ""
+    tier: str = ""
+    rank: int = 0
+    cost: float = 1.0
+    eta_ms: int = 0
+    message: str = ""
+
+
+class Put(enum.IntEnum):
+    """What became of a put."""
+
+    KNOWN = 0
+    WAITS = 1
+    WAITS_FOR_ITS_TIME = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One task that was leased to the process that asked.
+
+    Attributes:
+        lease: Its name, of this attempt alone.
+        queue: Where it waited.
+        attempt: Which claim of the task this is, from 1.
+        key: Who is charged: the key of the tenant's tier limit, or ``_system``.
+        rank: Its rank.
+        message: As it was put.
+    """
+
+    lease: str
+    queue: str
+    attempt: int
+    key: str
+    rank: int
+    message: str
+
+    @property
+    def lane(self) -> str:
+        """Where it waited, as the scripts name it."""
+        return f"{self.key} {self.rank} {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim.
+
+    Attributes:
+        tasks: What may start now, in this order.
+        sleep_ms: How long there is nothing more to ask, unless a bell rings; 0: ask again.
+    """
+
+    tasks: tuple[Claimed, ...]
+    sleep_ms: Milliseconds
+
+
+class Verdict(enum.Enum):
+    """What became of a claimed task."""
+
+    #: Its body runs.
+    BEGUN = "begun"
+    #: Its body runs and its message is acknowledged: it is never delivered again.
+    ACKED = "acked"
+    #: It ended.
+    DONE = "done"
+    #: It waits again, in its place.
+    HEAD = "head"
+    #: It waits again, behind all others.
+    TAIL = "tail"
+    #: Its process died: as HEAD, until that was too often.
+    DIED = "died"
+
+
+class Settled(enum.IntEnum):
+    """What a settle found."""
+
+    #: The lease had ended: the verdict changed nothing.
+    LATE = 0
+    SETTLED = 1
+    #: The lease had ended, and the task was taken out of its lane before it could run twice.
+    WITHDRAWN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """One end, as it is told to the scheduler."""
+
+    lease: str
+    verdict: Verdict
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a worker's settings say to a claim.
+
+    Attributes:
+        lease_ms: How long a lease lives without a renewal.
+        enforcement: ``on``, ``observe`` or ``off``.
+        default_tier: For a tier that is not known.
+        default_limit: Of the default tier; None is unlimited.
+        max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
+    """
+
+    lease_ms: int = 15_000
+    enforcement: str = "on"
+    default_tier: str = "free"
+    default_limit: int | None = 1
+    max_deliveries: int = 5

@@ -1,0 +1,123 @@
+--[[
+  claim: lease the next tasks that may start, the fairest first, or say how long to sleep.
+
+  It first does a bounded part of what is due: leases that ended, tasks whose time came, tenants that
+  were found full before the last news. Then it takes from the queues in turn, beginning with the
+  first: the tenant with the least virtual time, its first lane, that lane's first task. A tenant at
+  its limit leaves the ring and costs nothing until something opens it.
+
+  KEYS[1]  prefix         str  what every key of the installation begins with
+
+  ARGV[1]  owner          str  the process that asks
+  ARGV[2]  number         str  of this request; the same number again gives the same answer
+  ARGV[3]  want           int  most tasks
+  ARGV[4]  lease_ms       int  how long a lease lives without a renewal
+  ARGV[5]  enforcement    str  "on", "observe" or "off"
+  ARGV[6]  default_tier   str  for a tier that is not known
+  ARGV[7]  default_limit  str  of the default tier, an integer or "unlimited"
+  ARGV[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  ARGV[9]  frozen_ms      str  "" in production (server TIME); set only by tests
+  ARGV[10+] queues        str  in the order in which they are asked
+
+  Returns {sleep_ms, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0 where there is
+  more to do at once.
+]]
+--- @include "serve"
+--- @include "later"
+--- @include "tick"
+local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
+local want, lease_ms, frozen_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[9]
+
+-- Moves of each kind that one call makes.
+local DUE_AT_MOST = 16
+local MOVES_AT_MOST = 64
+-- Longest sleep: a bell may be lost with the worker that heard it.
+local SLEEP_MS = 1000
+
+local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
+local rules = {
+  logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
+  max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms,
+  version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
+}
+local answer = {SLEEP_MS}
+local leases = {}
+local replies = prefix .. "reply:" .. owner
+
+local function tell(lease, queue, task, message)
+  leases[#leases + 1] = lease
+  local size = #answer
+  answer[size + 1], answer[size + 2], answer[size + 3] = lease, queue, task.attempt
+  answer[size + 4], answer[size + 5], answer[size + 6] = task.key, task.rank, message
+end
+
+-- The answer to this number was lost on the way.
+local last = redis.call("HMGET", replies, "number", "leases")
+if last[1] == number then
+  for lease in string.gmatch(last[2], "%S+") do
+    local row = redis.call("HGET", prefix .. "running", lease)
+    if row then
+      local _, _, queue, record = read_running(row)
+      tell(lease, queue, read_record(record))
+    end
+  end
+  answer[1] = 0
+  return answer
+end
+
+local more = expire(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST
+local judged_by = string.format("%.0f", rules.version + 1)
+local stale = redis.call("ZRANGEBYSCORE", prefix .. "closed", "(-" .. judged_by,
+  rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, DUE_AT_MOST)
+for index = 1, #stale do reopen(prefix, stale[index], rules) end
+more = more or #stale == DUE_AT_MOST
+
+for index = 10, #ARGV do
+  local wait_ms = bring_in(prefix, ARGV[index], now, DUE_AT_MOST)
+  if wait_ms then answer[1] = math.min(answer[1], wait_ms) end
+end
+
+local moves = MOVES_AT_MOST
+-- Takes one task of a queue. Returns false where nothing of it may start.
+local function take(queue)
+  local ring = prefix .. "ring:" .. queue
+  for _ = 0, moves do
+    local first = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
+    local key, start = first[1], tonumber(first[2])
+    if not key then return false end
+    local verdict = judge(prefix, key, rules)
+    if verdict.open then
+      if verdict.closed then reopen(prefix, key, rules) end
+      local lease, task, message = serve(prefix, queue, key, start, verdict.weight, rules)
+      tell(lease, queue, task, message)
+      return true
+    end
+    if moves == 0 then break end
+    moves = moves - 1
+    fill(prefix, queue, key, start, verdict, rules)
+  end
+  more = true
+  return false
+end
+
+-- Each turn takes a task or is the last of its queue.
+local queues, turn = {unpack(ARGV, 10)}, 1
+for _ = 1, want + #queues do
+  if #leases == want or #queues == 0 then break end
+  if turn > #queues then turn = 1 end
+  if take(queues[turn]) then turn = turn + 1 else table.remove(queues, turn) end
+end
+if #leases > 0 then
+  redis.call("HSET", replies, "number", number, "leases", table.concat(leases, " "))
+  redis.call("PEXPIRE", replies, 2 * lease_ms)
+end
+for index = 10, #ARGV do
+  -- What is left is for somebody else who sleeps; a bell for nothing would only wake.
+  if redis.call("EXISTS", prefix .. "ring:" .. ARGV[index]) == 1 then
+    ring_bell(prefix, ARGV[index])
+  else
+    redis.call("DEL", prefix .. "bell:" .. ARGV[index])
+  end
+end
+if more or #leases > 0 then answer[1] = 0 end
+return answer

@@ -1,0 +1,73 @@
+--[[
+  judge: what a tenant may hold and what it holds.
+
+  The count is of leases that live: those of the gate end by the logical clock, those of the claims
+  (score +inf) only when they are settled or their end was seen.
+
+  `rules` is a table of a worker's settings: logical (ms), version, enforcement, default_tier,
+  default_limit.
+
+  A tenant found at its limit is closed: its account says so, and `closed` says by which version of
+  the news it was judged, as version + 1, negative where it is paused. So what is older than the
+  news lies between the two, and whoever enforces nothing finds those that are not paused above.
+]]
+--- @include "entitlement"
+--- @include "lanes"
+
+-- A lease of the gate may be released without a word to the rings: look again so soon.
+local LOOK_AGAIN_MS = 1000
+
+-- Returns a verdict: open (one more task may start), weight, paused, and whether it is closed.
+local function judge(prefix, key, rules)
+  if key == SYSTEM then return {open = true, weight = 1} end
+  local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed")
+  local _, limit, weight = entitlement(
+    prefix .. "tiers", prefix .. "tenant:" .. (account[2] or ""),
+    account[1] or "", "", rules.default_tier, rules.default_limit)
+  local open = limit ~= 0
+  if limit > 0 and rules.enforcement == "on" then
+    open = limit > redis.call("ZCOUNT", prefix .. "leases:" .. key,
+      string.format("(%.0f", rules.logical), "+inf")
+  end
+  return {open = open, weight = weight, paused = limit == 0, closed = account[3]}
+end
+
+local function close(prefix, key, verdict, rules)
+  redis.call("HSET", prefix .. "account:" .. key, "closed", 1)
+  local judged_by = rules.version + 1
+  redis.call("ZADD", prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
+  if verdict.paused then return end
+  local of_gate = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key,
+    string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)
+  if of_gate[2] then
+    local ends = math.min(tonumber(of_gate[2]), rules.logical + LOOK_AGAIN_MS)
+    -- No lease begins with a space.
+    redis.call("ZADD", prefix .. "ends", ends, " " .. key)
+  end
+end
+
+-- A tenant of the ring is at its limit: it leaves the ring and keeps its place.
+local function fill(prefix, queue, key, start, verdict, rules)
+  redis.call("ZREM", prefix .. "ring:" .. queue, key)
+  redis.call("ZADD", prefix .. "full:" .. queue, start, key)
+  close(prefix, key, verdict, rules)
+end
+
+-- Something that kept a tenant out may be over: return it to all its rings if so.
+local function reopen(prefix, key, rules)
+  local account = prefix .. "account:" .. key
+  if redis.call("HEXISTS", account, "closed") == 0 then return end
+  local verdict = judge(prefix, key, rules)
+  if not verdict.open then
+    close(prefix, key, verdict, rules)
+    return
+  end
+  redis.call("HDEL", account, "closed")
+  redis.call("ZREM", prefix .. "closed", key)
+  local fields = redis.call("HKEYS", account)
+  for index = 1, #fields do
+    if string.sub(fields[index], 1, 2) == "q:" then
+      enter_again(prefix, string.sub(fields[index], 3), key)
+    end
+  end
+end

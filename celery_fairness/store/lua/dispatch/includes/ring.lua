@@ -1,0 +1,55 @@
+--[[
+  The ring of a queue: the tenants that could start something, ordered by virtual time.
+
+  A tenant enters at the larger of its own finish and the ring's virtual time, for whatever reason
+  it was out: no credit for having been idle, no debt forgiven. A tenant that is at its limit keeps
+  its place in `full`, one that has nothing waiting in `out` until the ring has passed it.
+]]
+
+local function ring_bell(prefix, queue)
+  local bell = prefix .. "bell:" .. queue
+  if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
+end
+
+local function virtual_time(prefix, queue)
+  return tonumber(redis.call("HGET", prefix .. "virtual", queue) or 0)
+end
+
+-- A tenant that had nothing waiting in the queue has something now.
+local function enter(prefix, queue, key)
+  local start = virtual_time(prefix, queue)
+  local out = prefix .. "out:" .. queue
+  local finish = redis.call("ZSCORE", out, key)
+  if finish then
+    redis.call("ZREM", out, key)
+    start = math.max(start, tonumber(finish))
+  end
+  redis.call("ZADD", prefix .. "ring:" .. queue, start, key)
+  ring_bell(prefix, queue)
+end
+
+-- A tenant may be no longer at its limit.
+local function enter_again(prefix, queue, key)
+  local full = prefix .. "full:" .. queue
+  local finish = redis.call("ZSCORE", full, key)
+  if not finish then return end
+  redis.call("ZREM", full, key)
+  local start = math.max(virtual_time(prefix, queue), tonumber(finish))
+  redis.call("ZADD", prefix .. "ring:" .. queue, start, key)
+  ring_bell(prefix, queue)
+end
+
+-- A tenant has nothing waiting any more: its finish outlives its place while it is a debt.
+local function leave(prefix, queue, key, finish)
+  local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
+  finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
+  redis.call("ZREM", ring, key)
+  redis.call("ZREM", full, key)
+  redis.call("ZADD", prefix .. "out:" .. queue, finish, key)
+end
+
+-- The queue has nothing waiting any more: its ring begins anew.
+local function forget_ring(prefix, queue)
+  redis.call("HDEL", prefix .. "virtual", queue)
+  redis.call("UNLINK", prefix .. "out:" .. queue, prefix .. "bell:" .. queue)
+end

@@ -1,0 +1,47 @@
+--[[
+  put: a task begins to wait, in its lane or until its time.
+
+  A put that is sent again does nothing while the task is known.
+
+  KEYS[1]  prefix     str  what every key of the installation begins with
+
+  ARGV[1]  queue      str  where it waits
+  ARGV[2]  tag        str  its delivery tag
+  ARGV[3]  tenant     str  as it is written in keys; "" is a system task
+  ARGV[4]  service    str  "" unless each service counts apart
+  ARGV[5]  tier       str  the tenant's tier as the producer knows it, may be ""
+  ARGV[6]  rank       str  0 to 9; 9 goes first
+  ARGV[7]  cost       int  what the tenant is charged, before the weight; it may have a fraction
+  ARGV[8]  eta_ms     int  server time before which it does not start; 0: none
+  ARGV[9]  message    str  as the producer sent it
+  ARGV[10] frozen_ms  str  "" in production (server TIME); set only by tests
+
+  Returns what became of it.
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN
+]]
+--- @include "lanes"
+--- @include "later"
+--- @include "now"
+local prefix = KEYS[1]
+local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
+local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- Once something is written nothing is undone: a record that nobody can read would stop its queue.
+local words = table.concat({tag, tenant, service, tier, rank}, " ")
+if not (string.match(words, "^%S+ %S* %S* %S* %d$") and cost and eta_ms) then
+  return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
+end
+
+if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
+local task = {
+  seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,
+  cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
+  key = key_of(tenant, service),
+}
+if eta_ms > 0 and eta_ms > server_now(frozen_ms) then
+  wait_until(prefix, queue, task, message, eta_ms)
+  return 2
+end
+enqueue(prefix, queue, task, message, true, false)
+return 1

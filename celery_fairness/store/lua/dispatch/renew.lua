@@ -1,0 +1,42 @@
+--[[
+  renew: keep leases, named one by one, and say which are gone.
+
+  A lease that had ended but was not yet cleared away is kept: its task still runs. With an empty
+  list it only moves the clock, which every worker does at least once in a third of a lease.
+
+  Where Redis lost its memory a lease is entered again as one that counts for its tenant's limit and
+  ends by itself: its task is known to its worker alone.
+
+  KEYS[1]  prefix    str  what every key of the installation begins with
+
+  ARGV[1]  lease_ms  int  how long a lease lives without a renewal
+  ARGV[2]  epoch     str  the epoch the caller knows, or ""; where the memory was lost since, the
+                          leases are entered again
+  ARGV[3]  frozen_ms str  "" in production (server TIME); set only by tests
+  ARGV[4+] held      str  pairs: the lease; its key
+
+  Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that are gone.
+]]
+--- @include "tick"
+local prefix, lease_ms, known_epoch, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
+
+-- What the gate set for the same key must not end the count while a task runs.
+local KEEP_LEASES_MS = 86400000
+
+local logical, _, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
+local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
+local logical_end = string.format("%.0f", logical + lease_ms)
+local answer = {string.format("%.0f", epoch)}
+for index = 4, #ARGV, 2 do
+  local held, leases = ARGV[index], prefix .. "leases:" .. ARGV[index + 1]
+  if redis.call("ZSCORE", prefix .. "ends", held) then
+    redis.call("ZADD", prefix .. "ends", logical_end, held)
+    redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+  elseif lost or redis.call("ZSCORE", leases, held) then
+    redis.call("ZADD", leases, logical_end, held)
+    redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+  else
+    answer[#answer + 1] = (index - 2) / 2
+  end
+end
+return answer

@@ -1,0 +1,118 @@
+"""The scripts of the dispatch path: how they are asked, and how their answers are read.
+
+Keys and arguments are apart from the connection they travel on, because a worker sends a claim on
+the connection that it polls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from celery_fairness.scheduling.words import (
+    Claim,
+    Claimed,
+    Put,
+    Rules,
+    Settle,
+    Settled,
+    Waiting,
+)
+from celery_fairness.units import Milliseconds
+
+PUT = "dispatch/put"
+CLAIM = "dispatch/claim"
+SETTLE = "dispatch/settle"
+PURGE = "dispatch/purge"
+SIZE = "dispatch/size"
+
+#: Fields of one task in the answer to a claim.
+_FIELDS = 6
+
+
+def put_args(waiting: Waiting, now_text: str = "") -> list[str]:
+    """Return the arguments of a put; ``now_text`` is the server's time in tests, in ms."""
+    return [
+        waiting.queue,
+        waiting.tag,
+        waiting.tenant,
+        waiting.service,
+        waiting.tier,
+        str(waiting.rank),
+        repr(float(waiting.cost)),
+        str(waiting.eta_ms),
+        waiting.message,
+        now_text,
+    ]
+
+
+def read_put(answer: Any) -> Put:
+    """Read the answer to a put."""
+    return Put(int(answer))
+
+
+def claim_args(
+    owner: str, number: int, want: int, queues: Sequence[str], rules: Rules, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a claim.
+
+    Args:
+        owner: The process that asks; without a space.
+        number: Of this request; the same number again gives the same answer.
+        want: Most tasks, at least 1.
+        queues: In the order in which they are asked.
+        rules: The worker's settings.
+        now_text: The server's time in tests, in ms.
+    """
+    return [
+        owner,
+        str(number),
+        str(want),
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        _limit_text(rules),
+        str(rules.max_deliveries),
+        now_text,
+        *queues,
+    ]
+
+
+def read_claim(answer: Sequence[Any]) -> Claim:
+    """Read the answer to a claim."""
+    sleep_ms, *flat = answer
+    tasks = []
+    for start in range(0, len(flat), _FIELDS):
+        lease, queue, attempt, key, rank, message = flat[start : start + _FIELDS]
+        tasks.append(
+            Claimed(_text(lease), _text(queue), int(attempt), _text(key), int(rank), _text(message))
+        )
+    return Claim(tuple(tasks), Milliseconds(int(sleep_ms)))
+
+
+def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a settle."""
+    args = [
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        _limit_text(rules),
+        str(rules.max_deliveries),
+        now_text,
+    ]
+    for end in ends:
+        args += (end.lease, end.verdict.value, end.lane)
+    return args
+
+
+def read_settle(answer: Sequence[Any]) -> list[Settled]:
+    """Read the answer to a settle: one for each end."""
+    return [Settled(int(each)) for each in answer]
+
+
+def _limit_text(rules: Rules) -> str:
+    return "unlimited" if rules.default_limit is None else str(rules.default_limit)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,31 @@
+"""The broker transport that claims fairly.
+
+A process that reaches a broker at ``fairredis://`` calls ``Fairness(app)``, or :func:`register`
+where it uses kombu alone, or sets ``broker_transport = "celery_fairness.transport:Transport"``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Transport", "register"]
+
+
+def register() -> None:
+    """Make kombu know ``fairredis``, ``fairrediss`` and ``fairsentinel`` in this process."""
+    from kombu.transport import TRANSPORT_ALIASES
+
+    for name, cls in (
+        ("fairredis", "Transport"),
+        ("fairrediss", "TLSTransport"),
+        ("fairsentinel", "SentinelTransport"),
+    ):
+        TRANSPORT_ALIASES[name] = f"celery_fairness.transport.schemes:{cls}"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Transport":
+        from celery_fairness.transport.schemes import Transport
+
+        return Transport
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

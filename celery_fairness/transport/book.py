@@ -1,0 +1,118 @@
+"""The book: the leases that this process holds, and the ends that Redis has not heard of yet.
+
+Invariant: a lease is in the book from the answer to its claim until its end; then its end is among
+``ends`` until Redis has answered to it. The book belongs to the process and not to a channel, so a
+connection that breaks ends nothing. Any thread may write.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from celery_fairness.scheduling.words import Claimed, Settle, Verdict
+
+
+class Held:
+    """One lease of this process.
+
+    Attributes:
+        lease: Its name, which is also the delivery tag of its message.
+        lane: Where the task waited.
+        key: Who is charged.
+        attended: A worker's request looks after it: its end is the end of the body, not the ack.
+        in_pool: The pool has it; until then, an ack or reject ends it.
+        verdict: What becomes of the message when the body ends; None while nobody has said.
+        died: Its process died.
+        ended: Its end is noted.
+        lost: Redis says that the lease has ended.
+        entered_again: Redis lost its memory while it ran.
+    """
+
+    __slots__ = (
+        "attended",
+        "died",
+        "ended",
+        "entered_again",
+        "in_pool",
+        "key",
+        "lane",
+        "lease",
+        "lost",
+        "verdict",
+    )
+
+    def __init__(self, task: Claimed) -> None:
+        self.lease = task.lease
+        self.lane = task.lane
+        self.key = task.key
+        self.attended = False
+        self.in_pool = False
+        self.verdict: Verdict | None = None
+        self.died = False
+        self.ended = False
+        self.lost = False
+        self.entered_again = False
+
+
+class Book:
+    """Leases and ends of one process with one Redis."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._ends: dict[str, Settle] = {}
+        self._lock = threading.Lock()
+        #: Called after every end and note: somebody waits for a slot, or must tell Redis.
+        self.changed: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def held(self) -> list[Held]:
+        """Return what is held now."""
+        return list(self._held.values())
+
+    def get(self, lease: str) -> Held | None:
+        """Return one lease, None where it has ended or is not ours."""
+        return self._held.get(lease)
+
+    def hold(self, task: Claimed) -> Held | None:
+        """Enter a claimed task; None where it is known: the answer was given twice."""
+        if task.lease in self._held or task.lease in self._ends:
+            return None
+        held = self._held[task.lease] = Held(task)
+        return held
+
+    def note(self, held: Held, verdict: Verdict) -> None:
+        """Note what Redis should know of a task that goes on: BEGUN or ACKED."""
+        with self._lock:
+            if not held.ended:
+                self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
+
+    def end(self, held: Held, verdict: Verdict) -> None:
+        """Note the end of ``held``; only the first one counts."""
+        with self._lock:
+            if held.ended:
+                return
+            held.ended = True
+            self._held.pop(held.lease, None)
+            self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
+        self.changed()
+
+    def take_ends(self, most: int) -> list[Settle]:
+        """Take at most ``most`` notes and ends, oldest first, to tell Redis."""
+        if not self._ends:
+            return []
+        with self._lock:
+            leases = list(self._ends)[:most]
+            return [self._ends.pop(lease) for lease in leases]
+
+    def give_back(self, ends: Iterable[Settle]) -> None:
+        """Keep what Redis did not hear; what was noted since is newer."""
+        with self._lock:
+            self._ends = {end.lease: end for end in ends} | self._ends
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._ends)

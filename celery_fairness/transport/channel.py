@@ -1,0 +1,398 @@
+"""The channel: kombu's Redis channel whose queues are claimed fairly.
+
+Fanout queues, and the queues of replies to remote control, stay stock. For the others it sends on
+the connection that kombu polls, in turn:
+
+    claim    while it may find something: one round trip for many tasks, and with it the ends of
+             those that ran; it asks for as many as there are free places
+    BRPOP    of the queues' bells, when a claim found nothing
+
+An answer that is lost with its connection is asked for again under the same number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import redis as stock
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import loads
+from redis.exceptions import NoScriptError, ResponseError
+
+from celery_fairness.scheduling.words import Claim, Settle, Verdict
+from celery_fairness.store import verbs
+from celery_fairness.store.address import Address
+from celery_fairness.store.connection import pack
+from celery_fairness.store.scripts import load_script
+from celery_fairness.transport.envelope import message_of, waiting_of
+from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
+from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.qos import FairQoS
+
+#: How the queues end that Celery's remote control is answered on.
+REPLY_SUFFIX = ".reply.celery.pidbox"
+#: How long a table of bindings is believed, in seconds.
+TABLE_SECONDS = 1.0
+#: Shortest wait for a bell, in seconds: 0 would be for ever.
+SHORTEST_WAIT_SECONDS = 0.001
+#: A server ends a BRPOP so much after its time, in seconds: it looks ten times a second.
+LATE_SECONDS = 0.1
+#: When something is due sooner than that, it is asked for so often, in seconds.
+NAP_SECONDS = 0.01
+
+
+if TYPE_CHECKING:
+    _Channel = Any
+else:
+    _Channel = object
+
+
+class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+    """What makes a Redis channel of kombu fair; stands before it in the bases."""
+
+    QoS = FairQoS
+    _claim: list[Settle] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: Leases that this channel delivered.
+        self.claimed: set[str] = set()
+        self._claimant: Claimant | None = None
+        self._claim_wants = 0
+        self._asleep_until = 0.0
+        self._napping = False
+        self._tables: dict[str, tuple[float, Any]] = {}
+        self._no_ack: set[str] = set()
+        self._home: Home | None = None
+        super().__init__(*args, **kwargs)
+
+    @property
+    def home(self) -> Home:
+        """This process's home of the channel's Redis."""
+        if self._home is None:
+            client = self.connection.client
+            options = DispatchOptions.of(client.transport_options)
+            uri = client.as_uri(include_password=True)
+            prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
+            self._home = home_of(
+                uri, prefix, options, Address((client.as_uri(),)), self._client_of_its_own()
+            )
+            self.connection.cycle.serve(self._home)
+        return self._home
+
+    def _client_of_its_own(self) -> Any:
+        """Return what makes a client whose connections outlive the channel."""
+        from redis import Redis
+
+        def make() -> Redis:
+            pool = self._get_pool()
+            # Else the channel would close the Sentinel connections with its own.
+            self._sentinel_manager = None
+            return Redis(connection_pool=pool)
+
+        return make
+
+    # -- which queues -----------------------------------------------------------------------------
+
+    def is_fair(self, queue: str) -> bool:
+        """Say whether a queue is claimed from."""
+        return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
+
+    @property
+    def has_fair_queues(self) -> bool:
+        """Whether this channel claims."""
+        return any(self.is_fair(queue) for queue in self._active_queues)
+
+    @property
+    def stock_queues(self) -> list[str]:
+        """Queues that are consumed as the stock transport does."""
+        return [queue for queue in self.active_queues if not self.is_fair(queue)]
+
+    def want(self) -> int:
+        """Return how many tasks this channel may claim now."""
+        free = self.home.free()
+        if self.home.slots is None and self.qos.prefetch_count:
+            free = min(free, self.qos.prefetch_count - len(self.claimed))
+        return max(0, free)
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
+        if not self.is_fair(queue):
+            return super()._put(queue, message, **kwargs)
+        waiting = waiting_of(queue, message, self.home.options)
+        batch = kwargs.get("_publish_batch")
+        if batch is None:
+            self.home.put(waiting)
+            return None
+        # The client of a batch prefixes the key itself.
+        prefix = self.home.prefix.removeprefix(self.global_keyprefix)
+        batch.add("evalsha", load_script(verbs.PUT).sha, 1, prefix, *verbs.put_args(waiting))
+        return None
+
+    def create_publish_batch(self, max_size: int) -> Any:
+        """Create a batch; its pipeline cannot say that a script is not known."""
+        with self.conn_or_acquire() as client:
+            client.script_load(load_script(verbs.PUT).source)
+        return super().create_publish_batch(max_size)
+
+    def get_table(self, exchange: str) -> Any:
+        """Return the bindings of an exchange, as they were at most a second ago."""
+        now = monotonic()
+        known = self._tables.get(exchange)
+        if known is None or now - known[0] > TABLE_SECONDS:
+            known = self._tables[exchange] = now, super().get_table(exchange)
+        return known[1]
+
+    def _queue_bind(self, exchange: str, *args: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return super()._queue_bind(exchange, *args)
+
+    # -- claiming ---------------------------------------------------------------------------------
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        """Consume from ``queue``; without acks, a delivery is the end."""
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        self._asleep_until = 0.0
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        if not self.has_fair_queues:
+            super()._brpop_start(timeout)
+            return
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        fair = [queue for queue in queues if self.is_fair(queue)]
+        want = self.want()
+        now = monotonic()
+        if self._napping:
+            return
+        asleep = self._asleep_until - now
+        if want and asleep <= 0:
+            self._send_claim(fair, want)
+            self._queue_cycle.rotate(queues[0])
+        else:
+            longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
+            wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
+            self._send_wait(fair if want else [], self.stock_queues, wait)
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = now
+
+    def _sleep(self, seconds: float) -> None:
+        """Ask again after ``seconds``, or when a bell rings."""
+        if 0 < seconds < LATE_SECONDS and not self.stock_queues:
+            # Here and not where requests are sent: the hub reads its timers before.
+            short = min(seconds, NAP_SECONDS)
+            self._napping = not self.connection.cycle.nap(short, self._wake_up)
+            seconds = 0.0
+        self._asleep_until = monotonic() + seconds if seconds else 0.0
+
+    def _wake_up(self) -> None:
+        self._napping = False
+
+    def _send_claim(self, queues: list[str], want: int) -> None:
+        home = self.home
+        claimant = self._claimant = self._claimant or home.borrow_claimant()
+        ends = home.book.take_ends(SETTLE_AT_MOST)
+        owner, number = claimant.owner, claimant.number
+        asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
+        asks.append((verbs.CLAIM, verbs.claim_args(owner, number, want, queues, home.rules)))
+        commands = [self._command(verb, args) for verb, args in asks]
+        self._claim, self._claim_wants = ends, want
+        home.asked(want)
+        try:
+            self.client.connection.send_packed_command(commands)
+        except BaseException:
+            self._claim_over()
+            raise
+
+    def _command(self, verb: str, args: list[str]) -> bytes:
+        script = load_script(verb)
+        how = ("EVALSHA", script.sha) if self.home.scripts_known else ("EVAL", script.source)
+        return pack((*how, "1", self.home.prefix, *args))
+
+    def _send_wait(self, fair: list[str], others: list[str], seconds: float) -> None:
+        keys = [f"{self.home.prefix}bell:{queue}" for queue in fair]
+        keys += [
+            self.global_keyprefix + self._q_for_pri(queue, priority)
+            for priority in self.priority_steps
+            for queue in others
+        ]
+        self.client.connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
+
+    def _claim_over(self) -> None:
+        """The open request is answered or lost; what it told and was not heard is told again."""
+        ends, self._claim = self._claim or [], None
+        wanted, self._claim_wants = self._claim_wants, 0
+        self.home.book.give_back(ends)
+        self.home.asked(-wanted)
+
+    def _brpop_read(self, **options: Any) -> Any:
+        if not self.has_fair_queues and self._claim is None:
+            return super()._brpop_read(**options)
+        try:
+            if self._claim is None or self._claimant is None:
+                return self._read_wait()
+            return self._read_claim(self._claimant)
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _read_wait(self) -> bool:
+        answer = self._read()
+        self._asleep_until = 0.0
+        if not answer:
+            raise Empty
+        key = bytes_to_str(answer[0])
+        if key.startswith(f"{self.home.prefix}bell:"):
+            raise Empty
+        queue = key.removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
+        self._queue_cycle.rotate(queue)
+        self.connection._deliver(loads(bytes_to_str(answer[1])), queue)
+        return True
+
+    def _read_claim(self, claimant: Claimant) -> bool:
+        home = self.home
+        problem: ResponseError | None = None
+        answer: Any = None
+        try:
+            # An answer for each: reading one too few would be read as the next's.
+            for last in (False, True) if self._claim else (True,):
+                try:
+                    answer = self.client.connection.read_response()
+                except ResponseError as error:
+                    problem = error
+                if not last and problem is None:
+                    self._claim = []
+        except BaseException as error:
+            self._claim_over()
+            if isinstance(error, self.connection_errors):
+                self.client.connection.disconnect()
+            raise
+        self._claim_over()
+        home.scripts_known = problem is None
+        if isinstance(problem, NoScriptError):
+            raise Empty
+        if problem is not None:
+            raise problem
+        claimant.number += 1
+        claim = verbs.read_claim(answer)
+        self._sleep(claim.sleep_ms / 1000)
+        if not claim.tasks:
+            raise Empty
+        self._deliver_all(claim)
+        return True
+
+    def _deliver_all(self, claim: Claim) -> None:
+        book = self.home.book
+        # All are held before one is delivered: a body may run here and take its time.
+        entered = [(task, self.home.hold(task)) for task in claim.tasks]
+        waiting = [(task, held) for task, held in entered if held is not None]
+        self.claimed.update(held.lease for _, held in waiting)
+        for task, held in waiting:
+            if task.queue not in self.connection._callbacks:
+                book.end(held, Verdict.HEAD)
+                continue
+            if task.queue in self._no_ack:
+                book.end(held, Verdict.DONE)
+            try:
+                self.connection._deliver(message_of(task), task.queue)
+            except Exception:
+                for _, left in waiting:
+                    if not left.attended:
+                        book.end(left, Verdict.HEAD)
+                raise
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        if self._in_poll is connection and self._claim is not None:
+            self._claim_over()
+        super()._on_connection_disconnect(connection)
+
+    def _read(self) -> Any:
+        try:
+            return self.client.connection.read_response()
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+
+    def _get(self, queue: str) -> Any:
+        if not self.is_fair(queue):
+            return super()._get(queue)
+        claimant = self.home.borrow_claimant()
+        try:
+            args = verbs.claim_args(claimant.owner, claimant.number, 1, [queue], self.home.rules)
+            claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
+            claimant.number += 1
+        finally:
+            self.home.return_claimant(claimant)
+        for task in claim.tasks:
+            held = self.home.hold(task)
+            if held is not None:
+                self.claimed.add(held.lease)
+                return message_of(task)
+        raise Empty
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Take one message; without acks, taking it is the end."""
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            held = self.home.book.get(message.delivery_tag)
+            if held is not None:
+                self.home.book.end(held, Verdict.DONE)
+                self.claimed.discard(held.lease)
+                self.home.flush()
+        return message
+
+    # -- queues -----------------------------------------------------------------------------------
+
+    def _size(self, queue: str) -> int:
+        plain = int(super()._size(queue))
+        if not self.is_fair(queue):
+            return plain
+        waiting, later = self.home.call(verbs.SIZE, [queue])
+        return plain + int(waiting) + int(later)
+
+    def _purge(self, queue: str) -> int:
+        purged = int(super()._purge(queue))
+        if self.is_fair(queue):
+            while gone := int(self.home.call(verbs.PURGE, [queue])):
+                purged += gone
+        return purged
+
+    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        if self.is_fair(queue):
+            self._purge(queue)
+        return super()._delete(queue, exchange, *args, **kwargs)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        if super()._has_queue(queue, **kwargs):
+            return True
+        return self.is_fair(queue) and any(int(n) for n in self.home.call(verbs.SIZE, [queue]))
+
+    def close(self) -> None:
+        """Close the channel; an open request is answered, to it or to the next under its number."""
+        if self._claim is not None:
+            with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
+                self._brpop_read()
+        elif self._in_poll and self.has_fair_queues:
+            # Nothing but a bell can come.
+            self._in_poll = None
+        claimant, self._claimant = self._claimant, None
+        if claimant is not None:
+            self.home.return_claimant(claimant)
+        super().close()
+        if self._home is not None:
+            self._home.flush()
+
+
+class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped
+    """A channel of one Redis."""
+
+
+class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # untyped
+    """A channel of a Sentinel group."""

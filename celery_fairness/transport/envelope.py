@@ -1,0 +1,96 @@
+"""A message of kombu as a waiting task, and a claimed task as a message again.
+
+Only what the scheduler needs is read: who is charged, the priority, and the time before which the
+task must not start. Messages without the ``fairness`` header are system tasks. A header that cannot
+be read charges the task to ``_invalid``: it is never bypassed and never dropped.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from celery_fairness.charge import charge_of
+from celery_fairness.scheduling.words import Claimed, Waiting
+from celery_fairness.tenants import Reserved, key_part
+from celery_fairness.transport.options import DispatchOptions
+
+#: Where the time that a task waited for is kept, once it has waited in Redis.
+ETA_HEADER = "fairness_eta"
+HIGHEST_PRIORITY = 9
+
+
+def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) -> Waiting:
+    """Return what the scheduler is told of ``message``, as kombu is about to send it."""
+    headers = message.get("headers")
+    headers = headers if isinstance(headers, dict) else {}
+    properties = message["properties"]
+    tenant, service, tier, cost = _charged(headers, options)
+    return Waiting(
+        queue=queue,
+        tag=properties["delivery_tag"],
+        tenant=tenant,
+        service=service,
+        tier=tier,
+        rank=_rank(properties.get("priority"), options),
+        cost=cost,
+        eta_ms=_eta_ms(headers.get("eta")),
+        message=dumps(message),
+    )
+
+
+def message_of(task: Claimed) -> dict[str, Any]:
+    """Return the message of a claimed task, as kombu delivers it.
+
+    Its delivery tag is the lease's name, which belongs to this attempt alone.
+    """
+    message: dict[str, Any] = loads(task.message)
+    properties = message["properties"]
+    properties["delivery_tag"] = task.lease
+    headers = message.get("headers")
+    if isinstance(headers, dict):
+        if headers.get("eta"):
+            # It has waited; a worker that read it would wait again, holding the slot.
+            headers[ETA_HEADER] = headers["eta"]
+            headers["eta"] = None
+        if task.attempt > 1:
+            headers["redelivered"] = True
+    if task.attempt > 1:
+        properties.setdefault("delivery_info", {})["redelivered"] = True
+    return message
+
+
+def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float]:
+    """Return tenant and service as they stand in keys, tier and cost."""
+    name = headers.get("task")
+    if isinstance(name, str) and name.startswith("celery."):
+        return "", "", "", 1.0
+    charge = charge_of(headers, (), {}, None, None, options)
+    if charge.tenant is None:
+        return "", "", "", 1.0
+    part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)
+    service = charge.key[len("tenant:") + len(part) + 1 :]
+    return part, service, charge.tier or "", charge.cost
+
+
+def _rank(priority: Any, options: DispatchOptions) -> int:
+    try:
+        rank = max(0, min(HIGHEST_PRIORITY, int(priority)))
+    except (TypeError, ValueError):
+        rank = 0
+    return rank if options.priority_order == "high_first" else HIGHEST_PRIORITY - rank
+
+
+def _eta_ms(eta: Any) -> int:
+    """Return a time as Celery writes it, in ms since 1970; 0 where there is none."""
+    if not isinstance(eta, str):
+        return 0
+    try:
+        when = datetime.fromisoformat(eta)
+    except ValueError:
+        return 0
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0, round(when.timestamp() * 1000))

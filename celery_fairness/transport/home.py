@@ -1,0 +1,284 @@
+"""One Redis as one process sees it: its book, its connections, and the thread that renews.
+
+Every channel of the process that talks to the same Redis shares one home, and so do those that come
+after a lost connection. A forked child makes its own.
+
+    claimed --end--> noted --settle--> told
+       ^ renewed at a third of a lease, by a native thread, until it ends
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.native import Bell, start_thread
+from celery_fairness.scheduling.words import Put, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.address import Address
+from celery_fairness.store.connection import Connection
+from celery_fairness.transport.book import Book, Held
+from celery_fairness.transport.options import DispatchOptions
+
+logger = logging.getLogger("celery_fairness")
+
+#: Ends that one call tells.
+SETTLE_AT_MOST = 64
+#: Tasks that one claim asks for.
+CLAIM_AT_MOST = 64
+#: The same without a worker that says how many places it has.
+CLAIM_WITHOUT_WORKER = 16
+#: Leases that one call renews.
+RENEW_AT_MOST = 250
+#: Pause after a renewal that failed, in seconds.
+AGAIN_SECONDS = 0.25
+
+
+class Claimant:
+    """Who claims: requests of one claimant are numbered, and one is open at a time.
+
+    Attributes:
+        owner: Its name in Redis.
+        number: Of the open request, or of the next.
+    """
+
+    def __init__(self) -> None:
+        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.number = 1
+
+
+class Home:
+    """A Redis, and what this process holds there.
+
+    Args:
+        address: For messages to people.
+        make: Makes a client of redis-py.
+        prefix: What every key begins with.
+        options: Settings.
+    """
+
+    def __init__(
+        self, address: Address, make: Callable[[], Any], prefix: str, options: DispatchOptions
+    ) -> None:
+        self.options = options
+        self.rules = options.rules
+        self.prefix = prefix
+        self.book = Book()
+        self.book.changed = self._wake
+        #: Free places are this less what is held; None without a worker.
+        self.slots: Callable[[], int] | None = None
+        #: No new claims: the worker is stopping.
+        self.stopping = False
+        #: Ends are told at once: no loop turns any more that would gather them.
+        self.at_once = False
+        #: Wakes the loops that claim.
+        self.wakers: list[Callable[[], None]] = []
+        #: Called, in a thread, when Redis lost its memory.
+        self.on_memory_lost: Callable[[], None] = lambda: None
+        #: Whether Redis knew the scripts when last asked.
+        self.scripts_known = False
+        self._make = make
+        self._connection = Connection(address, make=make)
+        self._address = address
+        self._asked = 0
+        self._claimants: list[Claimant] = []
+        self._lock = threading.Lock()
+        self._bell = Bell()
+        self._renewing = False
+        self._epoch: int | None = None
+
+    # -- places -----------------------------------------------------------------------------------
+
+    def free(self) -> int:
+        """Return how many tasks may be claimed now."""
+        if self.stopping:
+            return 0
+        if self.slots is None:
+            return CLAIM_WITHOUT_WORKER
+        return max(0, min(CLAIM_AT_MOST, self.slots() - len(self.book) - self._asked))
+
+    def asked(self, amount: int) -> None:
+        """Count places that an open request may fill; negative when it is answered."""
+        self._asked += amount
+
+    def borrow_claimant(self) -> Claimant:
+        """Return a claimant for one channel: that of a channel that is gone, where there is one."""
+        with self._lock:
+            return self._claimants.pop() if self._claimants else Claimant()
+
+    def return_claimant(self, claimant: Claimant) -> None:
+        """Keep the claimant of a closed channel: its open request may be unanswered."""
+        with self._lock:
+            self._claimants.append(claimant)
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def call(self, verb: str, args: list[str]) -> Any:
+        """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
+        return self._connection.execute(verb, (self.prefix,), args)
+
+    def put(self, waiting: Waiting) -> Put:
+        """Begin to wait."""
+        return verbs.read_put(self.call(verbs.PUT, verbs.put_args(waiting)))
+
+    def flush(self) -> None:
+        """Tell Redis every end now; what it did not hear is kept."""
+        self._tell(self.call)
+
+    def _tell(self, call: Callable[[str, list[str]], Any]) -> None:
+        while ends := self.book.take_ends(SETTLE_AT_MOST):
+            try:
+                call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
+            except (RedisError, OSError, LimiterUnavailable) as error:
+                self.book.give_back(ends)
+                logger.error(
+                    "%d ended tasks could not be told to %s: %s",
+                    len(ends),
+                    self._address,
+                    str(error) or type(error).__name__,
+                )
+                return
+
+    def _post(self, verb: str, args: list[str]) -> None:
+        self._connection.post(verb, (self.prefix,), args)
+
+    def hold(self, task: Any) -> Held | None:
+        """Enter a claimed task and renew it from now on; None where it is known."""
+        held = self.book.hold(task)
+        if held is not None and not self._renewing:
+            self._renewing = True
+            start_thread(self._renew_while_held)
+        return held
+
+    def channel_gone(self, leases: list[str]) -> None:
+        """Give back what a closed channel delivered and no pool has."""
+        for lease in leases:
+            held = self.book.get(lease)
+            if held is not None and not held.in_pool:
+                self.book.end(held, Verdict.HEAD)
+        self.flush()
+
+    def stop(self) -> None:
+        """Claim no more, and tell every end at once from now on."""
+        self.stopping = True
+        self.at_once = True
+        self.flush()
+
+    def start(self, slots: Callable[[], int]) -> None:
+        """Claim for a worker that has ``slots()`` places."""
+        self.slots = slots
+        self.stopping = False
+        self.at_once = False
+        self._wake()
+
+    def abandon(self) -> None:
+        """The bodies are gone with their processes: what was not acknowledged waits again."""
+        for held in self.book.held():
+            self.book.end(held, held.verdict or Verdict.HEAD)
+        self.flush()
+
+    def _wake(self) -> None:
+        if self.at_once:
+            self.flush()
+            return
+        if self.slots is None:
+            # Without a worker nobody knows when a loop turns again.
+            self._tell(self._post)
+            return
+        for wake in list(self.wakers):
+            wake()
+
+    # -- renewal ----------------------------------------------------------------------------------
+
+    def _renew_while_held(self) -> None:
+        """Renew at a third of a lease; ends when nothing was held for a whole lease."""
+        every = self.rules.lease_ms / 3000
+        # A connection of its own: the others belong to threads or greenlets of the worker.
+        connection = Connection(self._address, make=self._make)
+        quiet = 0
+        wait = every
+        while quiet < 3:
+            self._bell.wait(wait)
+            held = self.book.held()
+            quiet = 0 if held else quiet + 1
+            wait = every
+            try:
+                self._renew(connection, held)
+            except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
+                logger.error("leases could not be renewed: %s", error or type(error).__name__)
+                wait = min(AGAIN_SECONDS, every)
+        self._renewing = False
+        connection.close()
+
+    def _renew(self, connection: Connection, held: list[Held]) -> None:
+        for start in range(0, max(1, len(held)), RENEW_AT_MOST):
+            batch = held[start : start + RENEW_AT_MOST]
+            answer = self._renew_batch(connection, batch, self._epoch)
+            epoch = int(answer[0])
+            if self._epoch is not None and epoch != self._epoch:
+                self._memory_lost(connection, held)
+            self._epoch = epoch
+            for position in answer[1:]:
+                each = batch[int(position) - 1]
+                if not each.ended and not each.lost:
+                    each.lost = True
+                    logger.error(
+                        "the lease %s has ended while its task runs: another worker may run it",
+                        each.lease,
+                    )
+
+    def _memory_lost(self, connection: Connection, held: list[Held]) -> None:
+        logger.error("Redis lost its memory: %d leases entered again", len(held))
+        for each in held:
+            each.entered_again = True
+        if held:
+            # An epoch that cannot be: the leases are entered whatever Redis knows.
+            self._renew_batch(connection, held[:RENEW_AT_MOST], -1)
+        self.on_memory_lost()
+
+    def _renew_batch(self, connection: Connection, batch: list[Held], epoch: int | None) -> Any:
+        keys = [self.prefix + "clock"]
+        keys += [
+            f"{self.prefix}leases:{each.key}" if each.entered_again else self.prefix + "ends"
+            for each in batch
+        ]
+        known = "" if epoch is None else str(epoch)
+        args = [str(self.rules.lease_ms), known, "", *(each.lease for each in batch)]
+        return connection.execute("renew", keys, args)
+
+
+_homes: dict[tuple[str, str], Home] = {}
+_homes_lock = threading.Lock()
+
+
+def home_of(
+    uri: str, prefix: str, options: DispatchOptions, address: Address, make: Callable[[], Any]
+) -> Home:
+    """Return this process's home of a Redis, made at the first call."""
+    with _homes_lock:
+        home = _homes.get((uri, prefix))
+        if home is None:
+            home = _homes[uri, prefix] = Home(address, make, prefix, options)
+        return home
+
+
+def homes() -> list[Home]:
+    """Return every home of this process."""
+    return list(_homes.values())
+
+
+def _forget() -> None:
+    """A forked child holds nothing of its parent's."""
+    global _homes_lock
+    _homes_lock = threading.Lock()
+    _homes.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,75 @@
+"""What a channel knows of the settings: the transport option ``fairness``.
+
+``Fairness(app)`` puts it into ``broker_transport_options``; without Celery it may be given to
+``kombu.Connection`` as it is, and every key may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
+
+from celery_fairness.scheduling.words import Rules
+
+#: The name of the transport option.
+OPTION = "fairness"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchOptions:
+    """Settings that act on the wire.
+
+    Attributes:
+        namespace: What every key begins with, in a hash tag.
+        lease_seconds: How long a lease lives without a renewal.
+        enforcement: ``on``, ``observe`` or ``off``.
+        default_tier: For a tier that is not known.
+        default_limit: Of the default tier; None is unlimited.
+        max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
+        tier_scope: ``service``: each service counts apart.
+        no_tenant: ``bypass``: a task without a tenant has no limit.
+        priority_order: Which priority goes first.
+    """
+
+    namespace: str = "fairness"
+    lease_seconds: float = 15.0
+    enforcement: str = "on"
+    default_tier: str = "free"
+    default_limit: int | None = 1
+    max_deliveries: int = 5
+    tier_scope: Literal["global", "service"] = "global"
+    no_tenant: Literal["bypass", "shared", "error"] = "bypass"
+    priority_order: Literal["high_first", "low_first"] = "high_first"
+
+    @classmethod
+    def of(cls, transport_options: Mapping[str, Any] | None) -> Self:
+        """Read them from a connection's transport options.
+
+        Raises:
+            ValueError: The option is no mapping, or has a key that is not known.
+        """
+        given = (transport_options or {}).get(OPTION) or {}
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"transport option {OPTION!r}: expected a mapping, got: {type(given).__name__}"
+            )
+        known = {each.name for each in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise ValueError(
+                f"transport option {OPTION!r}: expected keys among {', '.join(sorted(known))}, "
+                f"got: {', '.join(unknown)}"
+            )
+        return cls(**given)
+
+    @property
+    def rules(self) -> Rules:
+        """What a claim is told."""
+        return Rules(
+            round(self.lease_seconds * 1000),
+            self.enforcement,
+            self.default_tier,
+            self.default_limit,
+            self.max_deliveries,
+        )

@@ -1,0 +1,100 @@
+"""kombu's poller of Redis connections, which the end of a task can wake.
+
+With all places taken no request is open and nothing on the wire can wake the loop. Celery's hub has
+a waker of its own; without a hub (gevent, eventlet, kombu alone) a pipe stands among the sockets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import sleep
+from typing import Any
+
+from kombu.transport import redis as stock
+from kombu.utils.eventio import READ
+
+from celery_fairness.transport.home import Home
+
+
+class FairPoller(stock.MultiChannelPoller):
+    """Polls channels, and tells Redis the ends that no claim took along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._homes: list[Home] = []
+        self._pipe: tuple[int, int] | None = None
+        self._wake: Callable[[], None] = self._write
+        self._hub: Any = None
+
+    def serve(self, home: Home) -> None:
+        """Wake for the ends of ``home`` and tell them."""
+        if home not in self._homes:
+            self._homes.append(home)
+            home.wakers.append(self.wake)
+
+    def wake(self) -> None:
+        """Wake the loop; from any thread."""
+        self._wake()
+
+    def join_hub(self, hub: Any) -> None:
+        """Be woken through a hub from now on."""
+        self._hub = hub
+        self._wake = lambda: hub.call_soon(_nothing)
+
+    def nap(self, seconds: float, over: Callable[[], None]) -> bool:
+        """Let ``seconds`` pass; False where the loop does, and calls ``over`` after them."""
+        if self._hub is None:
+            sleep(seconds)
+            return True
+        self._hub.call_later(seconds, over)
+        return False
+
+    def _write(self) -> None:
+        if self._pipe is not None:
+            try:
+                os.write(self._pipe[1], b"x")
+            except BlockingIOError:
+                pass  # It is full: the loop wakes anyway.
+
+    def get(self, callback: Any, timeout: float | None = None) -> Any:
+        """Wait for one event, without a hub."""
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+            self.poller.register(self._pipe[0], READ)
+        return super().get(callback, timeout)
+
+    def on_poll_start(self) -> None:
+        """Send what the channels want to know; tell ends that had to stay behind."""
+        super().on_poll_start()
+        for home in self._homes:
+            if home.book.has_ends:
+                home.flush()
+
+    def handle_event(self, fileno: int, event: int) -> Any:
+        """Handle one event of the poll."""
+        if self._pipe is not None and fileno == self._pipe[0]:
+            try:
+                os.read(fileno, 4096)
+            except BlockingIOError:
+                pass
+            return None
+        return super().handle_event(fileno, event)
+
+    def close(self) -> None:
+        """Forget every connection."""
+        for home in self._homes:
+            if self.wake in home.wakers:
+                home.wakers.remove(self.wake)
+        self._homes.clear()
+        super().close()
+        if self._pipe is not None:
+            for end in self._pipe:
+                os.close(end)
+            self._pipe = None
+
+
+def _nothing() -> None:
+    """Turn the loop once."""
