@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from celery_fairness.settings import Settings
+from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
+from celery_fairness.transport.home import homes
 
 logger = logging.getLogger("celery_fairness")
 
@@ -45,8 +47,8 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
     app.steps["consumer"].add(ClaimStep)
 
 
-def prepare_worker(app: Any) -> None:
-    """Put right what would lose tasks on this broker."""
+def prepare_worker(app: Any, settings: Settings) -> None:
+    """Put right what would lose tasks on this broker, and say what is ignored."""
     name = "worker_cancel_long_running_tasks_on_connection_loss"
     if app.conf.get(name):
         logger.warning(
@@ -55,6 +57,19 @@ def prepare_worker(app: Any) -> None:
             name,
         )
         app.conf[name] = False
+    given = settings.redis_url
+    if given is not None and address_from_url(given.get_secret_value()) != address_from_broker(app):
+        logger.warning(
+            "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's and is "
+            "ignored: limits lie beside the queues on this broker"
+        )
+
+
+def stop_claiming() -> None:
+    """Claim nothing more in this process: its worker was told to stop."""
+    for home in homes():
+        home.stopping = True
+
 
 
 class SettingsOption(Mapping[str, Any]):

@@ -208,7 +208,7 @@ class Fairness:
     @cached_property
     def keeper(self) -> Keeper:
         """Keeps a worker's leases."""
-        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self._republish)
+        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self.republish)
 
     @cached_property
     def _resender(self) -> Resender:
@@ -354,7 +354,7 @@ class Fairness:
         self.make_limiter()
         prepare_worker(self.app)
         if self.claims:
-            claiming.prepare_worker(self.app)
+            claiming.prepare_worker(self.app, self.settings)
 
     def on_worker_ready(self) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
@@ -370,6 +370,8 @@ class Fairness:
     def on_worker_stopping(self) -> None:
         """Tell refused tasks that are being sent back; signal ``worker_shutting_down``."""
         self._stopping.raise_it()
+        if self.claims:
+            claiming.stop_claiming()
 
     def on_worker_stopped(self) -> None:
         """Release what is left; signal ``worker_shutdown``."""
@@ -379,7 +381,7 @@ class Fairness:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""
         self._resender.forget_connections()
 
-    def _republish(self) -> None:
+    def republish(self) -> None:
         """Publish again what a Redis that lost its memory has lost."""
         self._publish_settings()
         for publish in self.publishers:

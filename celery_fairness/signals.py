@@ -28,6 +28,10 @@ class Listener(Protocol):
     def stamp(self) -> Any:
         """Makes headers."""
 
+    @property
+    def claims(self) -> bool:
+        """Whether the broker claims fairly, so that no copies are made."""
+
     def on_worker_init(self) -> None:
         """A worker of the app is being made; its options can still be changed."""
 
@@ -112,4 +116,5 @@ def _stamp_message(listener: Listener, name: str, body: Any, headers: dict[str, 
     header = listener.stamp.header(name, task, headers, args, kwargs, parent_headers(listener.app))
     if header is not None:
         headers[HEADER] = header
-        headers[COPY_HEADER] = first_copy()
+        if not listener.claims:
+            headers[COPY_HEADER] = first_copy()

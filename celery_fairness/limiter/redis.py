@@ -132,7 +132,7 @@ class RedisLimiter:
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""
         names = self._names
-        keys = (names.clock, names.leases(key), names.tiers, names.tenant(tenant))
+        keys = (names.clock, names.leases(key), names.tiers, names.tenant(tenant), names.ends)
         args = (self._lease_ms, *self._as_known(tier), self._now_text())
         held, limit, judged, *shown = self._redis.run("inspect", keys, args)
         leases = tuple(

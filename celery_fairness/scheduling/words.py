@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_fairness.units import Milliseconds
 
@@ -50,8 +51,7 @@ class Put(enum.IntEnum):
     WAITS_FOR_ITS_TIME = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """One task that was leased to the process that asked.
 
     Attributes:

@@ -166,6 +166,25 @@ class Connection:
         except _AWAY as error:
             raise self._unavailable(error) from error
 
+    def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run plain commands that only read as one, and return their answers in order.
+
+        Raises:
+            LimiterUnavailable: No answer, or an error.
+        """
+        for tries_left in range(self._retries, -1, -1):
+            try:
+                pipeline = self._client().pipeline(transaction=True)
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return list(pipeline.execute())
+            except (ConnectionLost, AnswerLate, OSError) as error:
+                if not tries_left:
+                    raise self._unavailable(error) from error
+            except _AWAY as error:
+                raise self._unavailable(error) from error
+        raise AssertionError("the last try raises")
+
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
         made, self._made, self._idle = self._made, None, []

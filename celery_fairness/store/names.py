@@ -24,6 +24,8 @@ class Names:
         self.tiers = prefix + "tiers"
         self.news = prefix + "news"
         self.counts = prefix + "counts"
+        #: When the leases of claimed tasks end.
+        self.ends = prefix + "ends"
 
     def leases(self, key: str) -> str:
         """Return the leases of the limit ``key``."""

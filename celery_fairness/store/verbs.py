@@ -25,6 +25,7 @@ CLAIM = "dispatch/claim"
 SETTLE = "dispatch/settle"
 PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
+RENEW = "dispatch/renew"
 
 #: Fields of one task in the answer to a claim.
 _FIELDS = 6
@@ -80,14 +81,18 @@ def claim_args(
 
 def read_claim(answer: Sequence[Any]) -> Claim:
     """Read the answer to a claim."""
-    sleep_ms, *flat = answer
-    tasks = []
-    for start in range(0, len(flat), _FIELDS):
-        lease, queue, attempt, key, rank, message = flat[start : start + _FIELDS]
-        tasks.append(
-            Claimed(_text(lease), _text(queue), int(attempt), _text(key), int(rank), _text(message))
+    tasks = tuple(
+        Claimed(
+            _text(answer[at]),
+            _text(answer[at + 1]),
+            int(answer[at + 2]),
+            _text(answer[at + 3]),
+            int(answer[at + 4]),
+            _text(answer[at + 5]),
         )
-    return Claim(tuple(tasks), Milliseconds(int(sleep_ms)))
+        for at in range(1, len(answer), _FIELDS)
+    )
+    return Claim(tasks, Milliseconds(int(answer[0])))
 
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
@@ -108,6 +113,29 @@ def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> lis
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
     """Read the answer to a settle: one for each end."""
     return [Settled(int(each)) for each in answer]
+
+
+def renew_args(
+    held: Sequence[tuple[str, str]], lease_ms: int, epoch: int | None = None, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a renewal.
+
+    Args:
+        held: Leases, each with its key (``Claimed.key``).
+        lease_ms: How long a lease lives without a renewal.
+        epoch: That of the renewal before; None where there was none.
+        now_text: The server's time in tests, in ms.
+    """
+    args = [str(lease_ms), "" if epoch is None else str(epoch), now_text]
+    for lease, key in held:
+        args += (lease, key)
+    return args
+
+
+def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
+    """Read the answer to a renewal: the epoch, and the positions (from 1) of what is gone."""
+    epoch, *gone = answer
+    return int(epoch), [int(each) for each in gone]
 
 
 def _limit_text(rules: Rules) -> str:

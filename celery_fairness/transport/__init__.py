@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Transport", "register"]
+__all__ = ["SentinelTransport", "TLSTransport", "Transport", "register"]
 
 
 def register() -> None:
@@ -24,8 +24,8 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Transport":
-        from celery_fairness.transport.schemes import Transport
+    if name in ("Transport", "TLSTransport", "SentinelTransport"):
+        from celery_fairness.transport import schemes
 
-        return Transport
+        return getattr(schemes, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

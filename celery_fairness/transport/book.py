@@ -99,6 +99,12 @@ class Book:
             self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
         self.changed()
 
+    def drop(self, held: Held) -> None:
+        """Forget a lease that ended before its task got here: there is nothing to tell."""
+        with self._lock:
+            held.ended = True
+            self._held.pop(held.lease, None)
+
     def take_ends(self, most: int) -> list[Settle]:
         """Take at most ``most`` notes and ends, oldest first, to tell Redis."""
         if not self._ends:

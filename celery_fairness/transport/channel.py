@@ -13,13 +13,15 @@ An answer that is lost with its connection is asked for again under the same num
 from __future__ import annotations
 
 import contextlib
+import os
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
+from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_fairness.scheduling.words import Claim, Settle, Verdict
@@ -31,11 +33,10 @@ from celery_fairness.transport.envelope import message_of, waiting_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.qos import FairQoS
+from celery_fairness.transport.queues import QueuesMixin
 
 #: How the queues end that Celery's remote control is answered on.
 REPLY_SUFFIX = ".reply.celery.pidbox"
-#: How long a table of bindings is believed, in seconds.
-TABLE_SECONDS = 1.0
 #: Shortest wait for a bell, in seconds: 0 would be for ever.
 SHORTEST_WAIT_SECONDS = 0.001
 #: A server ends a BRPOP so much after its time, in seconds: it looks ten times a second.
@@ -44,13 +45,7 @@ LATE_SECONDS = 0.1
 NAP_SECONDS = 0.01
 
 
-if TYPE_CHECKING:
-    _Channel = Any
-else:
-    _Channel = object
-
-
-class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+class FairMixin(QueuesMixin):
     """What makes a Redis channel of kombu fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -63,7 +58,8 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         self._claim_wants = 0
         self._asleep_until = 0.0
         self._napping = False
-        self._tables: dict[str, tuple[float, Any]] = {}
+        #: The open request is no stock one.
+        self._is_ours = False
         self._no_ack: set[str] = set()
         self._home: Home | None = None
         super().__init__(*args, **kwargs)
@@ -74,25 +70,24 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         if self._home is None:
             client = self.connection.client
             options = DispatchOptions.of(client.transport_options)
-            uri = client.as_uri(include_password=True)
             prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
-            self._home = home_of(
-                uri, prefix, options, Address((client.as_uri(),)), self._client_of_its_own()
-            )
+            address = Address((client.as_uri(),))
+            self._home = home_of(self._place(), prefix, options, address, self._own_client)
             self.connection.cycle.serve(self._home)
         return self._home
 
-    def _client_of_its_own(self) -> Any:
-        """Return what makes a client whose connections outlive the channel."""
-        from redis import Redis
+    def _place(self) -> tuple[str, ...]:
+        """Return what tells this Redis from others."""
+        return (self.connection.client.as_uri(include_password=True),)
 
-        def make() -> Redis:
-            pool = self._get_pool()
-            # Else the channel would close the Sentinel connections with its own.
-            self._sentinel_manager = None
-            return Redis(connection_pool=pool)
-
-        return make
+    def _own_client(self) -> Any:
+        """Return a client whose connections outlive the channel, as many as there are callers."""
+        kept = vars(self)["_sentinel_manager"]
+        pool = self._get_pool()
+        # Else the channel would close the Sentinel connections with its own.
+        self._sentinel_manager = kept
+        pool.max_connections = 2**31
+        return Redis(connection_pool=pool)
 
     # -- which queues -----------------------------------------------------------------------------
 
@@ -127,28 +122,14 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         if batch is None:
             self.home.put(waiting)
             return None
+        script = load_script(verbs.PUT)
+        if not batch._buffered:
+            # A pipeline cannot ask again where the script is not known.
+            batch.add("script_load", script.source)
         # The client of a batch prefixes the key itself.
         prefix = self.home.prefix.removeprefix(self.global_keyprefix)
-        batch.add("evalsha", load_script(verbs.PUT).sha, 1, prefix, *verbs.put_args(waiting))
+        batch.add("evalsha", script.sha, 1, prefix, *verbs.put_args(waiting))
         return None
-
-    def create_publish_batch(self, max_size: int) -> Any:
-        """Create a batch; its pipeline cannot say that a script is not known."""
-        with self.conn_or_acquire() as client:
-            client.script_load(load_script(verbs.PUT).source)
-        return super().create_publish_batch(max_size)
-
-    def get_table(self, exchange: str) -> Any:
-        """Return the bindings of an exchange, as they were at most a second ago."""
-        now = monotonic()
-        known = self._tables.get(exchange)
-        if known is None or now - known[0] > TABLE_SECONDS:
-            known = self._tables[exchange] = now, super().get_table(exchange)
-        return known[1]
-
-    def _queue_bind(self, exchange: str, *args: Any) -> Any:
-        self._tables.pop(exchange, None)
-        return super()._queue_bind(exchange, *args)
 
     # -- claiming ---------------------------------------------------------------------------------
 
@@ -163,6 +144,7 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         if not self.has_fair_queues:
+            self._is_ours = False
             super()._brpop_start(timeout)
             return
         queues = self._queue_cycle.consume(len(self.active_queues))
@@ -180,6 +162,7 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
             self._send_wait(fair if want else [], self.stock_queues, wait)
         self._in_poll = self.client.connection
+        self._is_ours = True
         self._brpop_sent_at = now
 
     def _sleep(self, seconds: float) -> None:
@@ -204,6 +187,7 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
         home.asked(want)
+        claimant.sends()
         try:
             self.client.connection.send_packed_command(commands)
         except BaseException:
@@ -232,7 +216,7 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         self.home.asked(-wanted)
 
     def _brpop_read(self, **options: Any) -> Any:
-        if not self.has_fair_queues and self._claim is None:
+        if not self._is_ours:
             return super()._brpop_read(**options)
         try:
             if self._claim is None or self._claimant is None:
@@ -284,33 +268,37 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
         self._sleep(claim.sleep_ms / 1000)
         if not claim.tasks:
             raise Empty
-        self._deliver_all(claim)
+        self._deliver_all(claimant, claim)
         return True
 
-    def _deliver_all(self, claim: Claim) -> None:
-        book = self.home.book
+    def _deliver_all(self, claimant: Claimant, claim: Claim) -> None:
         # All are held before one is delivered: a body may run here and take its time.
-        entered = [(task, self.home.hold(task)) for task in claim.tasks]
-        waiting = [(task, held) for task, held in entered if held is not None]
+        waiting = self.home.enter(claimant, claim.tasks)
         self.claimed.update(held.lease for _, held in waiting)
-        for task, held in waiting:
+        for position, (task, held) in enumerate(waiting):
             if task.queue not in self.connection._callbacks:
-                book.end(held, Verdict.HEAD)
+                self._end(held, Verdict.HEAD)
                 continue
             if task.queue in self._no_ack:
-                book.end(held, Verdict.DONE)
+                self._end(held, Verdict.DONE)
             try:
                 self.connection._deliver(message_of(task), task.queue)
             except Exception:
-                for _, left in waiting:
-                    if not left.attended:
-                        book.end(left, Verdict.HEAD)
+                # What was delivered is its consumer's, also where that failed.
+                for _, left in waiting[position + 1 :]:
+                    self._end(left, Verdict.HEAD)
                 raise
 
     def _on_connection_disconnect(self, connection: Any) -> None:
         if self._in_poll is connection and self._claim is not None:
             self._claim_over()
         super()._on_connection_disconnect(connection)
+
+    def acknowledged(self, message: Any) -> None:
+        """A worker's request has acknowledged a claimed message; from any thread."""
+        message._state = "ACK"
+        self.claimed.discard(message.delivery_tag)
+        self.qos._quick_ack(message.delivery_tag)
 
     def _read(self) -> Any:
         try:
@@ -319,67 +307,15 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
             self.client.connection.disconnect()
             raise
 
-    def _get(self, queue: str) -> Any:
-        if not self.is_fair(queue):
-            return super()._get(queue)
-        claimant = self.home.borrow_claimant()
-        try:
-            args = verbs.claim_args(claimant.owner, claimant.number, 1, [queue], self.home.rules)
-            claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
-            claimant.number += 1
-        finally:
-            self.home.return_claimant(claimant)
-        for task in claim.tasks:
-            held = self.home.hold(task)
-            if held is not None:
-                self.claimed.add(held.lease)
-                return message_of(task)
-        raise Empty
-
-    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Take one message; without acks, taking it is the end."""
-        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
-        if message is not None and no_ack:
-            held = self.home.book.get(message.delivery_tag)
-            if held is not None:
-                self.home.book.end(held, Verdict.DONE)
-                self.claimed.discard(held.lease)
-                self.home.flush()
-        return message
-
-    # -- queues -----------------------------------------------------------------------------------
-
-    def _size(self, queue: str) -> int:
-        plain = int(super()._size(queue))
-        if not self.is_fair(queue):
-            return plain
-        waiting, later = self.home.call(verbs.SIZE, [queue])
-        return plain + int(waiting) + int(later)
-
-    def _purge(self, queue: str) -> int:
-        purged = int(super()._purge(queue))
-        if self.is_fair(queue):
-            while gone := int(self.home.call(verbs.PURGE, [queue])):
-                purged += gone
-        return purged
-
-    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
-        self._tables.pop(exchange, None)
-        if self.is_fair(queue):
-            self._purge(queue)
-        return super()._delete(queue, exchange, *args, **kwargs)
-
-    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        if super()._has_queue(queue, **kwargs):
-            return True
-        return self.is_fair(queue) and any(int(n) for n in self.home.call(verbs.SIZE, [queue]))
-
     def close(self) -> None:
         """Close the channel; an open request is answered, to it or to the next under its number."""
+        if self._claimant is not None and self._claimant.process != os.getpid():
+            # A forked child: the socket and the answer on it are its parent's.
+            self._claim = self._claimant = self._in_poll = None
         if self._claim is not None:
             with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
                 self._brpop_read()
-        elif self._in_poll and self.has_fair_queues:
+        elif self._is_ours:
             # Nothing but a bell can come.
             self._in_poll = None
         claimant, self._claimant = self._claimant, None
@@ -392,7 +328,3 @@ class FairMixin(_Channel):  # type: ignore[misc]  # it stands before a class of 
 
 class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped
     """A channel of one Redis."""
-
-
-class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # untyped
-    """A channel of a Sentinel group."""

@@ -7,10 +7,12 @@ be read charges the task to ``_invalid``: it is never bypassed and never dropped
 
 from __future__ import annotations
 
+import hashlib
+import json
 from datetime import UTC, datetime
 from typing import Any
 
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import dumps, object_hook
 
 from celery_fairness.charge import charge_of
 from celery_fairness.scheduling.words import Claimed, Waiting
@@ -21,6 +23,9 @@ from celery_fairness.transport.options import DispatchOptions
 ETA_HEADER = "fairness_eta"
 HIGHEST_PRIORITY = 9
 
+# As kombu's loads(), which makes one for each message.
+_decode = json.JSONDecoder(object_hook=object_hook).decode
+
 
 def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) -> Waiting:
     """Return what the scheduler is told of ``message``, as kombu is about to send it."""
@@ -28,9 +33,13 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
     tenant, service, tier, cost = _charged(headers, options)
+    tag = properties["delivery_tag"]
+    if properties["delivery_info"]["exchange"]:
+        # An exchange puts one message into several queues: each is a task of its own.
+        tag += "." + hashlib.sha256(queue.encode()).hexdigest()[:16]
     return Waiting(
         queue=queue,
-        tag=properties["delivery_tag"],
+        tag=tag,
         tenant=tenant,
         service=service,
         tier=tier,
@@ -46,7 +55,7 @@ def message_of(task: Claimed) -> dict[str, Any]:
 
     Its delivery tag is the lease's name, which belongs to this attempt alone.
     """
-    message: dict[str, Any] = loads(task.message)
+    message: dict[str, Any] = _decode(task.message)
     properties = message["properties"]
     properties["delivery_tag"] = task.lease
     headers = message.get("headers")

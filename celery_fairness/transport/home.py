@@ -13,14 +13,15 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.native import Bell, start_thread
-from celery_fairness.scheduling.words import Put, Verdict, Waiting
+from celery_fairness.scheduling.words import Claimed, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
@@ -45,13 +46,23 @@ class Claimant:
     """Who claims: requests of one claimant are numbered, and one is open at a time.
 
     Attributes:
+        process: Whose it is.
         owner: Its name in Redis.
         number: Of the open request, or of the next.
+        sent_at: When that number was sent first (monotonic seconds).
     """
 
     def __init__(self) -> None:
-        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.process = os.getpid()
+        self.owner = f"{self.process}-{uuid.uuid4().hex[:12]}"
         self.number = 1
+        self.sent_at = 0.0
+        self._sent = 0
+
+    def sends(self) -> None:
+        """The request is sent, for the first time or again."""
+        if self._sent != self.number:
+            self._sent, self.sent_at = self.number, monotonic()
 
 
 class Home:
@@ -59,7 +70,7 @@ class Home:
 
     Args:
         address: For messages to people.
-        make: Makes a client of redis-py.
+        make: Makes a client of redis-py; called while the home is made, and not later.
         prefix: What every key begins with.
         options: Settings.
     """
@@ -70,6 +81,12 @@ class Home:
         self.options = options
         self.rules = options.rules
         self.prefix = prefix
+        self._address = address
+        self._client, self._client_of_thread = make(), make()
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing, as in the beginning: in a forked child all of it is the parent's."""
         self.book = Book()
         self.book.changed = self._wake
         #: Free places are this less what is held; None without a worker.
@@ -78,15 +95,17 @@ class Home:
         self.stopping = False
         #: Ends are told at once: no loop turns any more that would gather them.
         self.at_once = False
+        #: The loop stands still while a body runs: what Redis should know of it is told before.
+        self.body_blocks_loop = False
         #: Wakes the loops that claim.
         self.wakers: list[Callable[[], None]] = []
         #: Called, in a thread, when Redis lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
-        self._make = make
-        self._connection = Connection(address, make=make)
-        self._address = address
+        self._connection = Connection(self._address, make=lambda: self._client)
+        # The thread that renews shares no lock with the threads or greenlets of the worker.
+        self._of_thread = Connection(self._address, make=lambda: self._client_of_thread)
         self._asked = 0
         self._claimants: list[Claimant] = []
         self._lock = threading.Lock()
@@ -130,12 +149,9 @@ class Home:
 
     def flush(self) -> None:
         """Tell Redis every end now; what it did not hear is kept."""
-        self._tell(self.call)
-
-    def _tell(self, call: Callable[[str, list[str]], Any]) -> None:
         while ends := self.book.take_ends(SETTLE_AT_MOST):
             try:
-                call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
+                self.call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.book.give_back(ends)
                 logger.error(
@@ -146,16 +162,35 @@ class Home:
                 )
                 return
 
-    def _post(self, verb: str, args: list[str]) -> None:
-        self._connection.post(verb, (self.prefix,), args)
-
     def hold(self, task: Any) -> Held | None:
         """Enter a claimed task and renew it from now on; None where it is known."""
         held = self.book.hold(task)
         if held is not None and not self._renewing:
-            self._renewing = True
-            start_thread(self._renew_while_held)
+            self._renew_from_now_on()
         return held
+
+    def enter(self, claimant: Claimant, tasks: Iterable[Claimed]) -> list[tuple[Claimed, Held]]:
+        """Hold what a claim gave, less what is held already and what took too long to get here."""
+        entered = [(task, held) for task in tasks if (held := self.hold(task)) is not None]
+        if not entered or monotonic() - claimant.sent_at < self.rules.lease_ms / 3000:
+            return entered
+        all_held = [held for _, held in entered]
+        try:
+            answer = self._renew_batch(self._connection, all_held, None)
+        except BaseException:
+            for held in all_held:
+                self.book.end(held, Verdict.HEAD)
+            raise
+        for position in answer[1:]:
+            self.book.drop(all_held[int(position) - 1])
+        return [(task, held) for task, held in entered if not held.ended]
+
+    def _renew_from_now_on(self) -> None:
+        with self._lock:
+            if self._renewing:
+                return
+            self._renewing = True
+        start_thread(self._renew_while_held)
 
     def channel_gone(self, leases: list[str]) -> None:
         """Give back what a closed channel delivered and no pool has."""
@@ -185,12 +220,9 @@ class Home:
         self.flush()
 
     def _wake(self) -> None:
-        if self.at_once:
+        # Without a worker nobody knows when a loop turns again.
+        if self.at_once or self.slots is None:
             self.flush()
-            return
-        if self.slots is None:
-            # Without a worker nobody knows when a loop turns again.
-            self._tell(self._post)
             return
         for wake in list(self.wakers):
             wake()
@@ -200,8 +232,8 @@ class Home:
     def _renew_while_held(self) -> None:
         """Renew at a third of a lease; ends when nothing was held for a whole lease."""
         every = self.rules.lease_ms / 3000
-        # A connection of its own: the others belong to threads or greenlets of the worker.
-        connection = Connection(self._address, make=self._make)
+        connection = self._of_thread
+        _hurry(self._client_of_thread, every)
         quiet = 0
         wait = every
         while quiet < 3:
@@ -214,8 +246,11 @@ class Home:
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
                 logger.error("leases could not be renewed: %s", error or type(error).__name__)
                 wait = min(AGAIN_SECONDS, every)
-        self._renewing = False
         connection.close()
+        self._renewing = False
+        if self.book.held():
+            # Claimed just now, by somebody who saw this thread alive.
+            self._renew_from_now_on()
 
     def _renew(self, connection: Connection, held: list[Held]) -> None:
         for start in range(0, max(1, len(held)), RENEW_AT_MOST):
@@ -254,18 +289,31 @@ class Home:
         return connection.execute("renew", keys, args)
 
 
-_homes: dict[tuple[str, str], Home] = {}
+def _hurry(client: Any, seconds: float) -> None:
+    """Let ``client`` wait no longer for an answer, unless the user said how long."""
+    options = client.connection_pool.connection_kwargs
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        if options.get(name) is None:
+            options[name] = seconds
+
+
+_homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Home] = {}
 _homes_lock = threading.Lock()
 
 
 def home_of(
-    uri: str, prefix: str, options: DispatchOptions, address: Address, make: Callable[[], Any]
+    place: tuple[str, ...],
+    prefix: str,
+    options: DispatchOptions,
+    address: Address,
+    make: Callable[[], Any],
 ) -> Home:
     """Return this process's home of a Redis, made at the first call."""
+    key = place, prefix, options
     with _homes_lock:
-        home = _homes.get((uri, prefix))
+        home = _homes.get(key)
         if home is None:
-            home = _homes[uri, prefix] = Home(address, make, prefix, options)
+            home = _homes[key] = Home(address, make, prefix, options)
         return home
 
 
@@ -278,7 +326,8 @@ def _forget() -> None:
     """A forked child holds nothing of its parent's."""
     global _homes_lock
     _homes_lock = threading.Lock()
-    _homes.clear()
+    for home in _homes.values():
+        home.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -7,6 +7,7 @@ a waker of its own; without a hub (gevent, eventlet, kombu alone) a pipe stands 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from time import sleep
 from typing import Any
@@ -24,6 +25,7 @@ class FairPoller(stock.MultiChannelPoller):
         super().__init__()
         self._homes: list[Home] = []
         self._pipe: tuple[int, int] | None = None
+        self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
 
@@ -51,11 +53,13 @@ class FairPoller(stock.MultiChannelPoller):
         return False
 
     def _write(self) -> None:
-        if self._pipe is not None:
-            try:
-                os.write(self._pipe[1], b"x")
-            except BlockingIOError:
-                pass  # It is full: the loop wakes anyway.
+        # Once it is closed its number may be that of another file.
+        with self._lock:
+            if self._pipe is not None:
+                try:
+                    os.write(self._pipe[1], b"x")
+                except BlockingIOError:
+                    pass  # It is full: the loop wakes anyway.
 
     def get(self, callback: Any, timeout: float | None = None) -> Any:
         """Wait for one event, without a hub."""
@@ -90,10 +94,10 @@ class FairPoller(stock.MultiChannelPoller):
                 home.wakers.remove(self.wake)
         self._homes.clear()
         super().close()
-        if self._pipe is not None:
-            for end in self._pipe:
-                os.close(end)
-            self._pipe = None
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+        for end in pipe or ():
+            os.close(end)
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ class FairQoS(stock.QoS):
 
     channel: Any
     _quick_ack: Any
+    _flush: Any
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Remember a delivered message."""
@@ -51,7 +52,7 @@ class FairQoS(stock.QoS):
     def can_consume(self) -> bool:
         """Say whether there is a place for a message, or an answer to be read."""
         channel = self.channel
-        if channel._in_poll and channel.has_fair_queues:
+        if channel._in_poll and channel._is_ours:
             return True
         if not channel.has_fair_queues or channel.stock_queues:
             return bool(super().can_consume())
@@ -63,11 +64,13 @@ class FairQoS(stock.QoS):
         delivered: Any = self._delivered
         for lease in claimed:
             delivered.pop(lease, None)
-        self.channel.home.channel_gone(sorted(claimed))
+        if claimed:
+            self.channel.home.channel_gone(sorted(claimed))
         super().restore_unacked_once(stderr)
 
     def restore_unacked(self, client: Any = None) -> Any:
-        """Give back every delivered message: ``basic_recover``."""
+        """Give back every delivered message, in its place: ``basic_recover``."""
         for lease in sorted(self.channel.claimed):
-            self.reject(lease, requeue=True)
+            self._end(lease, Verdict.HEAD, lambda: None)
+        self._flush()
         return super().restore_unacked(client)

@@ -9,12 +9,17 @@ fairsentinel://       the master of a Sentinel group, several hosts with ;
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import Any
 
 from kombu.transport import redis as stock
 
-from celery_fairness.transport.channel import FairChannel, FairSentinelChannel
+from celery_fairness.transport.channel import FairChannel
 from celery_fairness.transport.poller import FairPoller
+from celery_fairness.transport.sentinel import FairSentinelChannel
+
+#: TLS where nothing else is said of it.
+_CHECKED = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
 class Transport(stock.Transport):
@@ -22,8 +27,11 @@ class Transport(stock.Transport):
 
     Channel: Any = FairChannel
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        if client.ssl and not isinstance(client.ssl, Mapping):
+            # kombu takes no notice of a plain True.
+            client.ssl = _CHECKED
+        super().__init__(client, **kwargs)
         self.cycle: Any = FairPoller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
@@ -36,9 +44,8 @@ class TLSTransport(Transport):
     """The same with TLS: kombu turns it on only for a scheme that is called ``rediss``."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        given = client.ssl
-        if not isinstance(given, dict):
-            client.ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+        if not client.ssl:
+            client.ssl = _CHECKED
         super().__init__(client, **kwargs)
 
 

@@ -10,10 +10,13 @@ and then it waits again in its place.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import WorkerLostError
+from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
 
 from celery_fairness.scheduling.words import Verdict
@@ -43,10 +46,14 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         home = getattr(getattr(message, "channel", None), "home", None)
         if home is None:
             return
+        self._home = home
         self._book = home.book
         self._held = home.book.get(message.delivery_tag)
         if self._held is not None:
             self._held.attended = True
+            acknowledged = message.channel.acknowledged
+            # Nothing is written for an ack, so it needs no turn of the loop.
+            self._on_ack = lambda *_: acknowledged(message)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """The body begins."""
@@ -56,74 +63,99 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             if self.task.acks_late:
                 self._book.note(held, Verdict.BEGUN)
         super().on_accepted(pid, time_accepted)
+        if held is not None and self._home.body_blocks_loop:
+            self._home.flush()
 
     def acknowledge(self) -> None:
         """The message is done; the slot goes with the body."""
-        held = self._held
-        if held is not None and not self.acknowledged:
-            held.verdict = Verdict.DONE
-            if held.in_pool:
-                self._book.note(held, Verdict.ACKED)
-            else:
-                self._book.end(held, Verdict.DONE)
+        before = self.acknowledged
         super().acknowledge()
+        if self._held is not None and self.acknowledged and not before:
+            self._decide(Verdict.DONE)
+            if self._held.in_pool:
+                self._book.note(self._held, Verdict.ACKED)
 
     def reject(self, requeue: bool = False) -> None:
         """The message waits again, or is done."""
-        held = self._held
-        if held is not None and not self.acknowledged:
-            held.verdict = Verdict.DONE
-            if requeue:
-                held.verdict = Verdict.DIED if held.died else Verdict.TAIL
-            if not held.in_pool:
-                self._book.end(held, held.verdict)
+        before = self.acknowledged
         super().reject(requeue=requeue)
+        if self._held is not None and self.acknowledged and not before:
+            again = Verdict.DIED if self._held.died else Verdict.TAIL
+            self._decide(again if requeue else Verdict.DONE)
+
+    def _decide(self, verdict: Verdict) -> None:
+        self._held.verdict = verdict
+        if not self._held.in_pool:
+            self._book.end(self._held, verdict)
 
     def on_success(self, result: Any, **options: Any) -> Any:
         """The pool reported an end."""
-        try:
+        with self._ending():
             return super().on_success(result, **options)
-        finally:
-            self._end()
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
         """The pool reported a failure, or that the body's process is gone."""
-        if self._held is not None:
+        with self._ending():
             exception = exc_info.exception
             exception = getattr(exception, "exc", None) or exception
-            self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
-        try:
+            ended_by_us = self._already_cancelled or self._already_revoked
+            if self._held is not None and not ended_by_us:
+                self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
             return super().on_failure(
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
-        finally:
-            self._end()
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """After a hard limit green pools say nothing else."""
-        if self._held is not None and not soft:
-            self._held.died = True
-        try:
+        if soft:
             return super().on_timeout(soft, timeout)
+        with self._ending():
+            if self._held is not None:
+                self._held.died = True
+            return super().on_timeout(soft, timeout)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """The body has ended, whatever Celery thinks of it."""
+        held = self._held
+        try:
+            yield
+        except BaseException:
+            # Nobody said what becomes of the message, and it would end so for ever.
+            if held is not None:
+                held.died = True
+            raise
         finally:
-            if not soft:
-                self._end()
+            self._end()
 
     def _end(self) -> None:
         held = self._held
         if held is not None:
-            self._book.end(held, held.verdict or Verdict.HEAD)
+            again = Verdict.DIED if held.died else Verdict.HEAD
+            self._book.end(held, held.verdict or again)
+
+    def _watch(self, result: Any) -> None:
+        """Hear of an end that the pool reports to nobody: a tracer that raised, a cancelled job."""
+        future = getattr(result, "f", None)
+        if future is not None:
+            future.add_done_callback(self._gone)
+        elif hasattr(result, "link"):
+            result.link(self._gone)
+
+    def _gone(self, job: Any) -> None:
+        if not self._held.ended:
+            cancelled = getattr(job, "cancelled", None)
+            self._held.died = cancelled is None or not cancelled()
+            self._end()
 
 
 def _ending(on_success: Any) -> Any:
     @functools.wraps(on_success)
     def on_success_and_end(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
-        try:
+        with self._ending():
             return on_success(self, *args, **options)
-        finally:
-            self._end()
 
     return on_success_and_end
 
@@ -131,10 +163,16 @@ def _ending(on_success: Any) -> Any:
 def _entering(execute_using_pool: Any) -> Any:
     @functools.wraps(execute_using_pool)
     def execute_and_enter(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
+        held = self._held
+        if held is None:
+            return execute_using_pool(self, *args, **options)
+        if held.ended:
+            # It was given back with its connection, and may run elsewhere by now.
+            raise TaskRevokedError(self.id)
         # A revoked or expired task raises: it is acknowledged without having been in the pool.
         result = execute_using_pool(self, *args, **options)
-        if self._held is not None:
-            self._held.in_pool = True
+        held.in_pool = True
+        self._watch(result)
         return result
 
     return execute_and_enter

@@ -9,8 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from celery import bootsteps
+from celery.concurrency.solo import TaskPool as SoloPool
 
+from celery_fairness.registry import find
 from celery_fairness.worker.claimed import claimed_request
+
+#: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
+#: and a dead child's slot would stay taken so long.
+LOOK_FOR_THE_LOST_SECONDS = 0.5
 
 
 class ClaimStep(bootsteps.StartStopStep):
@@ -31,16 +37,36 @@ class ClaimStep(bootsteps.StartStopStep):
         consumer.update_strategies = update_strategies
 
         self._home: Any = None
+        self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
         """Claim as many tasks as the pool has places."""
-        self._home = getattr(consumer.connection.default_channel, "home", None)
-        if self._home is not None:
-            self._home.start(lambda: consumer.pool.num_processes)
+        home = self._home = getattr(consumer.connection.default_channel, "home", None)
+        if home is None:
+            return
+        fairness = find(consumer.app)
+        if fairness is not None:
+            home.on_memory_lost = fairness.republish
+        home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
+        home.start(lambda: _places(consumer))
+        if consumer.hub is not None:
+            maintain = consumer.pool.maintain_pool
+            self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
 
     def stop(self, _consumer: Any) -> None:
         """Claim no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._home is not None:
             self._home.stop()
 
     shutdown = stop
+
+
+def _places(consumer: Any) -> int:
+    """Return how many bodies may run at once."""
+    scaler = getattr(consumer.controller, "autoscaler", None)
+    # It grows the pool when more tasks are there than processes.
+    most = 0 if scaler is None else scaler.max_concurrency
+    return max(int(consumer.pool.num_processes), most)

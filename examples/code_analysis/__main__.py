@@ -24,7 +24,7 @@ from examples.code_analysis.interruption import Interrupted, Interruption
 from examples.code_analysis.load import NothingToAnalyze, plan_load
 from examples.code_analysis.processes import ProcessFailed
 from examples.code_analysis.report import write_report
-from examples.code_analysis.run import POOL_SLOTS, WORKERS, run_load
+from examples.code_analysis.run import POOL_SLOTS, WORKERS, Way, run_load
 from examples.code_analysis.table import PlainDisplay, open_display
 from examples.code_analysis.users import USERS, the_flood
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     display = PlainDisplay(sys.stderr) if options.json else open_display()
     try:
         with Interruption() as interruption:
-            comparison = run_both(options.jobs, options.seed, display, interruption)
+            comparison = run_both(options.jobs, options.seed, display, interruption, options.path)
             write_report(comparison, options.report)
     except Interrupted as interrupted:
         print(f"demo {interrupted}; nothing is left running", file=sys.stderr)
@@ -61,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_both(
-    flood_jobs: int, seed: int, display: PlainDisplay, interruption: Interruption
+    flood_jobs: int,
+    seed: int,
+    display: PlainDisplay,
+    interruption: Interruption,
+    way: Way = "fairredis",
 ) -> Comparison:
     """Run the load on plain Celery and with the package."""
     orders = plan_load(find_packages(), flood_jobs, seed)
@@ -75,10 +79,10 @@ def run_both(
         plain = run_load(
             "plain", orders, Path(name, "plain"), BOTH_SECONDS / 2, interruption, display.watch
         )
-        display.say(f"\n2. {FAIR_LABEL}: three queues a service, limits by tier")
+        display.say(f"\n2. {FAIR_LABEL} ({way}): three queues a service, limits by tier")
         left_seconds = BOTH_SECONDS - plain.lasted_seconds
         fair = run_load(
-            "fair", orders, Path(name, "fair"), left_seconds, interruption, display.watch
+            "fair", orders, Path(name, "fair"), left_seconds, interruption, display.watch, way
         )
     return Comparison(plain, fair, seed)
 
@@ -88,7 +92,7 @@ def tell(comparison: Comparison, report: Path, display: PlainDisplay) -> None:
     display.show(PLAIN_LABEL, comparison.figures(comparison.plain))
     display.show(FAIR_LABEL, comparison.figures(comparison.fair))
     display.say(comparison.sentence)
-    display.say(comparison.snooze_sentence)
+    display.say(comparison.path_sentence)
     for finding in comparison.findings:
         display.say(f"FOUND: {finding}")
     display.say(f"Report: {report}")
@@ -101,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--jobs", type=_positive, default=200, metavar="N", help="the flood's jobs (200)"
+    )
+    parser.add_argument(
+        "--path",
+        choices=("fairredis", "gate"),
+        default="fairredis",
+        help="how the package runs: its broker transport, or the gate on stock Redis (fairredis)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the load (1)")
     parser.add_argument(

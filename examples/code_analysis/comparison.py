@@ -14,6 +14,7 @@ from typing import Any
 from examples.code_analysis.figures import (
     UserFigures,
     by_user,
+    format_wait,
     percentile,
     quiet_waits_seconds,
 )
@@ -88,7 +89,8 @@ class Comparison:
         }
         return (
             f"While {flood.name} ({flood.tier}) had {len(_flood_jobs(self.fair))} jobs to do, 95 % "
-            f"of everybody else's jobs started within {fair:.1f} s instead of {plain:.1f} s; "
+            f"of everybody else's jobs started within {format_wait(fair)} instead of "
+            f"{format_wait(plain)}; "
             f"{flood.name} had at most {at_once['fair']} running at once instead of "
             f"{at_once['plain']}, and took {self.flood_seconds(self.fair):.0f} s instead of "
             f"{self.flood_seconds(self.plain):.0f} s."
@@ -118,6 +120,16 @@ class Comparison:
         return Snooze(self.fair.snooze_seconds, self.fair.snooze_jitter_seconds)
 
     @property
+    def path_sentence(self) -> str:
+        """What the path of the package's run did with jobs that had to wait."""
+        if not self.fair.claims:
+            return self.snooze_sentence
+        return (
+            f"Jobs above a limit waited in Redis (fairredis): no worker saw one of "
+            f"{the_flood().name}'s before it could start."
+        )
+
+    @property
     def snooze_sentence(self) -> str:
         """Which snooze the run had, and what the ADR's would give."""
         flood = the_flood().name
@@ -137,7 +149,8 @@ class Comparison:
             "seed": self.seed,
             "findings": self.findings,
             "sentence": self.sentence,
-            "snooze": self.snooze_sentence,
+            "path": "fairredis" if self.fair.claims else "gate",
+            "waiting": self.path_sentence,
             "adr_replay": asdict(self.outlook(ADR_SNOOZE)),
             # To be held against the run itself: how far the replay can be believed.
             "own_replay": asdict(self.outlook(self.own_snooze)),

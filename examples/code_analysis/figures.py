@@ -55,6 +55,11 @@ def percentile(values: Iterable[float], percent: float) -> float | None:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
+def format_wait(seconds: float) -> str:
+    """A wait for people: milliseconds where it is short."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
 def running_over_time(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
     """How many runs there are from each moment on: (moment, number), by moment.
 

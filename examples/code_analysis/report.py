@@ -24,7 +24,7 @@ from examples.code_analysis.chart import (
     scale_to,
 )
 from examples.code_analysis.comparison import FAIR_LABEL, PLAIN_LABEL, Comparison
-from examples.code_analysis.figures import UserFigures
+from examples.code_analysis.figures import UserFigures, format_wait
 from examples.code_analysis.jobs import Job
 from examples.code_analysis.run import POOL_SLOTS, WORKERS, Run
 from examples.code_analysis.table import format_seconds
@@ -67,7 +67,7 @@ def render(comparison: Comparison) -> str:
         _pair(runs, _running(comparison)),
         "<h2>Users</h2>",
         _table(comparison),
-        f'<p class="note">{escape(comparison.snooze_sentence)}</p>',
+        f'<p class="note">{escape(comparison.path_sentence)}</p>',
         f"<footer>{escape(_machine(comparison))}</footer>",
     ]
     return (
@@ -91,8 +91,8 @@ def _tiles(comparison: Comparison) -> str:
     tiles = [
         (
             "the others’ wait, p95",
-            f"{comparison.quiet_p95_seconds(plain):.1f} s",
-            f"{comparison.quiet_p95_seconds(fair):.1f} s",
+            format_wait(comparison.quiet_p95_seconds(plain)),
+            format_wait(comparison.quiet_p95_seconds(fair)),
         ),
         (f"{flood.name}’s jobs at once, at most", str(at_once[0]), str(at_once[1])),
         (

@@ -25,6 +25,8 @@ from examples.code_analysis.load import Order
 from examples.code_analysis.processes import Process, Processes, ProcessFailed
 
 Mode = Literal["plain", "fair"]
+#: How the package's run goes: the broker claims fairly, or the gate asks in the worker.
+Way = Literal["fairredis", "gate"]
 
 WORKERS = 2
 #: Processes in each worker's pool. Together more than the largest limit, so that limits bind and
@@ -49,6 +51,8 @@ class Run:
     ended_seconds: float | None = None
     #: Of each tier; None is no limit. Empty in the run without the package.
     limits: dict[str, int | None] = field(default_factory=dict)
+    #: Whether the broker claimed fairly; else the gate sent jobs back.
+    claims: bool = False
     snooze_seconds: float = 0.0
     snooze_jitter_seconds: float = 0.0
     #: As the package counted them, by tier.
@@ -74,6 +78,7 @@ def run_load(
     longest_seconds: float,
     interruption: Interruption,
     watch: Callable[[Run], None],
+    way: Way = "fairredis",
 ) -> Run:
     """Run the load once.
 
@@ -84,6 +89,7 @@ def run_load(
         longest_seconds: when to stop a run that is not done, its set-up not counted.
         interruption: asked several times a second whether to end.
         watch: called several times a second with the run as it then is.
+        way: which path the package takes.
 
     Raises:
         ServerFailed: there is no Redis, or it does not start.
@@ -93,7 +99,8 @@ def run_load(
     for name in ("ledger", "views"):
         (folder / name).mkdir(parents=True)
     with RedisServer() as server:
-        environment = _environment(mode, server.url, folder)
+        scheme = "fair" if mode == "fair" and way == "fairredis" else ""
+        environment = _environment(mode, scheme + server.url, folder)
         with Processes(folder, environment) as processes:
             course = _Course(mode, folder, processes, interruption, watch)
             return course.follow(orders, longest_seconds)

@@ -70,6 +70,7 @@ def facts() -> dict[str, Any]:
     settings = platform.fairness.settings
     return {
         "limits": {name: tier.concurrency for name, tier in settings.tiers.items()},
+        "claims": platform.fairness.claims,
         "snooze_seconds": settings.snooze_seconds,
         "snooze_jitter_seconds": settings.snooze_jitter_seconds,
     }

@@ -14,7 +14,11 @@ app = Celery("bench", broker=os.environ.get("BENCH_BROKER_URL", "redis://localho
 app.conf.update(task_ignore_result=True, worker_enable_remote_control=False)
 # The limit is on and is never reached.
 app.conf.fairness = {
-    "tiers": {"free": {"concurrency": 1000}, "capped": {"concurrency": 1}},
+    "tiers": {
+        "free": {"concurrency": 1000},
+        "capped": {"concurrency": 1},
+        "two": {"concurrency": 2},
+    },
     "tier_resolver": "tests.benchmarks.app:tier_of",
 }
 fairness = Fairness(app)
@@ -24,7 +28,7 @@ def tier_of(tenant: str) -> str | None:
     """Return the tier of a benchmark's tenant."""
     if tenant.startswith("pro-"):
         return "pro"
-    return "capped" if tenant == "flood" else None
+    return {"flood": "capped", "two": "two"}.get(tenant)
 
 
 @app.task(base=FairTask, tenant="user", service="flood")
@@ -34,6 +38,17 @@ def job(sent_at: float, seconds: float, user: str) -> None:
     with open(os.environ["BENCH_LEDGER"], "a") as ledger:
         ledger.write(line)
     time.sleep(seconds)
+
+
+@app.task(base=FairTask, tenant="user", service="flood")
+def span(sent_at: float, seconds: float, user: str) -> None:
+    """Take its time, and write down how long it waited and when it ran."""
+    began_at = time.time()
+    time.sleep(seconds)
+    entry = {"user": user, "waited": began_at - sent_at, "began_at": began_at}
+    line = json.dumps({**entry, "ended_at": time.time()}) + "\n"
+    with open(os.environ["BENCH_LEDGER"], "a") as ledger:
+        ledger.write(line)
 
 
 @app.task

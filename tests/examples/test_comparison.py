@@ -13,7 +13,7 @@ def test_the_sentence_holds_the_numbers_of_both_runs() -> None:
     # Plain: fred's ten jobs of 4 s start a second apart, so 4 at once, the last ends at 13.
     # With the package: one at once, ends at 19; the others waited 0.5 s and 0.25 s, before 10 s.
     assert a_good_comparison().sentence == (
-        "While fred (free) had 10 jobs to do, 95 % of everybody else's jobs started within 0.5 s "
+        "While fred (free) had 10 jobs to do, 95 % of everybody else's jobs started within 500 ms "
         "instead of 10.0 s; fred had at most 1 running at once instead of 4, and took 19 s "
         "instead of 13 s."
     )

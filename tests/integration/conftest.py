@@ -46,7 +46,8 @@ class Shop:
     def worker(self, **options: Any) -> WorkerNode:
         """Start a worker and wait until it consumes."""
         env = {**self.env, **options.pop("env", {})}
-        return self._start_worker("tests.support.shop", env=env, **options)
+        app = options.pop("app", "tests.support.shop")
+        return self._start_worker(app, env=env, **options)
 
     def send(self, name: str, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Send a task of the shop; ``options=`` are those of apply_async."""
@@ -84,6 +85,10 @@ class Shop:
             for entry in entries
             if event in ("", entry["event"]) and name in ("", entry["name"])
         ]
+
+    def forget_ledger(self) -> None:
+        """Begin the ledger anew."""
+        Path(self.env["SHOP_LEDGER"]).unlink(missing_ok=True)
 
     def runs(self) -> dict[str, int]:
         """Return how often each task's body started, by id."""
@@ -137,7 +142,9 @@ def make_shop(
             "SHOP_LEDGER": str(tmp_path / f"ledger{len(shops)}"),
             **(variables or {}),
         }
-        if broker != "redis":
+        if broker == "fairredis":
+            env["CELERY_BROKER_URL"] = f"fair{redis_url}"
+        elif broker != "redis":
             env["CELERY_BROKER_URL"] = request.getfixturevalue("rabbit_url")
             settings.setdefault("redis_url", redis_url)
         if broker == "rabbitmq_quorum":

@@ -458,7 +458,7 @@ class TestWorker:
         shop = make_shop()
         published = []
         shop.fairness.publishers.append(lambda: published.append("tiers of the database"))
-        shop.fairness._republish()
+        shop.fairness.republish()
         assert shop.limiter.published_tiers()[0] == "settings"
         assert published == ["tiers of the database"]
 

@@ -5,6 +5,7 @@
   KEYS[2] leases        zset  lease id -> logical end (ms)
   KEYS[3] tiers         hash  tier -> its numbers as JSON
   KEYS[4] tenant        hash  tier, concurrency: news of this tenant
+  KEYS[5] ends          zset  lease id -> logical end (ms) of leases of claimed tasks
 
   ARGV[1] lease_ms      int   how long a lease lives without a renewal
   ARGV[2] tier          str   the tenant's tier as the caller knows it
@@ -18,6 +19,7 @@
 --- @include "clock"
 --- @include "entitlement"
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ends = KEYS[5]
 local lease_ms, frozen_ms = tonumber(ARGV[1]), ARGV[6]
 
 -- Leases that one answer shows.
@@ -30,7 +32,12 @@ local answer = {redis.call("ZCOUNT", leases, alive, "+inf"), limit, tier}
 local shown = redis.call(
   "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, SHOW_AT_MOST)
 for index = 1, #shown, 2 do
+  local ends_at = tonumber(shown[index + 1])
+  -- A claimed task's lease counts without an end; the lease itself has one.
+  if ends_at == math.huge then
+    ends_at = math.max(logical, tonumber(redis.call("ZSCORE", ends, shown[index]) or logical))
+  end
   answer[#answer + 1] = shown[index]
-  answer[#answer + 1] = tonumber(shown[index + 1]) - logical
+  answer[#answer + 1] = ends_at - logical
 end
 return answer

@@ -17,7 +17,7 @@
 -- A lease of the gate may be released without a word to the rings: look again so soon.
 local LOOK_AGAIN_MS = 1000
 
--- Returns a verdict: open (one more task may start), weight, paused, and whether it is closed.
+-- Returns a verdict: open (one more task may start), weight, paused, closed, and the tenant.
 local function judge(prefix, key, rules)
   if key == SYSTEM then return {open = true, weight = 1} end
   local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed")
@@ -29,21 +29,28 @@ local function judge(prefix, key, rules)
     open = limit > redis.call("ZCOUNT", prefix .. "leases:" .. key,
       string.format("(%.0f", rules.logical), "+inf")
   end
-  return {open = open, weight = weight, paused = limit == 0, closed = account[3]}
+  return {open = open, weight = weight, paused = limit == 0, closed = account[3],
+    tenant = account[2] or ""}
+end
+
+-- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.
+local function due_again(prefix, key, verdict, rules)
+  -- The record of its tier is forgotten some time.
+  local kept_ms = redis.call("PTTL", prefix .. "tenant:" .. verdict.tenant)
+  local due = kept_ms > 0 and rules.logical + kept_ms or math.huge
+  if verdict.paused then return due end
+  local of_gate = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key,
+    string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
+  return of_gate and math.min(due, tonumber(of_gate), rules.logical + LOOK_AGAIN_MS) or due
 end
 
 local function close(prefix, key, verdict, rules)
   redis.call("HSET", prefix .. "account:" .. key, "closed", 1)
   local judged_by = rules.version + 1
   redis.call("ZADD", prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
-  if verdict.paused then return end
-  local of_gate = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key,
-    string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)
-  if of_gate[2] then
-    local ends = math.min(tonumber(of_gate[2]), rules.logical + LOOK_AGAIN_MS)
-    -- No lease begins with a space.
-    redis.call("ZADD", prefix .. "ends", ends, " " .. key)
-  end
+  local due = due_again(prefix, key, verdict, rules)
+  -- No lease begins with a space.
+  if due < math.huge then redis.call("ZADD", prefix .. "ends", due, " " .. key) end
 end
 
 -- A tenant of the ring is at its limit: it leaves the ring and keeps its place.

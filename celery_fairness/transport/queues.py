@@ -1,0 +1,90 @@
+"""What a channel does with one queue at once: take a message, count, purge, delete."""
+
+from __future__ import annotations
+
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.store import verbs
+from celery_fairness.transport.book import Held
+from celery_fairness.transport.envelope import message_of
+from celery_fairness.transport.home import Claimant
+
+if TYPE_CHECKING:
+    _Channel = Any
+else:
+    _Channel = object
+
+
+class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+    """The part of a fair channel that sends no request of its own on the polled connection."""
+
+    claimed: set[str]
+
+    def _end(self, held: Held, verdict: Verdict) -> None:
+        self.claimed.discard(held.lease)
+        self.home.book.end(held, verdict)
+
+    def _get(self, queue: str) -> Any:
+        if not self.is_fair(queue):
+            return super()._get(queue)
+        claimant = self.home.borrow_claimant()
+        found: Claimed | None = None
+        try:
+            while found is None and (tasks := self._claim_now(claimant, queue)):
+                for task, held in self.home.enter(claimant, tasks):
+                    if found is None and task.queue == queue:
+                        found = task
+                        self.claimed.add(held.lease)
+                    else:
+                        # Of an answer that a channel before this one has lost.
+                        self.home.book.end(held, Verdict.HEAD)
+        finally:
+            self.home.return_claimant(claimant)
+        if found is None:
+            raise Empty
+        return message_of(found)
+
+    def _claim_now(self, claimant: Claimant, queue: str) -> tuple[Claimed, ...]:
+        claimant.sends()
+        args = verbs.claim_args(claimant.owner, claimant.number, 1, [queue], self.home.rules)
+        claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
+        claimant.number += 1
+        return claim.tasks
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Take one message; without acks, taking it is the end."""
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            held = self.home.book.get(message.delivery_tag)
+            if held is not None:
+                self._end(held, Verdict.DONE)
+                self.home.flush()
+        return message
+
+    # -- queues -----------------------------------------------------------------------------------
+
+    def _size(self, queue: str) -> int:
+        plain = int(super()._size(queue))
+        if not self.is_fair(queue):
+            return plain
+        waiting, later = self.home.call(verbs.SIZE, [queue])
+        return plain + int(waiting) + int(later)
+
+    def _purge(self, queue: str) -> int:
+        purged = int(super()._purge(queue))
+        if self.is_fair(queue):
+            while gone := int(self.home.call(verbs.PURGE, [queue])):
+                purged += gone
+        return purged
+
+    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        if self.is_fair(queue):
+            self._purge(queue)
+        return super()._delete(queue, exchange, *args, **kwargs)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        if super()._has_queue(queue, **kwargs):
+            return True
+        return self.is_fair(queue) and any(int(n) for n in self.home.call(verbs.SIZE, [queue]))

@@ -1,0 +1,231 @@
+"""P3, P5, P6 and P11: the scripts alone, without workers.
+
+P3 counts the Redis commands inside one claim and one settle, and takes the server's time for them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import kombu
+import redis
+
+from celery_fairness.scheduling.words import Claim, Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from celery_fairness.testing.server import RedisServer
+from celery_fairness.transport import register
+from tests.benchmarks.harness import PREFIX, Row
+
+QUEUE = "bench"
+RULES = Rules(lease_ms=3_600_000, default_limit=1)
+UNLIMITED = Rules(lease_ms=3_600_000, default_limit=None)
+BODY = "x" * 1000
+
+
+class Bench:
+    """The scripts on a private Redis."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = redis.Redis.from_url(server.url, decode_responses=True)
+        # Memory that is freed later would be counted as used before.
+        self.client.execute_command("FLUSHALL", "SYNC")
+        for verb in (verbs.PUT, verbs.CLAIM, verbs.SETTLE):
+            self.client.script_load(load_script(verb).source)
+        self._number = 0
+
+    def put(self, tasks: Sequence[Waiting]) -> None:
+        """Put many tasks."""
+        sha = load_script(verbs.PUT).sha
+        for start in range(0, len(tasks), 1000):
+            pipe = self.client.pipeline(transaction=False)
+            for task in tasks[start : start + 1000]:
+                pipe.evalsha(sha, 1, PREFIX, *verbs.put_args(task))
+            pipe.execute()
+
+    def claim(self, want: int, owner: str = "bench", rules: Rules = RULES) -> Claim:
+        """Claim once."""
+        self._number += 1
+        args = verbs.claim_args(owner, self._number, want, [QUEUE], rules)
+        return verbs.read_claim(self._run(verbs.CLAIM, args))
+
+    def settle(self, claim: Claim, rules: Rules = RULES) -> None:
+        """End every task of a claim."""
+        ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
+        if ends:
+            self._run(verbs.SETTLE, verbs.settle_args(ends, rules))
+
+    def _run(self, verb: str, args: list[str]) -> list[object]:
+        return self.client.evalsha(load_script(verb).sha, 1, PREFIX, *args)  # type: ignore[return-value]
+
+    def commands(self) -> Counter[str]:
+        """Return how often each command ran since the statistics were reset."""
+        stats: dict[str, dict[str, int]] = self.client.info("commandstats")  # type: ignore[assignment]
+        outside = ("evalsha", "info", "config")
+        return Counter(
+            {
+                name[8:]: row["calls"]
+                for name, row in stats.items()
+                if not name[8:].startswith(outside)
+            }
+        )
+
+    def script_usec(self) -> tuple[float, float]:
+        """Return calls of scripts and their time in microseconds since the reset."""
+        row = self.client.info("commandstats")["cmdstat_evalsha"]  # type: ignore[index]
+        return row["calls"], row["usec"]
+
+
+def behind_full_tenants(server: RedisServer, tenants: int) -> tuple[int, int, float, float]:
+    """Return commands of a claim and of a settle of one free tenant, and the time of each.
+
+    ``tenants`` others are at their limit with a task waiting. Times are the median of 200, in
+    microseconds of the server.
+    """
+    bench = Bench(server)
+    bench.put([Waiting(QUEUE, f"a{n}", str(n), message="m") for n in range(tenants)])
+    while bench.claim(64).tasks:
+        pass
+    bench.put([Waiting(QUEUE, f"b{n}", str(n), message="m") for n in range(tenants)])
+    for _ in range(2 * tenants // 16 + 4):
+        # The full ones leave the ring; nothing may start.
+        if bench.claim(64).sleep_ms:
+            break
+    counts, times = [], []
+    for number in range(200):
+        bench.put([Waiting(QUEUE, f"free{number}", "free", message=BODY)])
+        row = []
+        for act in ("claim", "settle"):
+            bench.client.config_resetstat()
+            if act == "claim":
+                claimed = bench.claim(1)
+            else:
+                bench.settle(claimed)
+            row.append((sum(bench.commands().values()), bench.script_usec()[1]))
+        assert len(claimed.tasks) == 1
+        counts.append((row[0][0], row[1][0]))
+        times.append((row[0][1], row[1][1]))
+    (claims, settles), _ = Counter(counts).most_common(1)[0]
+    return (
+        claims,
+        settles,
+        statistics.median(t[0] for t in times),
+        statistics.median(t[1] for t in times),
+    )
+
+
+def scale_rows(server: RedisServer, tenants: int) -> Iterator[Row]:
+    """P3."""
+    few = behind_full_tenants(server, 100)
+    many = behind_full_tenants(server, tenants)
+    for side, what in enumerate(("claim", "settle")):
+        yield Row(
+            "P3",
+            f"Redis commands in a {what}, {tenants:,} full tenants against 100",
+            "the same",
+            f"{many[side]} against {few[side]}",
+            many[side] == few[side],
+        )
+    ratio = (many[2] + many[3]) / (few[2] + few[3])
+    yield Row(
+        "P3",
+        "server time of claim and settle, the same",
+        "<= 2 x, <= 60 us",
+        f"{many[2] + many[3]:.0f} us against {few[2] + few[3]:.0f} us: {ratio:.2f} x",
+        ratio <= 2 and many[2] + many[3] <= 60,
+    )
+
+
+def order_rows(server: RedisServer, quiet_tenants: Sequence[int]) -> Iterator[Row]:
+    """P5 and P6."""
+    for quiet in quiet_tenants:
+        for consumers, slack in ((1, 2), (10, 11)):
+            bench = Bench(server)
+            bench.put([Waiting(QUEUE, f"n{n}", "noisy", message="m") for n in range(100_000 // 10)])
+            held = [bench.claim(1, f"w{n}", UNLIMITED) for n in range(consumers)]
+            bench.put([Waiting(QUEUE, f"q{n}", f"q{n}", message="m") for n in range(quiet)])
+            rank = last = 0
+            while last == 0 or rank < quiet + 20:
+                for number in range(consumers):
+                    bench.settle(held[number], UNLIMITED)
+                    held[number] = bench.claim(1, f"w{number}", UNLIMITED)
+                    rank += 1
+                    if held[number].tasks[0].key != "tenant:noisy":
+                        last = rank
+                if rank >= quiet + 20:
+                    break
+            yield Row(
+                "P5",
+                f"rank of the last of {quiet:,} quiet tasks behind 10,000, {consumers} consumers",
+                f"<= {quiet + slack:,}",
+                f"{last:,}",
+                last <= quiet + slack,
+            )
+    bench = Bench(server)
+    bench.put(
+        [Waiting(QUEUE, f"{t}.{n}", f"t{t}", message="m") for n in range(1_300) for t in range(9)]
+    )
+    counts: Counter[str] = Counter()
+    held = [Claim((), bench.claim(1, "w0", UNLIMITED).sleep_ms)] * 10
+    for number in range(9_000):
+        bench.settle(held[number % 10], UNLIMITED)
+        held[number % 10] = bench.claim(1, f"w{number % 10}", UNLIMITED)
+        counts[held[number % 10].tasks[0].key] += 1
+    index = sum(counts.values()) ** 2 / (len(counts) * sum(n * n for n in counts.values()))
+    yield Row(
+        "P6",
+        "Jain's index of 9 equal tenants, 9,000 tasks",
+        ">= 0.999",
+        f"{index:.5f}",
+        index >= 0.999,
+    )
+
+
+def memory_rows(server: RedisServer, tasks: int = 10_000) -> Iterator[Row]:
+    """P11."""
+    register()
+    message = {"body": BODY, "headers": {}, "properties": {"delivery_tag": "t" * 36}}
+    waiting = {}
+    for scheme, queue in (("", "stock"), ("fair", "ours")):
+        with server.client() as client:
+            client.execute_command("FLUSHALL", "SYNC")
+        with kombu.Connection(scheme + server.url) as connection:
+            producer = connection.Producer()
+            with server.client() as client:
+                before = client.info("memory")["used_memory"]  # type: ignore[index]
+                for _ in range(tasks):
+                    producer.publish(message["body"], routing_key=queue)
+                waiting[queue] = (client.info("memory")["used_memory"] - before) / tasks  # type: ignore[index]
+    ratio = waiting["ours"] / waiting["stock"]
+    yield Row(
+        "P11",
+        "memory of a waiting task with a body of 1 kB",
+        "<= 1.2 x stock",
+        f"{waiting['ours']:.0f} B against {waiting['stock']:.0f} B: {ratio:.2f} x",
+        ratio <= 1.2,
+    )
+    used = {}
+    for what, tenant in (("many", "{n}"), ("one", "0")):
+        bench = Bench(server)
+        before = bench.client.info("memory")["used_memory"]  # type: ignore[index]
+        bench.put(
+            [
+                Waiting(QUEUE, f"t{n}", tenant.format(n=n), tier="free", message=BODY)
+                for n in range(tasks)
+            ]
+        )
+        used[what] = bench.client.info("memory")["used_memory"] - before  # type: ignore[index]
+    live = (used["many"] - used["one"]) / tasks
+    yield Row(
+        "P11", "memory of a live tenant beside its tasks", "<= 700 B", f"{live:.0f} B", live <= 700
+    )
+    while (claim := bench.claim(64, rules=UNLIMITED)).tasks:
+        bench.settle(claim, UNLIMITED)
+    left = [
+        key
+        for key in bench.client.keys(f"{PREFIX}*")  # type: ignore[union-attr]
+        if key.removeprefix(PREFIX) not in ("clock", "sequence", "reply:bench")
+    ]
+    yield Row("P11", "keys of idle tenants", "0", str(len(left)), not left)

@@ -1,0 +1,53 @@
+"""P1: no-op tasks a second on `fairredis`, tier limits on, against stock Celery."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import redis
+
+from celery_fairness.testing.server import RedisServer
+from tests.benchmarks.harness import Row, backlog, publish, url_of, wait_until, worker
+
+TENANTS = 200
+#: Pool, and the ratio that is asked for.
+POOLS = (
+    ("solo", ("--pool=solo",), 2.0),
+    ("prefork -c 2", ("--pool=prefork", "--concurrency=2"), 1.5),
+    ("prefork -c 8", ("--pool=prefork", "--concurrency=8"), 2.0),
+    ("threads -c 8", ("--pool=threads", "--concurrency=8"), 3.0),
+    ("gevent -c 8", ("--pool=gevent", "--concurrency=8"), 2.0),
+)
+
+
+def rate(server: RedisServer, args: tuple[str, ...], tasks: int, *, ours: bool) -> float:
+    """Return tasks a second between the first and the last tenth of ``tasks``."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        url = url_of(server, ours=ours)
+        publish(url, "fair" if ours else "plain", tasks, TENANTS)
+        with worker(url, args):
+            first = wait_until(lambda: backlog(client, ours=ours) <= tasks * 0.9)
+            last = wait_until(lambda: backlog(client, ours=ours) <= tasks * 0.1)
+    return tasks * 0.8 / (last - first)
+
+
+def rows(server: RedisServer, tasks: int, rounds: int = 1) -> Iterator[Row]:
+    """Measure every pool: stock, ours, ours, stock; ours with twice the tasks, for as long."""
+    for name, args, asked in POOLS:
+        stock, ours = [], []
+        for is_ours in (False, True, True, False) * rounds:
+            if is_ours:
+                ours.append(rate(server, args, 2 * tasks, ours=True))
+            else:
+                stock.append(rate(server, args, tasks, ours=False))
+        mine, theirs = statistics.median(ours), statistics.median(stock)
+        ratio = mine / theirs
+        yield Row(
+            "P1",
+            f"no-op tasks a second, {name}",
+            f">= {asked:g} x stock",
+            f"{mine:,.0f} against {theirs:,.0f}: {ratio:.2f} x",
+            ratio >= asked,
+        )
