@@ -134,15 +134,35 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease as inspection shows it: its id, and seconds until it ends unless renewed."""
+    """A lease as inspection shows it.
+
+    Attributes:
+        id: Its name.
+        expires_in_seconds: Until it ends unless renewed.
+        owner: Of a claimed task: the process that holds it.
+        queue: Of a claimed task: where it waited.
+        state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
+    """
 
     id: str
     expires_in_seconds: float
+    owner: str = ""
+    queue: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLane:
+    """Tasks of one tenant that wait in one queue with one rank."""
+
+    queue: str
+    rank: int
+    tasks: int
 
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """What a key holds now.
+    """What a key holds now; a limiter fills the first five, ``Fairness.inspect`` the others.
 
     Attributes:
         key: The limit's key.
@@ -150,6 +170,13 @@ class LimitState:
         limit: Concurrency; None is unlimited, 0 paused.
         held: Live leases.
         leases: The first hundred of them, soonest end first.
+        weight: The tenant's share among waiting tenants.
+        published: Whether a record of this tenant's tier is published.
+        waiting: On the dispatch path: what it has waiting, by queue and rank.
+        closed: It was found at its limit: no claim looks at it until something opens it.
+        full_in: Queues in whose ring it is not while it is closed.
+        judged_by: By which version of the news it was found closed; None where it is not closed,
+            or will be judged anew by the next claim.
     """
 
     key: str
@@ -157,3 +184,14 @@ class LimitState:
     limit: int | None
     held: int
     leases: tuple[HeldLease, ...]
+    weight: float | None = None
+    published: bool = False
+    waiting: tuple[WaitingLane, ...] = ()
+    closed: bool = False
+    full_in: tuple[str, ...] = ()
+    judged_by: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything at all is kept of this key."""
+        return bool(self.held or self.waiting or self.published)

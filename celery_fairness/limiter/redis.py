@@ -67,6 +67,16 @@ class RedisLimiter:
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._frozen_clock = frozen_clock
 
+    @property
+    def connection(self) -> Connection:
+        """Where it keeps everything."""
+        return self._redis
+
+    @property
+    def prefix(self) -> str:
+        """What every key begins with."""
+        return self._names.prefix
+
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Refused:

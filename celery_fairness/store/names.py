@@ -27,6 +27,11 @@ class Names:
         #: When the leases of claimed tasks end.
         self.ends = prefix + "ends"
 
+    @property
+    def prefix(self) -> str:
+        """What every key begins with."""
+        return self._prefix
+
     def leases(self, key: str) -> str:
         """Return the leases of the limit ``key``."""
         return f"{self._prefix}leases:{key}"

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterable
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
 
 
+#: What is told of a task that goes on.
+_NOTES = (Verdict.BEGUN, Verdict.ACKED)
+
+
 class Held:
     """One lease of this process.
 
@@ -117,6 +121,12 @@ class Book:
         """Keep what Redis did not hear; what was noted since is newer."""
         with self._lock:
             self._ends = {end.lease: end for end in ends} | self._ends
+
+    @property
+    def frees_slots(self) -> bool:
+        """Whether among what is to be told is an end, and not only notes."""
+        with self._lock:
+            return any(end.verdict not in _NOTES for end in self._ends.values())
 
     @property
     def has_ends(self) -> bool:

@@ -31,6 +31,7 @@ from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.envelope import message_of, waiting_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
+from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queues import QueuesMixin
@@ -41,6 +42,8 @@ REPLY_SUFFIX = ".reply.celery.pidbox"
 SHORTEST_WAIT_SECONDS = 0.001
 #: A server ends a BRPOP so much after its time, in seconds: it looks ten times a second.
 LATE_SECONDS = 0.1
+#: How often the plain lists of stock producers are looked at, in seconds.
+ADOPT_SECONDS = 1.0
 #: When something is due sooner than that, it is asked for so often, in seconds.
 NAP_SECONDS = 0.01
 
@@ -58,6 +61,7 @@ class FairMixin(QueuesMixin):
         self._claim_wants = 0
         self._asleep_until = 0.0
         self._napping = False
+        self._adopt_at = 0.0
         #: The open request is no stock one.
         self._is_ours = False
         self._no_ack: set[str] = set()
@@ -153,6 +157,8 @@ class FairMixin(QueuesMixin):
         now = monotonic()
         if self._napping:
             return
+        if want and now >= self._adopt_at:
+            self._adopt(fair)
         asleep = self._asleep_until - now
         if want and asleep <= 0:
             self._send_claim(fair, want)
@@ -164,6 +170,13 @@ class FairMixin(QueuesMixin):
         self._in_poll = self.client.connection
         self._is_ours = True
         self._brpop_sent_at = now
+
+    def _adopt(self, queues: list[str]) -> None:
+        """Take over what producers on the stock transport have sent."""
+        if adopt(self, queues):
+            self._asleep_until = 0.0
+        else:
+            self._adopt_at = monotonic() + ADOPT_SECONDS
 
     def _sleep(self, seconds: float) -> None:
         """Ask again after ``seconds``, or when a bell rings."""

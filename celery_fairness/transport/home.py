@@ -111,6 +111,7 @@ class Home:
         self._lock = threading.Lock()
         self._bell = Bell()
         self._renewing = False
+        self._closed = False
         self._epoch: int | None = None
 
     # -- places -----------------------------------------------------------------------------------
@@ -122,6 +123,11 @@ class Home:
         if self.slots is None:
             return CLAIM_WITHOUT_WORKER
         return max(0, min(CLAIM_AT_MOST, self.slots() - len(self.book) - self._asked))
+
+    @property
+    def claim_is_open(self) -> bool:
+        """Whether an answer to a claim is on its way."""
+        return self._asked > 0
 
     def asked(self, amount: int) -> None:
         """Count places that an open request may fill; negative when it is answered."""
@@ -219,6 +225,12 @@ class Home:
             self.book.end(held, held.verdict or Verdict.HEAD)
         self.flush()
 
+    def close(self) -> None:
+        """Renew nothing any more, and close the connections."""
+        self._closed = True
+        self._bell.ring()
+        self._connection.close()
+
     def _wake(self) -> None:
         # Without a worker nobody knows when a loop turns again.
         if self.at_once or self.slots is None:
@@ -238,6 +250,8 @@ class Home:
         wait = every
         while quiet < 3:
             self._bell.wait(wait)
+            if self._closed:
+                break
             held = self.book.held()
             quiet = 0 if held else quiet + 1
             wait = every
@@ -248,7 +262,7 @@ class Home:
                 wait = min(AGAIN_SECONDS, every)
         connection.close()
         self._renewing = False
-        if self.book.held():
+        if self.book.held() and not self._closed:
             # Claimed just now, by somebody who saw this thread alive.
             self._renew_from_now_on()
 

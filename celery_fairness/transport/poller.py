@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from queue import Empty
 from time import sleep
 from typing import Any
 
@@ -16,6 +17,13 @@ from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
 
 from celery_fairness.transport.home import Home
+
+#: How long a loop without a hub waits while its worker stops, in seconds.
+STOPPING_SECONDS = 0.05
+
+
+#: Within what time Redis hears that a body has begun, in seconds.
+NOTE_SECONDS = 0.005
 
 
 class FairPoller(stock.MultiChannelPoller):
@@ -28,6 +36,7 @@ class FairPoller(stock.MultiChannelPoller):
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
+        self._notes_due = False
 
     def serve(self, home: Home) -> None:
         """Wake for the ends of ``home`` and tell them."""
@@ -68,13 +77,34 @@ class FairPoller(stock.MultiChannelPoller):
             for end in self._pipe:
                 os.set_blocking(end, False)
             self.poller.register(self._pipe[0], READ)
-        return super().get(callback, timeout)
+        try:
+            return super().get(callback, STOPPING_SECONDS if self._is_stopping() else timeout)
+        except Empty:
+            if self._is_stopping():
+                # The worker's loop is to see it now, not at the end of its own wait.
+                raise TimeoutError from None
+            raise
+
+    def _is_stopping(self) -> bool:
+        return any(home.stopping for home in self._homes)
 
     def on_poll_start(self) -> None:
         """Send what the channels want to know; tell ends that had to stay behind."""
         super().on_poll_start()
         for home in self._homes:
-            if home.book.has_ends:
+            # What an open claim did not take along goes with the next one, at once.
+            if home.book.has_ends and not home.claim_is_open:
+                if self._hub is None or home.book.frees_slots:
+                    home.flush()
+                elif not self._notes_due:
+                    # Nobody waits for a note, and mostly the end comes before it is told.
+                    self._notes_due = True
+                    self._hub.call_later(NOTE_SECONDS, self._tell_notes)
+
+    def _tell_notes(self) -> None:
+        self._notes_due = False
+        for home in self._homes:
+            if home.book.has_ends and not home.claim_is_open:
                 home.flush()
 
     def handle_event(self, fileno: int, event: int) -> Any:

@@ -61,6 +61,8 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._home is not None:
             self._home.stop()
 
+    #: Before the worker waits for anything else.
+    close = stop
     shutdown = stop
 
 

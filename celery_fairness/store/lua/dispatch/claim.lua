@@ -34,6 +34,10 @@ local MOVES_AT_MOST = 64
 -- Longest sleep: a bell may be lost with the worker that heard it.
 local SLEEP_MS = 1000
 
+if not string.match(owner, "^%S+$") then
+  return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
+end
+
 local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],

@@ -37,7 +37,7 @@ end
 local function due_again(prefix, key, verdict, rules)
   -- The record of its tier is forgotten some time.
   local kept_ms = redis.call("PTTL", prefix .. "tenant:" .. verdict.tenant)
-  local due = kept_ms > 0 and rules.logical + kept_ms or math.huge
+  local due = kept_ms >= 0 and rules.logical + kept_ms or math.huge
   if verdict.paused then return due end
   local of_gate = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key,
     string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]

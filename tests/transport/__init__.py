@@ -1,0 +1,1 @@
+"""The broker transport through kombu alone: no Celery worker takes part."""

@@ -1,0 +1,143 @@
+"""Connections of kombu through the transport, and what is in Redis meanwhile.
+
+Invariant: every connection that a test opened is closed after it, and every home that the test
+made is forgotten, so the next test begins with an empty book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kombu import Connection, Queue
+from redis import Redis
+
+from celery_fairness.testing.server import RedisServer
+from celery_fairness.transport import register
+from celery_fairness.transport.home import _homes, homes
+from tests.support.waiting import eventually
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def client(redis_server: RedisServer, redis_url: str) -> Iterator[Redis]:
+    """A plain client of the broker's Redis."""
+    with redis_server.client(decode_responses=True) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def empty_homes() -> Iterator[None]:
+    register()
+    _homes.clear()
+    yield
+    for home in homes():
+        home.close()
+        eventually(lambda home=home: not home._renewing, 3.0)
+    _homes.clear()
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest, empty_homes: None) -> Iterator[Connect]:
+    """A factory: ``connect(url, prefix=…, fairness=…, **options of Connection)``."""
+    opened: list[Connection] = []
+
+    def make(
+        url: str = "", prefix: str = "", fairness: dict[str, Any] | None = None, **given: Any
+    ) -> Connection:
+        # A message without a tenant is a system task: no limit is in the way.
+        options = {"fairness": fairness or {}, **given.pop("transport_options", {})}
+        if prefix:
+            options["global_keyprefix"] = prefix
+        url = url or "fair" + request.getfixturevalue("redis_url")
+        connection = Connection(url, transport_options=options, **given)
+        opened.append(connection)
+        return connection
+
+    yield make
+    for connection in opened:
+        connection.release()
+
+
+class Inbox:
+    """What a consumer of one queue received; it acknowledges nothing by itself."""
+
+    def __init__(self, connection: Connection, *queues: Queue | str, **options: Any) -> None:
+        self.connection = connection
+        self.messages: list[Any] = []
+        self.channel = connection.channel()
+        prefetch = options.pop("prefetch_count", 0)
+        bound = [
+            queue if isinstance(queue, Queue) else Queue(queue, exchange="", routing_key=queue)
+            for queue in queues
+        ]
+        self.consumer = connection.Consumer(
+            bound, channel=self.channel, on_message=self.messages.append, **options
+        )
+        if prefetch:
+            self.consumer.qos(prefetch_count=prefetch)
+        self.consumer.consume()
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [message.payload for message in self.messages]
+
+    def await_count(self, count: int, timeout_seconds: float = 5.0) -> list[Any]:
+        """Turn the loop until ``count`` messages are here, and return their bodies."""
+
+        def are_here() -> None:
+            self.turn()
+            assert len(self.messages) >= count, self.bodies
+
+        eventually(are_here, timeout_seconds, poll_seconds=0)
+        assert len(self.messages) == count, self.bodies
+        return self.bodies
+
+    def turn(self, seconds: float = 0.05) -> None:
+        """Turn the loop once."""
+        try:
+            self.connection.drain_events(timeout=seconds)
+        except TimeoutError:
+            pass
+
+    def nothing_comes(self) -> None:
+        """Turn the loop until a claim has answered that nothing is there."""
+        before = len(self.messages)
+        for _ in range(4):
+            self.turn()
+        assert len(self.messages) == before, self.bodies
+
+
+def publish(connection: Connection, queue: str, *bodies: Any, **options: Any) -> None:
+    """Put messages into ``queue``, one for each body."""
+    producer = connection.Producer(serializer=options.pop("serializer", "json"))
+    for body in bodies:
+        producer.publish(body, exchange="", routing_key=queue, **options)
+
+
+def charged(tenant: Any, **fields: Any) -> dict[str, Any]:
+    """Return the headers of a message that is charged to ``tenant``."""
+    return {"fairness": {"v": 1, "tenant": tenant, **fields}}
+
+
+def leases(client: Redis, prefix: str = "") -> int:
+    """Return how many leases live in Redis."""
+    return client.zcard(f"{prefix}{{fairness}}:ends")
+
+
+def settled(client: Redis, prefix: str = "") -> None:
+    """Wait until nothing waits, runs or is known any more."""
+
+    def is_empty() -> None:
+        left = [
+            key
+            for key in client.scan_iter(f"{prefix}{{fairness}}:*")
+            if not key.endswith((":clock", ":sequence", ":counts"))
+            and ":reply:" not in key
+            and ":bell:" not in key
+        ]
+        assert not left, left
+
+    eventually(is_empty, 3.0)

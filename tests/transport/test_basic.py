@@ -1,0 +1,389 @@
+"""What kombu expects of a transport: publish, consume, acknowledge, purge, delete."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Exchange, Queue
+from kombu.exceptions import ChannelError
+from kombu.simple import SimpleQueue
+from redis import Redis
+
+from tests.transport.conftest import Connect, Inbox, leases, publish, settled
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_message_arrives_and_is_gone_once_acknowledged(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", {"hello": "world"}, headers={"k": 1}, correlation_id="c1")
+    inbox = Inbox(connection, "jobs")
+    assert inbox.await_count(1) == [{"hello": "world"}]
+    (message,) = inbox.messages
+    assert message.headers["k"] == 1
+    assert message.properties["correlation_id"] == "c1"
+    assert leases(client) == 1
+    message.ack()
+    settled(client)
+
+
+def test_many_messages_arrive_in_order(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", *range(100))
+    inbox = Inbox(connection, "jobs")
+    assert inbox.await_count(100) == list(range(100))
+    for message in inbox.messages:
+        message.ack()
+    settled(client)
+
+
+def test_a_rejected_message_is_gone(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1)
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    inbox.messages[0].reject()
+    settled(client)
+
+
+def test_a_requeued_message_comes_again_behind_the_others(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1, 2, 3)
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    inbox.await_count(1)
+    assert not inbox.messages[0].delivery_info.get("redelivered")
+    inbox.messages[0].requeue()
+    for count in (2, 3, 4):
+        inbox.await_count(count)
+        inbox.messages[-1].ack()
+    assert inbox.bodies == [1, 2, 3, 1]
+    assert inbox.messages[-1].delivery_info["redelivered"]
+    settled(client)
+
+
+def test_recover_gives_back_in_order_what_was_not_acknowledged(
+    connect: Connect, client: Redis
+) -> None:
+    connection = connect()
+    publish(connection, "jobs", *range(12))
+    inbox = Inbox(connection, "jobs", prefetch_count=10)
+    inbox.await_count(10)
+    inbox.messages[0].ack()
+    inbox.channel.basic_recover(requeue=True)
+    inbox.messages.clear()
+    assert inbox.await_count(10) == list(range(1, 11))
+    assert leases(client) == 10
+
+
+def test_a_closed_channel_gives_back_in_order(connect: Connect, client: Redis) -> None:
+    first, second = connect(), connect()
+    publish(first, "jobs", *range(20))
+    inbox = Inbox(first, "jobs", prefetch_count=5)
+    inbox.await_count(5)
+    inbox.channel.close()
+    assert leases(client) == 0
+    inbox = Inbox(second, "jobs", prefetch_count=20)
+    assert inbox.await_count(20) == list(range(20))
+
+
+def test_the_prefetch_count_is_the_most_that_is_held(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", *range(10))
+    inbox = Inbox(connection, "jobs", prefetch_count=3)
+    inbox.await_count(3)
+    inbox.nothing_comes()
+    assert leases(client) == 3
+    inbox.messages[1].ack()
+    assert inbox.await_count(4) == [0, 1, 2, 3]
+    inbox.consumer.qos(prefetch_count=5)
+    inbox.await_count(6)
+    inbox.nothing_comes()
+
+
+def test_without_acks_a_delivery_is_the_end(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", *range(40))
+    inbox = Inbox(connection, "jobs", no_ack=True, prefetch_count=4)
+    assert inbox.await_count(40) == list(range(40))
+    settled(client)
+    assert not inbox.channel.claimed
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_a_message_can_be_taken_one_by_one(connect: Connect, client: Redis, no_ack: bool) -> None:
+    connection = connect()
+    queue = Queue("jobs", exchange="", routing_key="jobs")(connection.channel())
+    assert queue.get() is None
+    publish(connection, "jobs", "a", "b")
+    first = queue.get(no_ack=no_ack)
+    assert first.payload == "a"
+    assert leases(client) == (0 if no_ack else 1)
+    if not no_ack:
+        first.ack()
+    second = queue.get(no_ack=no_ack)
+    assert second.payload == "b"
+    if not no_ack:
+        second.requeue()
+        queue.get().ack()
+    assert queue.get() is None
+    settled(client)
+
+
+def test_a_simple_queue(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    with SimpleQueue(connection, "simple") as queue:
+        for number in range(5):
+            queue.put({"n": number})
+        assert queue.qsize() == 5
+        for number in range(5):
+            message = queue.get(timeout=3)
+            assert message.payload == {"n": number}
+            message.ack()
+        with pytest.raises(queue.Empty):
+            queue.get(timeout=0.05)
+        with pytest.raises(queue.Empty):
+            queue.get(block=False)
+        queue.put(1)
+        assert queue.clear() == 1
+    settled(client)
+
+
+def test_a_simple_queue_without_acks(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    with SimpleQueue(connection, "simple", no_ack=True) as queue:
+        queue.put("x")
+        assert queue.get(timeout=3).payload == "x"
+    settled(client)
+
+
+def test_several_queues_are_served_in_turn(connect: Connect) -> None:
+    connection = connect()
+    for name in "abc":
+        publish(connection, name, *(f"{name}{n}" for n in range(3)))
+    inbox = Inbox(connection, "a", "b", "c", prefetch_count=1)
+    for count in range(1, 10):
+        inbox.await_count(count)
+        inbox.messages[-1].ack()
+    for turn in range(3):
+        assert {body[0] for body in inbox.bodies[3 * turn : 3 * turn + 3]} == set("abc")
+
+
+def test_a_direct_exchange_goes_by_the_whole_key(connect: Connect) -> None:
+    connection = connect()
+    exchange = Exchange("work", type="direct")
+    a, b = Queue("qa", exchange, "a"), Queue("qb", exchange, "b")
+    inbox = Inbox(connection, a, b)
+    producer = connection.Producer(exchange=exchange)
+    producer.publish(1, routing_key="a")
+    producer.publish(2, routing_key="b")
+    producer.publish(3, routing_key="c")
+    inbox.await_count(2)
+    went = {m.payload: m.delivery_info["routing_key"] for m in inbox.messages}
+    assert went == {1: "a", 2: "b"}
+
+
+def test_a_topic_exchange_goes_by_patterns(connect: Connect) -> None:
+    connection = connect()
+    exchange = Exchange("news", type="topic")
+    sport = Queue("sport", exchange, "*.sport")
+    everything = Queue("everything", exchange, "#")
+    one, all_ = Inbox(connection, sport), Inbox(connection, everything)
+    producer = connection.Producer(exchange=exchange)
+    for key in ("uk.sport", "uk.politics", "uk.sport.golf"):
+        producer.publish(key, routing_key=key)
+    all_.await_count(3)
+    one.await_count(1)
+    assert sorted(all_.bodies) == ["uk.politics", "uk.sport", "uk.sport.golf"]
+    assert one.bodies == ["uk.sport"]
+
+
+def test_a_fanout_exchange_goes_to_everybody_who_listens(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    exchange = Exchange("all", type="fanout")
+    inboxes = [Inbox(connect(), Queue(f"q{n}", exchange), "own", no_ack=True) for n in range(2)]
+    for inbox in inboxes:
+        inbox.nothing_comes()  # They have subscribed.
+    connection.Producer(exchange=exchange).publish("hello")
+    for inbox in inboxes:
+        assert inbox.await_count(1) == ["hello"]
+    assert leases(client) == 0
+
+
+def test_a_queue_bound_elsewhere_gets_the_very_next_message(connect: Connect) -> None:
+    exchange = Exchange("work", type="topic")
+    sender, listener = connect(), connect()
+    producer = sender.Producer(exchange=exchange)
+    first = Inbox(listener, Queue("first", exchange, "jobs"))
+    producer.publish(1, routing_key="jobs")
+    second = Inbox(listener, Queue("second", exchange, "jobs"))
+    producer.publish(2, routing_key="jobs")
+    first.await_count(2)
+    assert second.await_count(1) == [2]
+
+
+def test_a_passive_declare_knows_the_queue_and_its_size(connect: Connect) -> None:
+    channel = connect().channel()
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare("jobs", passive=True)
+    publish(connect(), "jobs", 1, 2)
+    assert channel.queue_declare("jobs", passive=True).message_count == 2
+
+
+LATER = {"eta": "2999-01-01T00:00:00+00:00"}
+
+
+def test_what_waits_for_its_time_is_counted_purged_and_deleted(
+    connect: Connect, client: Redis
+) -> None:
+    connection = connect()
+    channel = connection.channel()
+    queue = Queue("jobs", Exchange("work"), "jobs")(channel)
+    queue.declare()
+    publish(connection, "jobs", 1, 2, headers=LATER)
+    assert channel._has_queue("jobs")
+    publish(connection, "jobs", 3)
+    assert channel._size("jobs") == 3
+    assert queue.purge() == 3
+    assert not channel._has_queue("jobs")
+    publish(connection, "jobs", 1, headers=LATER)
+    publish(connection, "jobs", *range(300))
+    assert channel._size("jobs") == 301
+    queue.delete()
+    assert channel._size("jobs") == 0
+    settled(client)
+
+
+def test_a_queue_that_is_not_empty_is_not_deleted_if_it_should_be(connect: Connect) -> None:
+    connection = connect()
+    channel = connection.channel()
+    queue = Queue("jobs", Exchange("work"), "jobs")(channel)
+    queue.declare()
+    publish(connection, "jobs", 1, headers=LATER)
+    queue.delete(if_empty=True)
+    assert channel._size("jobs") == 1
+
+
+def test_a_purge_leaves_what_is_held(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1, 2)
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    inbox.await_count(1)
+    assert inbox.channel.queue_purge("jobs") == 1
+    inbox.messages[0].ack()
+    settled(client)
+
+
+def test_after_a_cancel_a_message_stays(connect: Connect) -> None:
+    connection = connect()
+    inbox = Inbox(connection, "jobs")
+    other = Inbox(connection, "other")
+    inbox.nothing_comes()
+    inbox.consumer.cancel()
+    publish(connection, "jobs", 1)
+    other.nothing_comes()
+    assert not inbox.messages
+    assert inbox.channel._size("jobs") == 1
+
+
+def test_consumers_and_channels_of_one_process_share_a_queue(
+    connect: Connect, client: Redis
+) -> None:
+    connections = [connect() for _ in range(3)]
+    inboxes = [Inbox(each, "jobs", prefetch_count=1) for each in connections]
+    publish(connect(), "jobs", *range(30))
+    seen: list[int] = []
+    while len(seen) < 30:
+        for inbox in inboxes:
+            inbox.turn()
+            while inbox.messages:
+                message = inbox.messages.pop()
+                seen.append(message.payload)
+                message.ack()
+    assert sorted(seen) == list(range(30))
+    settled(client)
+
+
+def test_two_channels_of_one_connection(connect: Connect) -> None:
+    connection = connect()
+    a, b = Inbox(connection, "a"), Inbox(connection, "b")
+    publish(connection, "a", 1)
+    publish(connection, "b", 2)
+    assert a.await_count(1) == [1]
+    assert b.await_count(1) == [2]
+
+
+def test_a_consumer_that_fails_keeps_what_it_was_given_and_no_more(
+    connect: Connect, client: Redis
+) -> None:
+    connection = connect()
+    publish(connection, "jobs", *range(5))
+    seen = []
+
+    def fails_at_two(message) -> None:
+        seen.append(message)
+        if message.payload == 2:
+            raise RuntimeError("no")
+
+    inbox = Inbox(connection, "jobs")
+    inbox.consumer.on_message = fails_at_two
+    with pytest.raises(RuntimeError, match="no"):
+        inbox.await_count(5)
+    assert [message.payload for message in seen] == [0, 1, 2]
+    assert leases(client) == 3
+    for message in seen:
+        message.ack()
+    inbox.consumer.on_message = inbox.messages.append
+    assert inbox.await_count(2) == [3, 4]
+
+
+def test_a_queue_with_an_expiry_is_declared_and_used(connect: Connect) -> None:
+    connection = connect()
+    queue = Queue("short", exchange="", routing_key="short", expires=60.0, max_length=10)
+    inbox = Inbox(connection, queue)
+    publish(connection, "short", 1)
+    assert inbox.await_count(1) == [1]
+    inbox.messages[0].ack()
+
+
+@pytest.mark.parametrize("queue", ["with space", "größe-日本", "a:b|c{d}", "x" * 300])
+def test_a_queue_may_have_any_name(connect: Connect, client: Redis, queue: str) -> None:
+    connection = connect()
+    publish(connection, queue, 1)
+    publish(connection, queue, 2, headers=LATER)
+    channel = connection.channel()
+    assert channel._size(queue) == 2
+    inbox = Inbox(connection, queue)
+    assert inbox.await_count(1) == [1]
+    inbox.messages[0].requeue()
+    inbox.await_count(2)
+    inbox.messages[1].ack()
+    assert channel._purge(queue) == 1
+    settled(client)
+
+
+def test_bodies_of_every_kind_arrive(connect: Connect) -> None:
+    connection = connect()
+    inbox = Inbox(connection, "jobs")
+    large = "x" * 1_000_000
+    for body in ("häß 日本 \U0001f600", large, {"a": [None, 1.5, {"ü": "ö"}]}, ""):
+        publish(connection, "jobs", body)
+        inbox.messages.clear()
+        assert inbox.await_count(1) == [body]
+    raw = bytes(range(256)) * 10
+    publish(
+        connection,
+        "jobs",
+        raw,
+        serializer=None,
+        content_type="application/data",
+        content_encoding="binary",
+    )
+    inbox.messages.clear()
+    inbox.await_count(1)
+    assert bytes(inbox.messages[0].body) == raw
+
+
+def test_a_compressed_body_arrives(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, "jobs", "x" * 5000, compression="zlib")
+    inbox = Inbox(connection, "jobs")
+    assert inbox.await_count(1) == ["x" * 5000]
