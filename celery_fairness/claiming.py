@@ -106,6 +106,10 @@ class SettingsOption(Mapping[str, Any]):
     def __repr__(self) -> str:
         return "<settings of celery_fairness>"
 
+    def __json__(self) -> dict[str, Any]:
+        # kombu's word for what remote control sends of it.
+        return self._values()
+
     def __reduce__(self) -> Any:
         # A copy of the app's configuration holds what the settings were.
         return dict, (self._values(),)

@@ -21,6 +21,8 @@ from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking.looker import Looker
+from celery_fairness.looking.values import Audit, Status
 from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
@@ -29,7 +31,7 @@ from celery_fairness.stamp import Stamp
 from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.tenants import normalise, reserved, tier_key
+from celery_fairness.tenants import normalise
 from celery_fairness.tiers import Tier
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper
@@ -229,6 +231,10 @@ class Fairness:
 
     # -- looking and steering ---------------------------------------------------------------------
 
+    @cached_property
+    def _looker(self) -> Looker:
+        return Looker(self.limiter, self.directory, self.settings, self.claims)
+
     def inspect(self, key: str) -> LimitState:
         """Return what a key holds now.
 
@@ -240,17 +246,15 @@ class Fairness:
             ValueError: The key is of another form.
             LimiterUnavailable: Redis does not answer.
         """
-        kind, _, name = key.partition(":")
-        service = None
-        if self.settings.tier_scope == "service":
-            name, _, service = name.rpartition(":")
-        if kind != "tenant" or not name:
-            form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
-            raise ValueError(f"key: expected {form}, got: {got(key)}")
-        tenant = reserved(name)
-        self.directory.look()
-        tier = self.directory.tier_of(tenant)
-        return self.limiter.inspect(tier_key(tenant, service), tenant, tier)
+        return self._looker.inspect(key)
+
+    def status(self) -> Status:
+        """Return the installation at a glance: queues, who holds leases, tiers, counts."""
+        return self._looker.status(self.app.amqp.queues)
+
+    def audit(self) -> Audit:
+        """Return every difference between tables of the dispatch path that must agree."""
+        return self._looker.audit()
 
     def refusals(self) -> dict[str, int]:
         """Return how many refusals each tier has met, all workers together."""

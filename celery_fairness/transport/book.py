@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
 
-
 #: What is told of a task that goes on.
 _NOTES = (Verdict.BEGUN, Verdict.ACKED)
 

@@ -73,7 +73,7 @@ def to_stock(channel: Any, queue: str) -> int:
         rules.lease_ms, "off", rules.default_tier, rules.default_limit, rules.max_deliveries
     )
     claimant, moved = Claimant(), 0
-    client = Redis(connection_pool=channel.pool)
+    client: Any = Redis(connection_pool=channel.pool)
     while True:
         args = verbs.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
         claim = verbs.read_claim(home.call(verbs.CLAIM, args))

@@ -1,0 +1,1 @@
+"""``celery -A APP fairness …``: looking at an installation from a shell."""

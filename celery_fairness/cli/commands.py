@@ -1,0 +1,99 @@
+"""The commands. Celery loads them for every ``celery`` command: importing this imports only click.
+
+Exit codes: 0 fine; 1 an audit found something, or a key is not known; 2 wrong usage or settings;
+69 Redis does not answer. What is asked for goes to stdout, what went wrong to stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from celery_fairness.extension import Fairness
+
+FOUND = 1
+USAGE = 2
+#: EX_UNAVAILABLE of sysexits.h, as Celery's own commands.
+AWAY = 69
+
+Shown = tuple[Any, list[str], int]
+
+
+@click.group()
+def fairness(**_: Any) -> None:
+    """Look at tenants, queues and leases."""
+
+
+def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
+    """Make a command of what returns a value, its text, and the exit code."""
+
+    @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+    @click.pass_context
+    @functools.wraps(ask)
+    def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
+        from celery_fairness.cli.tables import as_plain
+        from celery_fairness.errors import LimiterUnavailable, NotWired, SettingsError
+        from celery_fairness.extension import Fairness
+
+        # Celery puts its own options into every command where an app has some.
+        arguments = {name: value for name, value in arguments.items() if name == "key"}
+        try:
+            value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
+        except LimiterUnavailable as error:
+            _fail(context, f"{error.address} does not answer: {error.problem}", AWAY)
+        except NotWired as error:
+            _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
+        except SettingsError as error:
+            _fail(context, str(error), USAGE)
+        if as_json:
+            click.echo(json.dumps(as_plain(value), indent=2))
+        else:
+            # A terminal has colours, unless celery was told --no-color; a file or pipe has none.
+            click.echo("\n".join(lines), color=False if context.obj.no_color else None)
+        context.exit(code)
+
+    return command
+
+
+def _fail(context: click.Context, problem: str, code: int) -> NoReturn:
+    click.echo(f"celery fairness: {problem}", err=True)
+    context.exit(code)
+
+
+@fairness.command()
+@_looks
+def status(of: Fairness) -> Shown:
+    """Queues, who holds leases, tiers, counts."""
+    from celery_fairness.cli.tables import status_lines
+
+    found = of.status()
+    return found, status_lines(found), 0
+
+
+@fairness.command()
+@click.argument("key")
+@_looks
+def inspect(of: Fairness, key: str) -> Shown:
+    """What KEY holds and has waiting, such as tenant:42."""
+    from celery_fairness.cli.tables import state_lines
+
+    try:
+        found = of.inspect(key)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return found, state_lines(found), 0 if found.known else FOUND
+
+
+@fairness.command()
+@_looks
+def audit(of: Fairness) -> Shown:
+    """Compare counts with what runs and waits; list every difference."""
+    from celery_fairness.cli.tables import audit_lines
+
+    found = of.audit()
+    return found, audit_lines(found), FOUND if found.findings else 0

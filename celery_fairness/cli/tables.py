@@ -1,0 +1,152 @@
+"""Values as people read them: aligned text; and as programs do: what JSON can say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from celery_fairness.decision import LimitState
+from celery_fairness.looking.values import Audit, QueueStatus, Status
+
+#: Owners that a status shows; JSON has all.
+OWNERS_SHOWN = 20
+
+Cell = str | int | float | None
+
+_QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
+_TIER = ("tier", "concurrency", "weight", "queue class", "refused")
+_LEASE = ("lease", "ends in", "state", "queue", "owner")
+
+
+def as_plain(value: Any) -> dict[str, Any]:
+    """Return a frozen value as dictionaries, lists and plain values."""
+    plain = asdict(value)
+    if isinstance(value, LimitState):
+        plain["known"] = value.known
+    return plain
+
+
+def status_lines(status: Status) -> list[str]:
+    """Return a status for people."""
+    where = f"{status.redis}, namespace {status.namespace}"
+    lines = [f"{status.path} path, {where}, news version {status.news}"]
+    if status.total is not None:
+        rows = [_numbers(queue) for queue in (*status.queues, status.total)]
+        lines += ["", *table(_QUEUE, rows)]
+        owners = [(each.owner, each.leases) for each in status.owners]
+        shown_owners = owners[:OWNERS_SHOWN]
+        lines += ["", *table(("owner", "leases"), shown_owners, empty="no leases are held")]
+        if len(owners) > OWNERS_SHOWN:
+            lines.append(f"and {len(owners) - OWNERS_SHOWN} more owners: --json has all")
+    tiers = [
+        (each.tier, _limit(each.concurrency), _short(each.weight), each.queue_class, each.refused)
+        for each in status.tiers
+    ]
+    # Only the gate refuses.
+    shown = 5 if status.path == "gate" else 4
+    lines += ["", *table(_TIER[:shown], [row[:shown] for row in tiers])]
+    lines.append(f"tiers are from {status.tiers_from or 'the settings: none are published'}")
+    lines += ["", *table(("count", ""), sorted(status.counts.items()), empty="no counts yet")]
+    return lines + _notes(status.notes)
+
+
+def state_lines(state: LimitState) -> list[str]:
+    """Return what is known of a key, for people."""
+    weight = "" if state.weight is None else f", weight {_short(state.weight)}"
+    tier = f"tier {state.tier}, " if state.tier else ""
+    lines = [f"{state.key}: {tier}limit {_limit(state.limit)}, held {state.held}{weight}"]
+    if not state.known:
+        return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
+    if state.closed:
+        by = (
+            "it will be judged anew by the next claim"
+            if state.judged_by is None
+            else f"judged by news version {state.judged_by}"
+        )
+        where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
+        lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
+    leases = [
+        (each.id, _seconds(each.expires_in_seconds), each.state, each.queue, each.owner)
+        for each in state.leases
+    ]
+    # A lease of the gate has nothing but its end.
+    shown = 5 if any(each.owner for each in state.leases) else 2
+    lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
+    if state.held > len(state.leases):
+        lines.append(f"and {state.held - len(state.leases)} more leases")
+    waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
+    return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
+
+
+def audit_lines(audit: Audit) -> list[str]:
+    """Return what an audit found, for people."""
+    count = len(audit.findings)
+    said = "1 difference" if count == 1 else f"{count} differences"
+    compared = ", ".join(f"{amount} {kind}" for kind, amount in sorted(audit.compared.items()))
+    head = f"{said}; compared: {compared or 'nothing: nothing is kept twice here'}"
+    lines = [click.style(head, fg="red" if count else "green")]
+    if audit.findings:
+        rows = [(each.check, each.name, each.expected, each.found) for each in audit.findings]
+        lines += ["", *table(("check", "of", "expected", "found"), rows)]
+    return lines + _notes(audit.notes)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str = "") -> list[str]:
+    """Return aligned lines, numbers to the right; ``empty`` in their place where no row is."""
+    if not rows and empty:
+        return [empty]
+    texts = [["" if cell is None else _printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    right = [
+        all(not isinstance(cell, str) for cell in column) for column in zip(*rows, strict=True)
+    ]
+    right = right or [False] * len(heads)
+
+    def line(cells: Sequence[str]) -> str:
+        parts = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(cells, widths, right, strict=True)
+        )
+        return "  ".join(parts).rstrip()
+
+    return [click.style(line(heads), bold=True), *map(line, texts)]
+
+
+def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
+    return (
+        queue.queue or "total",
+        queue.waiting,
+        queue.later,
+        queue.ring,
+        queue.full,
+        queue.behind_full,
+        queue.running,
+        queue.dead,
+        None if queue.virtual_time is None else round(queue.virtual_time, 3),
+    )
+
+
+def _limit(concurrency: int | None) -> str:
+    if concurrency is None:
+        return "unlimited"
+    return f"{concurrency} (paused)" if concurrency == 0 else str(concurrency)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s"
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return ["", *(click.style(f"note: {note}", fg="yellow") for note in notes)] if notes else []
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` so that nothing in it, a queue's name for instance, steers a terminal."""
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,1 @@
+"""Reads what an installation holds, for people and their programs; writes nothing."""

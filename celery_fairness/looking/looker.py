@@ -1,0 +1,110 @@
+"""What people ask of an installation: its status, one tenant, an audit.
+
+Weakness: a status is read piece by piece while tasks come and go, so its numbers are of slightly
+different moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from celery_fairness.decision import LimitState
+from celery_fairness.directory import TierDirectory
+from celery_fairness.errors import got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking import queues, tenant
+from celery_fairness.looking.audit import Auditor
+from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.values import Audit, Status, TierStatus
+from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.settings import Settings
+from celery_fairness.tenants import reserved, tier_key
+
+_REFUSED = "refused:"
+
+
+class Looker:
+    """Reads one installation.
+
+    Args:
+        limiter: Of the installation; of one in memory there is less to see.
+        directory: Tiers of tenants.
+        settings: Those in force.
+        claims: Whether the broker claims fairly.
+    """
+
+    def __init__(
+        self, limiter: Limiter, directory: TierDirectory, settings: Settings, claims: bool
+    ) -> None:
+        self._limiter = limiter
+        self._directory = directory
+        self._settings = settings
+        #: Of the dispatch path.
+        self._reader: Reader | None = None
+        self._address = "this process's memory"
+        if isinstance(limiter, RedisLimiter):
+            self._address = str(limiter.connection.address)
+            if claims:
+                self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+
+    def inspect(self, key: str) -> LimitState:
+        """Return what a key holds now; see ``Fairness.inspect``."""
+        if key == SYSTEM and self._reader is not None:
+            state = self._limiter.inspect(key, "", self._settings.default_tier)
+            state = replace(state, tier="", limit=None, weight=1.0)
+            return tenant.with_dispatch(self._reader, state)
+        kind, _, name = key.partition(":")
+        service = None
+        if self._settings.tier_scope == "service":
+            name, _, service = name.rpartition(":")
+        if kind != "tenant" or not name:
+            form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
+            raise ValueError(f"key: expected {form}, got: {got(key)}")
+        who = reserved(name)
+        limit_key = tier_key(who, service)
+        self._directory.look()
+        tier = self._directory.tier_of(who)
+        if self._reader is not None:
+            tier = tenant.tier_of_waiting(self._reader, limit_key) or tier
+        state = self._limiter.inspect(limit_key, who, tier)
+        judged = self._limiter.published_tiers()[1] or self._settings.tiers
+        state = replace(
+            state,
+            weight=judged[state.tier].weight if state.tier in judged else 1.0,
+            published=self._limiter.published_tenant(who) is not None,
+        )
+        return state if self._reader is None else tenant.with_dispatch(self._reader, state)
+
+    def status(self, known_queues: Iterable[str] = ()) -> Status:
+        """Return the installation at a glance; see ``Fairness.status``."""
+        source, published = self._limiter.published_tiers()
+        counts = dict(self._limiter.counts())
+        tiers = tuple(
+            TierStatus(
+                tier.name,
+                tier.concurrency,
+                tier.weight,
+                tier.queue_class,
+                counts.pop(_REFUSED + tier.name, 0),
+            )
+            for tier in (published or self._settings.tiers).values()
+        )
+        status = Status(
+            "gate" if self._reader is None else "dispatch",
+            self._address,
+            self._settings.namespace,
+            self._limiter.news(),
+            source,
+            tiers,
+            counts,
+        )
+        if self._reader is None:
+            return status
+        return queues.with_queues(self._reader, status, known_queues)
+
+    def audit(self) -> Audit:
+        """Return every difference between tables that must agree; see ``Fairness.audit``."""
+        return Audit() if self._reader is None else Auditor(self._reader).run()

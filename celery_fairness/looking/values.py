@@ -1,0 +1,115 @@
+"""What is shown of an installation: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue of the dispatch path.
+
+    Attributes:
+        queue: Its name; of the totals "".
+        waiting: Tasks in lanes.
+        later: Tasks that wait for their time.
+        ring: Tenants that could start something.
+        full: Tenants at their limit, with something waiting.
+        behind_full: Tasks of those; None where there are too many tenants to ask.
+        running: Claimed tasks.
+        dead: Dead letters.
+        virtual_time: Of the ring; None in the totals.
+    """
+
+    queue: str
+    waiting: int
+    later: int
+    ring: int
+    full: int
+    behind_full: int | None
+    running: int
+    dead: int
+    virtual_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerStatus:
+    """One process that claims, and how many leases it holds."""
+
+    owner: str
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """One tier in force; ``concurrency`` None is unlimited, ``refused`` counts the gate's."""
+
+    tier: str
+    concurrency: int | None
+    weight: float
+    queue_class: str
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An installation at a glance.
+
+    Attributes:
+        path: ``dispatch`` or ``gate``.
+        redis: Where its Redis is, without a password.
+        namespace: The setting.
+        news: Version of what was published.
+        tiers_from: ``database``, ``settings``, or "" where nothing was published yet.
+        tiers: Those in force.
+        counts: Every other counter.
+        queues: Of the dispatch path, by name.
+        total: Of all queues; a tenant of two queues counts twice.
+        owners: Of the dispatch path, who holds most first.
+        notes: What was left out to stay within bounds.
+    """
+
+    path: str
+    redis: str
+    namespace: str
+    news: int
+    tiers_from: str
+    tiers: tuple[TierStatus, ...]
+    counts: Mapping[str, int]
+    queues: tuple[QueueStatus, ...] = ()
+    total: QueueStatus | None = None
+    owners: tuple[OwnerStatus, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference between tables that must agree.
+
+    Attributes:
+        check: What was compared.
+        name: Of what: a lease, a tenant and a queue, a key.
+        expected: What the one says.
+        found: What the other says.
+    """
+
+    check: str
+    name: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        findings: Every difference that was still there at a second look.
+        compared: How much was looked at, by kind; empty on the gate path.
+        notes: What could not be compared.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    compared: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,121 @@
+"""An installation on the dispatch path, moved by its scripts, and the command line on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+from redis import Redis
+
+from celery_fairness import Fairness
+from celery_fairness.cli.commands import fairness as group
+from celery_fairness.looking.values import Audit
+from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from tests.support.shop import make_app
+
+RULES = Rules(default_limit=1, max_deliveries=1)
+
+
+class Installation:
+    """What a producer and a worker of one installation do, without either."""
+
+    def __init__(self, client: Redis, prefix: str = "{fairness}:") -> None:
+        self.client = client
+        self.prefix = prefix
+        self.number = 0
+
+    def run(self, verb: str, args: list[str]) -> Any:
+        return self.client.eval(load_script(verb).source, 1, self.prefix, *args)
+
+    def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
+        self.run(verbs.PUT, verbs.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))
+
+    def claim(self, want: int = 10, owner: str = "worker-1", queue: str = "celery") -> list[Any]:
+        self.number += 1
+        args = verbs.claim_args(owner, self.number, want, [queue], RULES)
+        return list(verbs.read_claim(self.run(verbs.CLAIM, args)).tasks)
+
+    def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
+        self.run(verbs.SETTLE, verbs.settle_args([Settle(task.lease, verdict, task.lane)], RULES))
+
+    def fill(self) -> None:
+        """Something everywhere: running, waiting, later, come back, full, in a ring, dead."""
+        self.put("dead", "d1")
+        (task,) = self.claim()
+        self.settle(task, Verdict.BEGUN)
+        self.settle(task, Verdict.DIED)
+        self.put("back", "b1")
+        (returned,) = self.claim()
+        for number in range(3):
+            self.put("42", f"t{number}", rank=5)
+        assert len(self.claim()) == 1
+        self.claim()
+        self.settle(returned, Verdict.HEAD)
+        self.put("late", "l1", eta_ms=9_000_000_000_000)
+        self.put("", "s1", queue="other")
+
+    def key(self, name: str) -> str:
+        return self.prefix + name
+
+
+@pytest.fixture
+def client(redis_server: Any, redis_url: str) -> Iterator[Redis]:
+    with redis_server.client(decode_responses=True) as made:
+        yield made
+
+
+@pytest.fixture
+def installation(client: Redis) -> Installation:
+    """The default namespace, with something everywhere."""
+    made = Installation(client)
+    made.fill()
+    return made
+
+
+@pytest.fixture
+def make_fairness(redis_url: str) -> Iterator[Callable[..., Fairness]]:
+    """A factory: ``make_fairness(url=…, conf=…, fairness=…)``; on ``fairredis`` by default."""
+    made: list[Fairness] = []
+
+    def make(url: str = "", conf: Any = None, fairness: Any = None) -> Fairness:
+        environ = {
+            "CELERY_BROKER_URL": url or f"fair{redis_url}",
+            "SHOP_CONF": json.dumps(conf or {}),
+            "SHOP_FAIRNESS": json.dumps(fairness or {}),
+        }
+        made.append(Fairness.of(make_app(environ)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        each.app.close()
+
+
+@pytest.fixture
+def fairness(make_fairness: Callable[..., Fairness]) -> Fairness:
+    return make_fairness()
+
+
+@pytest.fixture
+def audit(fairness: Fairness) -> Callable[[], Audit]:
+    return fairness.audit
+
+
+@pytest.fixture
+def run(fairness: Fairness) -> Callable[..., Result]:
+    """``run("inspect", "tenant:42")`` on the default app, or on that of ``of=``."""
+
+    def invoke(
+        *args: str, of: Any = None, no_color: bool = False, terminal: bool = False
+    ) -> Result:
+        context = CLIContext(app=(of or fairness).app, no_color=no_color, workdir=None)
+        return CliRunner().invoke(group, list(args), obj=context, color=terminal)
+
+    return invoke

@@ -1,0 +1,323 @@
+"""The commands: what they show, in text and in JSON, and how they exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from celery_fairness.cli.tables import table
+from celery_fairness.looking import queues
+from celery_fairness.scheduling.words import Verdict
+from celery_fairness.testing.server import RedisServer
+from tests.cli.conftest import Installation
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "correct-horse-battery"
+COMMANDS = (["status"], ["inspect", "tenant:42"], ["audit"])
+
+every_command = pytest.mark.parametrize("args", COMMANDS, ids=lambda args: args[0])
+
+
+def lines_of(result):
+    return [" ".join(line.split()) for line in result.output.splitlines()]
+
+
+def test_status_shows_queues_owners_and_tiers(installation, run):
+    installation.client.hset(installation.key("counts"), "expired", 2)
+    done = run("status")
+    assert done.exit_code == 0
+    lines = lines_of(done)
+    assert "dispatch path" in lines[0]
+    assert "queue waiting later ring full behind running dead virtual" in lines
+    assert "celery 3 1 1 1 2 1 1 0.0" in lines
+    assert "other 1 0 1 0 0 0 0 0.0" in lines
+    assert "total 4 1 2 1 2 1 1" in lines
+    assert "worker-1 1" in lines
+    assert "pro 3 1 priority" in lines
+    assert "expired 2" in lines
+    assert "\x1b" not in done.output
+
+
+def test_status_in_json_has_the_same_facts(installation, run):
+    found = json.loads(run("status", "--json").stdout)
+    assert found["path"] == "dispatch"
+    assert found["total"]["waiting"] == 4
+    (queue,) = (each for each in found["queues"] if each["queue"] == "celery")
+    assert queue == {
+        "queue": "celery",
+        "waiting": 3,
+        "later": 1,
+        "ring": 1,
+        "full": 1,
+        "behind_full": 2,
+        "running": 1,
+        "dead": 1,
+        "virtual_time": 0.0,
+    }
+    assert found["owners"] == [{"owner": "worker-1", "leases": 1}]
+    assert found["notes"] == []
+
+
+def test_a_queue_in_which_something_only_waits_for_its_time_or_is_dead_is_shown(client, run):
+    installation = Installation(client)
+    installation.put("42", "l1", queue="tomorrow", eta_ms=9_000_000_000_000)
+    installation.put("42", "d1", queue="graves")
+    (task,) = installation.claim(queue="graves")
+    installation.settle(task, Verdict.BEGUN)
+    installation.settle(task, Verdict.DIED)
+    lines = lines_of(run("status"))
+    assert "tomorrow 0 1 0 0 0 0 0 0.0" in lines
+    assert "graves 0 0 0 0 0 0 1 0.0" in lines
+
+
+def test_a_status_reads_a_bounded_number_of_tenants(installation, run, monkeypatch):
+    for name in ("FULL_AT_MOST", "SCANS_AT_MOST", "RUNNING_AT_MOST"):
+        monkeypatch.setattr(queues, name, 0)
+    done = run("status")
+    assert done.exit_code == 0
+    assert "celery: too many tenants are full" in done.output
+    assert "too many keys to look for every dead:QUEUE" in done.output
+    assert "only the first 0 running tasks" in done.output
+
+
+def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, make_fairness, run):
+    client.hset("{fairness}:counts", mapping={"refused:free": 7, "opened": 1})
+    gate = make_fairness(url=redis_url)
+    lines = lines_of(run("status", of=gate))
+    assert lines[0].startswith("gate path")
+    assert "tier concurrency weight queue class refused" in lines
+    assert "free 1 1 default 7" in lines
+    assert "opened 1" in lines
+    assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
+
+
+def test_on_the_gate_path_an_audit_has_nothing_to_compare(redis_url, make_fairness, run):
+    done = run("audit", of=make_fairness(url=redis_url))
+    assert done.exit_code == 0
+    assert done.output == "0 differences; compared: nothing: nothing is kept twice here\n"
+
+
+def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, run):
+    done = run("inspect", "tenant:42")
+    assert done.exit_code == 0
+    lines = lines_of(done)
+    assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
+    assert lines[1] == "closed: full in celery; judged by news version 0"
+    (lease,) = (line for line in lines if line.startswith("t0.1"))
+    assert lease.endswith("claimed celery worker-1")
+    assert "celery 5 2" in lines
+
+
+def test_inspect_in_json_has_the_same_facts(installation, run):
+    found = json.loads(run("inspect", "tenant:42", "--json").stdout)
+    (lease,) = found.pop("leases")
+    assert 0 < lease.pop("expires_in_seconds") <= 15
+    assert lease == {"id": "t0.1", "owner": "worker-1", "queue": "celery", "state": "claimed"}
+    assert found == {
+        "key": "tenant:42",
+        "tier": "free",
+        "limit": 1,
+        "held": 1,
+        "weight": 1.0,
+        "published": False,
+        "waiting": [{"queue": "celery", "rank": 5, "tasks": 2}],
+        "closed": True,
+        "full_in": ["celery"],
+        "judged_by": 0,
+        "known": True,
+    }
+
+
+def test_inspect_judges_by_the_tier_that_came_with_the_tasks(client, run):
+    Installation(client).put("43", "t1", tier="enterprise")
+    assert "tier enterprise, limit 5" in run("inspect", "tenant:43").output
+
+
+def test_inspect_shows_what_came_back_and_weight(installation, fairness, run):
+    fairness.set_tier("back", "pro", concurrency=None)
+    lines = lines_of(run("inspect", "tenant:back"))
+    assert lines[0] == "tenant:back: tier pro, limit unlimited, held 0, weight 1"
+    assert "no leases" in lines
+    assert "celery 0 1" in lines
+
+
+def test_a_closed_tenant_whose_tier_was_said_anew_will_be_judged_anew(installation, run):
+    installation.put("42", "t9", tier="pro")
+    assert "it will be judged anew by the next claim" in run("inspect", "tenant:42").output
+
+
+def test_inspect_takes_the_tenant_as_it_is(client, run):
+    from celery_fairness.tenants import key_part
+
+    Installation(client).put(key_part("me@example.org"), "t1")
+    assert run("inspect", "tenant:me@example.org").exit_code == 0
+
+
+def test_inspect_shows_tasks_without_a_tenant(installation, run):
+    done = run("inspect", "_system")
+    assert done.exit_code == 0
+    assert lines_of(done)[0] == "_system: limit unlimited, held 0, weight 1"
+    assert "other 0 1" in lines_of(done)
+
+
+def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run):
+    from celery_fairness.decision import Lease, SlotRequest
+
+    gate = make_fairness(url=redis_url)
+    gate.limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))
+    lines = lines_of(run("inspect", "tenant:42", of=gate))
+    assert "lease ends in" in lines
+    assert "nothing waits" in lines
+
+
+def test_a_key_of_which_nothing_is_kept_exits_with_1(installation, run):
+    done = run("inspect", "tenant:stranger")
+    assert done.exit_code == 1
+    assert "not known" in done.output
+    assert json.loads(run("inspect", "tenant:stranger", "--json").stdout)["known"] is False
+
+
+def test_an_audit_that_finds_nothing_prints_one_line(installation, run):
+    done = run("audit")
+    assert done.exit_code == 0
+    (line,) = done.output.splitlines()
+    assert line.startswith("0 differences; compared: ")
+    assert "5 waiting" in line
+
+
+def test_an_audit_that_finds_something_exits_with_1(installation, run):
+    installation.client.sadd(installation.key("known"), "stray")
+    done = run("audit")
+    assert done.exit_code == 1
+    assert "check of expected found" in lines_of(done)
+    assert "known is somewhere stray" in " ".join(lines_of(done))
+    done = run("audit", "--json")
+    assert done.exit_code == 1
+    names = {each["name"] for each in json.loads(done.stdout)["findings"]}
+    assert "stray" in names
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["inspect"],
+        ["inspect", "42"],
+        ["inspect", "tenant:"],
+        ["inspect", "tenant:1", "tenant:2"],
+        ["status", "--yaml"],
+        ["look"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_expected(fairness, run, args):
+    done = run(*args)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Usage:" in done.stderr
+
+
+@every_command
+def test_an_app_without_fairness_exits_with_2(run, args):
+    class Other:
+        app = Celery("plain", set_as_current=False)
+
+    done = run(*args, of=Other)
+    assert done.exit_code == 2
+    assert "the Celery app 'plain' has no Fairness" in done.stderr
+
+
+def test_a_setting_that_cannot_be_meant_exits_with_2(make_fairness, run):
+    done = run("status", of=make_fairness(fairness={"lease_second": 3}))
+    assert done.exit_code == 2
+    assert "lease_second" in done.stderr
+
+
+@every_command
+@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])
+def test_a_redis_that_is_away_exits_with_69_and_shows_no_password(
+    make_fairness, run, args, as_json
+):
+    away = make_fairness(url=f"fairredis://:{PASSWORD}@127.0.0.1:1/0")
+    done = run(*args, *as_json, of=away)
+    assert done.exit_code == 69
+    assert done.stdout == ""
+    assert "redis://127.0.0.1:1/0 does not answer" in done.stderr
+    assert PASSWORD not in done.stderr
+
+
+@every_command
+def test_a_password_is_not_shown(make_fairness, run, args):
+    server = RedisServer().start()
+    try:
+        with server.client() as client:
+            client.config_set("requirepass", PASSWORD)
+        guarded = server.url.replace("redis://", f"fairredis://:{PASSWORD}@")
+        fairness = make_fairness(url=guarded)
+        for more in ([], ["--json"]):
+            done = run(*args, *more, of=fairness)
+            assert done.exit_code in (0, 1)
+            assert done.stdout
+            assert PASSWORD not in done.output
+        # The server's own words, where the password is wrong.
+        wrong = make_fairness(url=guarded.replace(PASSWORD, f"{PASSWORD}2"))
+        done = run(*args, of=wrong)
+        assert done.exit_code == 69
+        assert PASSWORD not in done.output
+    finally:
+        server.stop()
+
+
+@every_command
+def test_a_terminal_has_colours_unless_told_otherwise(installation, run, args):
+    assert "\x1b[" in run(*args, terminal=True).output
+    assert "\x1b" not in run(*args).output
+    assert "\x1b" not in run(*args, terminal=True, no_color=True).output
+
+
+def test_a_name_from_a_message_does_not_steer_the_terminal(client, run):
+    Installation(client).put("42", "t1", queue="red\x1b[31m")
+    assert "red\\x1b[31m" in run("status", terminal=True).output
+
+
+def test_numbers_stand_to_the_right_and_text_to_the_left():
+    heads, *rows = table(("name", "count"), [("a", 5), ("long", 1234567)])
+    assert rows == ["a           5", "long  1234567"]
+    assert "name    count" in heads
+
+
+def celery(*args, env):
+    return subprocess.run(
+        [sys.executable, "-m", "celery", *args],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_celery_finds_the_commands(installation, redis_url):
+    env = {"CELERY_BROKER_URL": f"fair{redis_url}", "CELERY_RESULT_BACKEND": redis_url}
+    done = celery("-A", "tests.support.shop", "fairness", "status", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["total"]["waiting"] == 4
+    done = celery("fairness", "audit", env=env)
+    assert done.returncode == 2
+    assert "celery -A APP fairness" in done.stderr
+
+
+def test_a_celery_command_loads_nothing_of_ours_but_the_names_of_the_commands():
+    code = (
+        "import sys, celery_fairness.cli.commands; "
+        "print([m for m in sys.modules if m.startswith(('celery.', 'kombu', 'redis', 'pydantic'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
