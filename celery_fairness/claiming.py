@@ -71,7 +71,6 @@ def stop_claiming() -> None:
         home.stopping = True
 
 
-
 class SettingsOption(Mapping[str, Any]):
     """The transport option ``fairness``: the settings, read when a channel asks for them."""
 

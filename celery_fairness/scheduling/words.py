@@ -49,6 +49,8 @@ class Put(enum.IntEnum):
     KNOWN = 0
     WAITS = 1
     WAITS_FOR_ITS_TIME = 2
+    #: Nothing was put: the exchange has other bindings than the producer knew.
+    BINDINGS_CHANGED = 3
 
 
 class Claimed(NamedTuple):

@@ -31,8 +31,15 @@ RENEW = "dispatch/renew"
 _FIELDS = 6
 
 
-def put_args(waiting: Waiting, now_text: str = "") -> list[str]:
-    """Return the arguments of a put; ``now_text`` is the server's time in tests, in ms."""
+def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: int = 0) -> list[str]:
+    """Return the arguments of a put.
+
+    Args:
+        waiting: The task.
+        now_text: The server's time in tests, in ms.
+        bindings: Key of the exchange's bindings where they were looked up before; "" elsewhere.
+        bound: How many there were.
+    """
     return [
         waiting.queue,
         waiting.tag,
@@ -44,6 +51,8 @@ def put_args(waiting: Waiting, now_text: str = "") -> list[str]:
         str(waiting.eta_ms),
         waiting.message,
         now_text,
+        bindings,
+        str(bound),
     ]
 
 

@@ -29,14 +29,12 @@ class Held:
         died: Its process died.
         ended: Its end is noted.
         lost: Redis says that the lease has ended.
-        entered_again: Redis lost its memory while it ran.
     """
 
     __slots__ = (
         "attended",
         "died",
         "ended",
-        "entered_again",
         "in_pool",
         "key",
         "lane",
@@ -55,7 +53,6 @@ class Held:
         self.died = False
         self.ended = False
         self.lost = False
-        self.entered_again = False
 
 
 class Book:
@@ -67,6 +64,8 @@ class Book:
         self._lock = threading.Lock()
         #: Called after every end and note: somebody waits for a slot, or must tell Redis.
         self.changed: Callable[[], None] = lambda: None
+        #: Called after the first note of some, where the loop that tells them may sleep.
+        self.noted: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -89,8 +88,11 @@ class Book:
     def note(self, held: Held, verdict: Verdict) -> None:
         """Note what Redis should know of a task that goes on: BEGUN or ACKED."""
         with self._lock:
+            first = not self._ends
             if not held.ended:
                 self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
+        if first:
+            self.noted()
 
     def end(self, held: Held, verdict: Verdict) -> None:
         """Note the end of ``held``; only the first one counts."""

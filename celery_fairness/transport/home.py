@@ -38,6 +38,8 @@ CLAIM_AT_MOST = 64
 CLAIM_WITHOUT_WORKER = 16
 #: Leases that one call renews.
 RENEW_AT_MOST = 250
+#: Within what time Redis hears of an end, where no worker's loop turns, in seconds.
+TELL_SECONDS = 0.01
 #: Pause after a renewal that failed, in seconds.
 AGAIN_SECONDS = 0.25
 
@@ -97,6 +99,7 @@ class Home:
         self.at_once = False
         #: The loop stands still while a body runs: what Redis should know of it is told before.
         self.body_blocks_loop = False
+        self._tells_soon = False
         #: Wakes the loops that claim.
         self.wakers: list[Callable[[], None]] = []
         #: Called, in a thread, when Redis lost its memory.
@@ -149,15 +152,19 @@ class Home:
         """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
         return self._connection.execute(verb, (self.prefix,), args)
 
-    def put(self, waiting: Waiting) -> Put:
+    def put(self, waiting: Waiting, bindings: str = "", bound: int = 0) -> Put:
         """Begin to wait."""
-        return verbs.read_put(self.call(verbs.PUT, verbs.put_args(waiting)))
+        args = verbs.put_args(waiting, "", bindings, bound)
+        return verbs.read_put(self.call(verbs.PUT, args))
 
     def flush(self) -> None:
         """Tell Redis every end now; what it did not hear is kept."""
+        self._tell(self.call)
+
+    def _tell(self, call: Callable[[str, list[str]], Any]) -> None:
         while ends := self.book.take_ends(SETTLE_AT_MOST):
             try:
-                self.call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
+                call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.book.give_back(ends)
                 logger.error(
@@ -182,13 +189,13 @@ class Home:
             return entered
         all_held = [held for _, held in entered]
         try:
-            answer = self._renew_batch(self._connection, all_held, None)
+            _, gone = self._renew_batch(self._connection, all_held, None)
         except BaseException:
             for held in all_held:
                 self.book.end(held, Verdict.HEAD)
             raise
-        for position in answer[1:]:
-            self.book.drop(all_held[int(position) - 1])
+        for position in gone:
+            self.book.drop(all_held[position - 1])
         return [(task, held) for task, held in entered if not held.ended]
 
     def _renew_from_now_on(self) -> None:
@@ -232,10 +239,13 @@ class Home:
         self._connection.close()
 
     def _wake(self) -> None:
-        # Without a worker nobody knows when a loop turns again.
-        if self.at_once or self.slots is None:
+        if self.at_once:
             self.flush()
             return
+        if self.slots is None and not self._tells_soon:
+            # Without a worker nobody knows when a loop turns again.
+            self._tells_soon = True
+            self._bell.ring()
         for wake in list(self.wakers):
             wake()
 
@@ -246,61 +256,54 @@ class Home:
         every = self.rules.lease_ms / 3000
         connection = self._of_thread
         _hurry(self._client_of_thread, every)
-        quiet = 0
-        wait = every
-        while quiet < 3:
-            self._bell.wait(wait)
-            if self._closed:
-                break
+        quiet, renew_at = 0, monotonic() + every
+        while quiet < 3 and not self._closed:
+            self._bell.wait(renew_at - monotonic())
+            if self._tells_soon:
+                self._bell.wait(min(TELL_SECONDS, every))
+                # Before it tells: an end that comes now rings again.
+                self._tells_soon = False
+                self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
+            if monotonic() < renew_at or self._closed:
+                continue
             held = self.book.held()
             quiet = 0 if held else quiet + 1
-            wait = every
             try:
                 self._renew(connection, held)
+                renew_at = monotonic() + every
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
                 logger.error("leases could not be renewed: %s", error or type(error).__name__)
-                wait = min(AGAIN_SECONDS, every)
+                renew_at = monotonic() + min(AGAIN_SECONDS, every)
         connection.close()
         self._renewing = False
-        if self.book.held() and not self._closed:
+        if (self.book.held() or self.book.has_ends) and not self._closed:
             # Claimed just now, by somebody who saw this thread alive.
             self._renew_from_now_on()
 
     def _renew(self, connection: Connection, held: list[Held]) -> None:
+        known = self._epoch
         for start in range(0, max(1, len(held)), RENEW_AT_MOST):
             batch = held[start : start + RENEW_AT_MOST]
-            answer = self._renew_batch(connection, batch, self._epoch)
-            epoch = int(answer[0])
-            if self._epoch is not None and epoch != self._epoch:
-                self._memory_lost(connection, held)
-            self._epoch = epoch
-            for position in answer[1:]:
-                each = batch[int(position) - 1]
+            self._epoch, gone = self._renew_batch(connection, batch, known)
+            for position in gone:
+                each = batch[position - 1]
                 if not each.ended and not each.lost:
                     each.lost = True
                     logger.error(
                         "the lease %s has ended while its task runs: another worker may run it",
                         each.lease,
                     )
+        if known is not None and self._epoch != known:
+            # The script has entered them again.
+            logger.error("Redis lost its memory: %d leases entered again", len(held))
+            self.on_memory_lost()
 
-    def _memory_lost(self, connection: Connection, held: list[Held]) -> None:
-        logger.error("Redis lost its memory: %d leases entered again", len(held))
-        for each in held:
-            each.entered_again = True
-        if held:
-            # An epoch that cannot be: the leases are entered whatever Redis knows.
-            self._renew_batch(connection, held[:RENEW_AT_MOST], -1)
-        self.on_memory_lost()
-
-    def _renew_batch(self, connection: Connection, batch: list[Held], epoch: int | None) -> Any:
-        keys = [self.prefix + "clock"]
-        keys += [
-            f"{self.prefix}leases:{each.key}" if each.entered_again else self.prefix + "ends"
-            for each in batch
-        ]
-        known = "" if epoch is None else str(epoch)
-        args = [str(self.rules.lease_ms), known, "", *(each.lease for each in batch)]
-        return connection.execute("renew", keys, args)
+    def _renew_batch(
+        self, connection: Connection, batch: list[Held], epoch: int | None
+    ) -> tuple[int, list[int]]:
+        leases = [(each.lease, each.key) for each in batch]
+        args = verbs.renew_args(leases, self.rules.lease_ms, epoch)
+        return verbs.read_renew(connection.execute(verbs.RENEW, (self.prefix,), args))
 
 
 def _hurry(client: Any, seconds: float) -> None:

@@ -47,6 +47,8 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         return message_of(found)
 
     def _claim_now(self, claimant: Claimant, queue: str) -> tuple[Claimed, ...]:
+        # What was acknowledged just now may hold the slot.
+        self.home.flush()
         claimant.sends()
         args = verbs.claim_args(claimant.owner, claimant.number, 1, [queue], self.home.rules)
         claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))

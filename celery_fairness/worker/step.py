@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
+from celery.concurrency.thread import TaskPool as ThreadPool
 
 from celery_fairness.registry import find
 from celery_fairness.worker.claimed import claimed_request
@@ -48,6 +49,8 @@ class ClaimStep(bootsteps.StartStopStep):
         if fairness is not None:
             home.on_memory_lost = fairness.republish
         home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
+        # Bodies of threads begin behind the loop's back.
+        home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
         home.start(lambda: _places(consumer))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
@@ -63,7 +66,17 @@ class ClaimStep(bootsteps.StartStopStep):
 
     #: Before the worker waits for anything else.
     close = stop
-    shutdown = stop
+
+    def shutdown(self, consumer: Any) -> None:
+        """Leave the process as it was before the worker: it may consume by itself."""
+        self.stop(consumer)
+        if self._home is not None:
+            self._home.slots = None
+            self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
+
+
+def _nothing() -> None:
+    """The loop turns anyway."""
 
 
 def _places(consumer: Any) -> int:

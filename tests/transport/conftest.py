@@ -40,7 +40,7 @@ def empty_homes() -> Iterator[None]:
 
 
 @pytest.fixture
-def connect(request: pytest.FixtureRequest, empty_homes: None) -> Iterator[Connect]:
+def connect(redis_url: str, empty_homes: None) -> Iterator[Connect]:
     """A factory: ``connect(url, prefix=…, fairness=…, **options of Connection)``."""
     opened: list[Connection] = []
 
@@ -51,8 +51,7 @@ def connect(request: pytest.FixtureRequest, empty_homes: None) -> Iterator[Conne
         options = {"fairness": fairness or {}, **given.pop("transport_options", {})}
         if prefix:
             options["global_keyprefix"] = prefix
-        url = url or "fair" + request.getfixturevalue("redis_url")
-        connection = Connection(url, transport_options=options, **given)
+        connection = Connection(url or f"fair{redis_url}", transport_options=options, **given)
         opened.append(connection)
         return connection
 
@@ -62,7 +61,7 @@ def connect(request: pytest.FixtureRequest, empty_homes: None) -> Iterator[Conne
 
 
 class Inbox:
-    """What a consumer of one queue received; it acknowledges nothing by itself."""
+    """What a consumer of queues received; it acknowledges nothing by itself."""
 
     def __init__(self, connection: Connection, *queues: Queue | str, **options: Any) -> None:
         self.connection = connection

@@ -70,7 +70,9 @@ if over and enforcement == "on" then
   local alive = string.format("(%.0f", logical)
   local first = redis.call(
     "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, 1)
-  return {0, held, limit, tonumber(first[2]) - logical, version, tier}
+  -- Those of claims (score inf) end when their tasks do.
+  local ends = tonumber(first[2])
+  return {0, held, limit, ends == math.huge and -1 or ends - logical, version, tier}
 end
 
 copy_admitted(copy, message, serial, keep_ms)

@@ -15,9 +15,11 @@
   ARGV[8]  eta_ms     int  server time before which it does not start; 0: none
   ARGV[9]  message    str  as the producer sent it
   ARGV[10] frozen_ms  str  "" in production (server TIME); set only by tests
+  ARGV[11] bindings   str  the key of the exchange's bindings, or "": the caller looked them up
+  ARGV[12] bound      int  how many bindings the caller knows
 
   Returns what became of it.
-    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED
 ]]
 --- @include "lanes"
 --- @include "later"
@@ -26,6 +28,7 @@ local prefix = KEYS[1]
 local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
+local bindings, bound = ARGV[11], tonumber(ARGV[12])
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
 local words = table.concat({tag, tenant, service, tier, rank}, " ")
@@ -33,6 +36,8 @@ if not (string.match(words, "^%S+ %S* %S* %S* %d$") and cost and eta_ms) then
   return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
 end
 
+-- kombu's table, which other producers and consumers write.
+if bindings ~= "" and redis.call("SCARD", bindings) ~= bound then return 3 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 local task = {
   seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,

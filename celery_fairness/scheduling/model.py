@@ -1,0 +1,337 @@
+"""The scheduler as pure Python: what the scripts in ``store/lua/dispatch`` do, to be read.
+
+A task that is put waits in a lane, or in ``later`` until its time. A claim leases it to a process:
+it is running, and its lease counts for its tenant's limit until a settle says how it ended, or
+until nobody has renewed the lease for its length.
+
+    put --> later --> lane --claim--> running --settle--> done
+              |        ^  ^              |
+              +--------+  +---- head, tail, died, lease ended ---> dead (died too often)
+
+Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), how long a
+lease lives the clock's (``clock``), and what a tenant may hold the entitlements'. Here they meet.
+
+A claim that meets a tenant at its limit in a ring moves it out, and *closes* it: from then on no
+claim looks at it. What opens it again:
+
+    one of its leases ends            settle, and expiry in a claim, judge it at once
+    news of tiers or tenants          `closed` says by which version it was judged; a claim judges
+                                      what is older than the news
+    a put that says another tier      marks its judgement as out of date
+    a lease of the gate ends          a due entry, at most LOOK_AGAIN_MS ahead
+    a tenant's record is forgotten    a due entry (in the scripts; records of the model stay)
+    a worker that enforces nothing    its claims judge all that are not paused
+
+Invariants, after every operation:
+
+1. With enforcement on, no claim grants a tenant a lease at or above its limit.
+2. A known task is in exactly one place: a lane, later, running, or the dead letters.
+3. A claim serves the member of the ring with the least start that is open.
+4. A tenant with something waiting in a queue is in its ring, or it is closed and full there. Where
+   it is closed and would be open, one of the due entries above stands. A queue whose ring is not
+   empty has its bell set, unless a worker has heard it and has not claimed yet.
+5. A tenant with nothing waiting and nothing running is in no table, but for a debt in a ring.
+
+Every verb does a bounded part of what is due, and says so where there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from celery_fairness.scheduling.installation import NEVER, Installation, Running
+from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.ring import charge_of
+from celery_fairness.scheduling.words import (
+    Claim,
+    Claimed,
+    Put,
+    Rules,
+    Settle,
+    Settled,
+    Verdict,
+    Waiting,
+)
+from celery_fairness.tiers import Tier
+from celery_fairness.units import Milliseconds
+
+#: Longest sleep: a bell may be lost with the worker that heard it.
+SLEEP_MS = 1000
+
+
+class Scheduler(Installation):
+    """One installation, and what can be asked of it."""
+
+    # -- news -------------------------------------------------------------------------------------
+
+    def publish_tiers(self, tiers: Sequence[Tier]) -> int:
+        """Replace the tier table; return the version of the news."""
+        return self.news.publish_tiers(tiers)
+
+    def publish_tenant(self, tenant: str, tier: str, concurrency: str = "") -> int:
+        """Note a tenant's tier and number; return the version of the news."""
+        return self.news.publish_tenant(tenant, tier, concurrency)
+
+    # -- put --------------------------------------------------------------------------------------
+
+    def put(self, waiting: Waiting) -> Put:
+        """Begin to wait; a put that is sent again does nothing while its task is known."""
+        if waiting.tag in self.known:
+            return Put.KNOWN
+        self.known.add(waiting.tag)
+        task = Task(
+            self.next_seq(),
+            waiting.tag,
+            0,
+            0,
+            waiting.cost,
+            waiting.rank,
+            waiting.tenant,
+            waiting.service,
+            waiting.tier,
+            waiting.message,
+        )
+        if waiting.eta_ms > self.now_ms():
+            later = self.later[waiting.queue]
+            later.append((waiting.eta_ms, task.seq, task))
+            later.sort(key=lambda each: each[:2])
+            if later[0][2] is task:
+                self.rings[waiting.queue].bell = True
+            return Put.WAITS_FOR_ITS_TIME
+        self.note_tier(waiting.queue, task)
+        self.enqueue(waiting.queue, task)
+        return Put.WAITS
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim(
+        self, owner: str, number: int, want: int, queues: Sequence[str], rules: Rules
+    ) -> Claim:
+        """Lease the next tasks that may start, or say how long to sleep."""
+        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        last, leases = self.replies.get(owner, (None, []))
+        if last == number:
+            again = [self._claimed(lease) for lease in leases if lease in self.running]
+            return Claim(tuple(again), Milliseconds(0))
+
+        more = self._expire(logical, rules) == self.budget.due
+        more |= self._judge_anew(logical, rules) == self.budget.due
+        sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
+
+        leases = []
+        moves = self.budget.moves
+        asked, turn = list(queues), 0
+        while asked and len(leases) < want:
+            turn %= len(asked)
+            queue = asked[turn]
+            key, moved, stuck = self._first_open(queue, logical, rules, moves)
+            moves -= moved
+            more |= stuck
+            if key is None:
+                del asked[turn]
+                continue
+            leases.append(self._serve(queue, key, owner, logical, rules))
+            turn += 1
+        if leases:
+            self.replies[owner] = (number, leases)
+        for queue in queues:
+            # What is left is for somebody else who sleeps; a bell for nothing would only wake.
+            if queue in self.rings:
+                self.rings[queue].bell = bool(self.rings[queue].members)
+                self._forget_unused(queue)
+        tasks = tuple(map(self._claimed, leases))
+        return Claim(tasks, Milliseconds(0 if more or tasks else sleep_ms))
+
+    def _forget_unused(self, queue: str) -> None:
+        if not any(other == queue for other, _ in self.lanes):
+            del self.rings[queue]
+
+    def _claimed(self, lease: str) -> Claimed:
+        row = self.running[lease]
+        task = row.task
+        return Claimed(lease, row.queue, task.attempt, task.key, task.rank, task.message)
+
+    def _first_open(
+        self, queue: str, logical: int, rules: Rules, moves: int
+    ) -> tuple[str | None, int, bool]:
+        """Find who is served next, moving out who is at its limit.
+
+        Returns:
+            The key, None where nobody is open; how many were moved; whether the moves ran out.
+        """
+        ring = self.rings[queue]
+        moved = 0
+        while (key := ring.first()) is not None:
+            if self.is_open(key, logical, rules):
+                self.reopen(key, logical, rules)
+                return key, moved, False
+            if moved == moves:
+                return None, moved, True
+            ring.fill(key)
+            self.close(key, logical, rules)
+            moved += 1
+        return None, moved, False
+
+    def _serve(self, queue: str, key: str, owner: str, logical: int, rules: Rules) -> str:
+        ring = self.rings[queue]
+        weight = self.entitlement(key, rules).weight
+        task = self.lanes[queue, key].pop()
+        task = replace(task, attempt=task.attempt + 1)
+        ring.charge(key, charge_of(task.cost, weight))
+        self.task_left(queue, key)
+        ring.forget_passed()
+        self.running[task.lease] = Running(owner, "claimed", queue, task)
+        self.ends[task.lease] = logical + rules.lease_ms
+        self.leases[key][task.lease] = NEVER
+        return task.lease
+
+    # -- what is due ------------------------------------------------------------------------------
+
+    def _expire(self, logical: int, rules: Rules) -> int:
+        """End the leases that nobody renewed; return how many entries were due."""
+        due = sorted((end, name) for name, end in self.ends.items() if end <= logical)
+        due = due[: self.budget.due]
+        for _, name in due:
+            if name.startswith(" "):
+                del self.ends[name]
+                self.reopen(name[1:], logical, rules)
+                continue
+            row = self.end_lease(name)
+            self.counts["expired"] += 1
+            if row.state == "acked":
+                self.known.discard(row.task.tag)
+                self.counts["abandoned"] += 1
+            elif row.state == "begun":
+                self.after_death(row.queue, row.task, rules)
+            else:
+                self.enqueue(row.queue, row.task, back=True)
+            self.reopen(row.task.key, logical, rules)
+        return len(due)
+
+    def _judge_anew(self, logical: int, rules: Rules) -> int:
+        """Judge tenants that were found closed before the last news; return how many."""
+        now = self.news.version + 1
+        stale = sorted(
+            (judged, key)
+            for key, judged in self.closed.items()
+            if -now < judged < now or (rules.enforcement != "on" and judged > 0)
+        )[: self.budget.due]
+        for _, key in stale:
+            self.reopen(key, logical, rules)
+        return len(stale)
+
+    def _bring_in(self, queue: str) -> int:
+        """Put tasks whose time has come last in their lanes; return how soon to look again."""
+        now = self.now_ms()
+        later = self.later[queue]
+        due = [each for each in later if each[0] <= now][: self.budget.due]
+        del later[: len(due)]
+        for _, _, task in due:
+            self.enqueue(queue, replace(task, seq=self.next_seq()))
+        if due:
+            return 0
+        return later[0][0] - now if later else SLEEP_MS
+
+    # -- settle and renew -------------------------------------------------------------------------
+
+    def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
+        """Say what became of claimed tasks."""
+        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        return [self._settle(each, logical, rules) for each in ends]
+
+    def _settle(self, end: Settle, logical: int, rules: Rules) -> Settled:
+        row = self.running.get(end.lease)
+        if row is None:
+            return self._settle_late(end, logical, rules)
+        if end.verdict in (Verdict.BEGUN, Verdict.ACKED):
+            if row.state != "acked":
+                acked = end.verdict is Verdict.ACKED
+                task = replace(row.task, message="") if acked else row.task
+                self.running[end.lease] = replace(row, state=end.verdict.value, task=task)
+            return Settled.SETTLED
+        self.end_lease(end.lease)
+        if end.verdict is Verdict.DONE or row.state == "acked":
+            self.known.discard(row.task.tag)
+        elif end.verdict is Verdict.TAIL:
+            self.enqueue(row.queue, replace(row.task, seq=self.next_seq()))
+        elif end.verdict is Verdict.DIED:
+            self.after_death(row.queue, row.task, rules)
+        else:
+            self.enqueue(row.queue, row.task, back=True)
+        self.reopen(row.task.key, logical, rules)
+        return Settled.SETTLED
+
+    def _settle_late(self, end: Settle, logical: int, rules: Rules) -> Settled:
+        """A task that waits again and is over, or may not run twice, is taken out of its lane."""
+        key, rank, queue = end.lane.split(" ", 2)
+        ends_body = end.verdict not in (Verdict.BEGUN, Verdict.ACKED)
+        if ends_body and self.drop_lease(key, end.lease):
+            self.reopen(key, logical, rules)
+        if end.verdict not in (Verdict.DONE, Verdict.ACKED):
+            return Settled.LATE
+        tag = end.lease.rpartition(".")[0]
+        lanes = self.lanes.get((queue, key))
+        if lanes is None or not lanes.withdraw(int(rank), tag):
+            return Settled.LATE
+        self.known.discard(tag)
+        self.task_left(queue, key)
+        return Settled.WITHDRAWN
+
+    def renew(
+        self, held: Sequence[tuple[str, str]], lease_ms: int, epoch: int | None = None
+    ) -> tuple[int, list[int]]:
+        """Keep leases, given with their keys.
+
+        Where the memory was lost since ``epoch`` they are entered again: they count, and end by
+        themselves, because their tasks are known to their workers alone.
+
+        Returns:
+            The epoch, and the positions (from 1) of leases that are gone.
+        """
+        ends = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
+        lost = epoch is not None and epoch != self.clock.epoch
+        gone = []
+        for position, (lease, key) in enumerate(held, 1):
+            if lease in self.ends:
+                self.ends[lease] = ends
+            elif lost or lease in self.leases.get(key, {}):
+                self.leases[key][lease] = ends
+            else:
+                gone.append(position)
+        return self.clock.epoch, gone
+
+    # -- the gate ---------------------------------------------------------------------------------
+
+    def enter_gate_lease(self, key: str, lease: str, lease_ms: int) -> None:
+        """The gate admitted an attempt: its lease ends by itself."""
+        self.leases[key][lease] = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
+
+    def release_gate_lease(self, key: str, lease: str) -> None:
+        """The gate's attempt is over: the rings are not told."""
+        self.drop_lease(key, lease)
+
+    # -- looking and clearing ---------------------------------------------------------------------
+
+    def size(self, queue: str) -> tuple[int, int]:
+        """Return how many tasks wait in lanes, and for their time."""
+        waiting = sum(len(lanes) for (other, _), lanes in self.lanes.items() if other == queue)
+        return waiting, len(self.later[queue])
+
+    def purge(self, queue: str) -> int:
+        """Forget waiting tasks, until it returns 0; those that run are not touched."""
+        later = self.later[queue]
+        gone = [task for _, _, task in later[: self.budget.purged]]
+        del later[: len(gone)]
+        while len(gone) < self.budget.purged and queue in self.rings:
+            ring = self.rings[queue]
+            full = min(ring.full, key=lambda key: (ring.full[key], key), default=None)
+            key = ring.first() or full
+            if key is None:
+                break
+            gone.append(self.lanes[queue, key].pop())
+            self.task_left(queue, key)
+        self.known.difference_update(task.tag for task in gone)
+        if len(gone) < self.budget.purged:
+            self.rings.pop(queue, None)
+        return len(gone)

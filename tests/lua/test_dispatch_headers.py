@@ -1,0 +1,127 @@
+"""Every script of the dispatch path says in its header what it does, and the table of keys knows
+what it writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import celery_fairness.store
+from celery_fairness.scheduling.words import Put, Settle, Settled, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script, script_names
+from tests.lua.dispatch_header import include_problems, problems_of
+from tests.lua.script_header import split
+from tests.lua.test_headers import DISPATCH_README, README, ROW
+
+FOLDER = Path(celery_fairness.store.__file__).parent / "lua" / "dispatch"
+VERBS = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.lua"))}
+INCLUDES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("includes/*.lua"))}
+HEADERS = {name: split(text)[0] for name, text in VERBS.items()}
+
+DISPATCH_KEYS = {name: (type_, by) for name, type_, by in ROW.findall(DISPATCH_README)}
+TYPES = {name.partition(":")[0]: type_ for name, (type_, _) in {**README, **DISPATCH_KEYS}.items()}
+
+
+def test_every_verb_that_can_be_loaded_is_looked_at():
+    assert list(VERBS) == script_names("dispatch")
+    names = {path.name for path in FOLDER.rglob("*") if path.is_file()}
+    assert names == {f"{name}.lua" for name in [*VERBS, *INCLUDES]}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_script_does_what_its_header_says(name):
+    assert problems_of(name, VERBS[name], TYPES) == []
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+def test_a_piece_has_a_header_and_no_side_effect(name):
+    assert include_problems(name, INCLUDES[name], TYPES) == []
+
+
+def test_every_piece_is_used_and_every_function_too():
+    everything = "".join([*VERBS.values(), *INCLUDES.values()])
+    for name, text in INCLUDES.items():
+        assert f'--- @include "{name}"' in everything
+        for function in re.findall(r"local function (\w+)", text):
+            assert len(re.findall(rf"\b{function}\(", everything)) > 1, function
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_function_is_there_before_it_is_called(name):
+    source = re.sub(
+        r"--[^\n]*",
+        "",
+        re.sub(r"--\[\[.*?\]\]", "", load_script(f"dispatch/{name}").source, flags=re.DOTALL),
+    )
+    for function in re.findall(r"local function (\w+)", source):
+        first = re.search(rf"\b{function}\(", source).start()
+        assert source[:first].endswith("local function "), function
+
+
+def test_the_codes_are_those_that_python_reads():
+    codes = {name: header.codes for name, header in HEADERS.items() if header.codes}
+    assert codes == {
+        "put": {each.value: each.name for each in Put},
+        "settle": {each.value: each.name for each in Settled},
+    }
+
+
+def test_the_verdicts_are_those_that_the_script_knows():
+    described = VERBS["settle"].partition("]]")[0]
+    for verdict in Verdict:
+        assert f" {verdict.value} " in described
+    compared = set(re.findall(r'verdict [=~]= "(\w+)"', VERBS["settle"]))
+    assert compared == {each.value for each in Verdict} - {"head"}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("put", verbs.put_args(Waiting("q", "t"))),
+        ("claim", verbs.claim_args("w", 1, 2, ["q", "p"], verbs.Rules())),
+        ("settle", verbs.settle_args([Settle("t.1", Verdict.DONE, "k 0 q")], verbs.Rules())),
+        ("renew", verbs.renew_args([("t.1", "k")], 1)),
+    ],
+)
+def test_python_sends_what_the_header_lists_in_its_order(name, args):
+    entries = HEADERS[name].of("ARGV")
+    assert len(args) >= len(entries)
+    for entry, value in zip(entries, args, strict=False):
+        if entry.type == "int":
+            float(value)
+        if entry.name == "frozen_ms":
+            assert value == ""
+
+
+def test_who_deletes_a_key_is_a_verb_or_time():
+    assert not set(DISPATCH_KEYS) & set(README)
+    for key, (_, by) in DISPATCH_KEYS.items():
+        assert {each.strip() for each in by.split(",")} <= {*VERBS, "expiry", "nobody"}, key
+
+
+PLANTED = [
+    ("put", "ARGV[9], ARGV[10]", "ARGV[9], ARGV[11]", "ARGV: documented"),
+    ("put", "ARGV[3], ARGV[4], ARGV[5]", "ARGV[4], ARGV[3], ARGV[5]", "ARGV[3] is 'tenant'"),
+    ("put", "tonumber(ARGV[7])", "ARGV[7]", "is an int"),
+    ("put", "return 2", "return 3", "codes: documented"),
+    ("put", '"SADD", prefix .. "known"', '"SADD", prefix .. "knwon"', "not in the table"),
+    ("put", '"SADD", prefix .. "known"', '"HSET", prefix .. "known"', "no hash in the table"),
+    ("put", '"SADD", prefix .. "known"', '"SADD", "known"', "a key of a known family"),
+    ("put", "put: a task", "push: a task", "expected a header that begins with 'put: '"),
+    ("claim", "#ARGV do\n  local wait_ms", "last do\n  local wait_ms", "a loop's end has no bound"),
+    ("claim", ', "LIMIT", 0, DUE_AT_MOST)', ")", "reads without a bound"),
+    ("claim", 'ZRANGE", ring, 0, 0', 'ZRANGE", ring, 0, -1', "reads without a bound"),
+    ("settle", " and 2 or 0", " and 3 or 0", "codes: documented"),
+    ("settle", "for index = 7, #ARGV", "for index = 8, #ARGV", "used from [8]"),
+    ("size", "KEYS[1] prefix str", "KEYS[1] prefix hash", "the prefix alone"),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong", "problem"), PLANTED)
+def test_a_planted_mistake_is_found(name, right, wrong, problem):
+    assert right in VERBS[name], "the planted mistake needs a new place"
+    found = problems_of(name, VERBS[name].replace(right, wrong), TYPES)
+    assert any(problem in each for each in found), found

@@ -1,0 +1,519 @@
+"""The scripts of the dispatch path on a real server: what they cost, what they survive, and corners
+that random operations seldom reach."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from celery_fairness.scheduling.words import (
+    Put,
+    Rules,
+    Settle,
+    Settled,
+    Verdict,
+    Waiting,
+)
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from celery_fairness.tenants import key_part
+
+PREFIX = "{fairness}:"
+RULES = Rules()
+NOW = 1_760_000_000_000
+
+#: Tenants at their limit in front of a free one; DISPATCH_CROWD=100000 asks for what is promised.
+CROWD = int(os.environ.get("DISPATCH_CROWD", "20000"))
+LONGEST_CALL_US = 5_000
+#: Of one test in a row, for a mistake must not make it run for ever.
+CALLS_AT_MOST = CROWD
+SHORT_OF_MEMORY = "command not allowed when used memory"
+
+
+class Dispatch:
+    """One worker and one producer, with the server's time as they like it."""
+
+    def __init__(self, client, rules=RULES):
+        self.client = client
+        self.rules = rules
+        self.now = NOW
+        self.number = 0
+        self.tags = 0
+
+    def run(self, verb, args):
+        return self.client.eval(load_script(verb).source, 1, PREFIX, *args)
+
+    def put(self, tenant="", queue="q", tag=None, **fields):
+        self.tags += 1
+        tag = tag or f"t{self.tags}"
+        waiting = Waiting(queue, tag, tenant, message=f"of {tag}", **fields)
+        return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
+
+    def claim(self, want=10, queues=("q",), number=None, rules=None):
+        self.number += 1
+        args = verbs.claim_args(
+            "w1", number or self.number, want, queues, rules or self.rules, str(self.now)
+        )
+        return verbs.read_claim(self.run(verbs.CLAIM, args))
+
+    def claim_all(self, want=10, queues=("q",)):
+        """Claim until there is nothing more to do."""
+        tasks = []
+        for _ in range(CALLS_AT_MOST):
+            answer = self.claim(want, queues)
+            tasks += answer.tasks
+            if answer.sleep_ms:
+                return tasks
+        raise AssertionError("there is always more to do")
+
+    def tags_of(self, claim):
+        return [task.lease.rpartition(".")[0] for task in claim.tasks]
+
+    def settle(self, tasks, verdict=Verdict.DONE):
+        ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
+        args = verbs.settle_args(ends, self.rules, str(self.now))
+        return verbs.read_settle(self.run(verbs.SETTLE, args))
+
+    def renew(self, tasks, epoch=None):
+        held = [(task.lease, task.key) for task in tasks]
+        args = verbs.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
+        return verbs.read_renew(self.run(verbs.RENEW, args))
+
+    def let_a_lease_pass(self, kept=()):
+        for _ in range(4):
+            self.now += self.rules.lease_ms // 3
+            self.renew(kept)
+
+    def publish_tiers(self, **limits):
+        rows = []
+        for name, limit in limits.items():
+            rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
+        source = load_script("publish_tiers").source
+        keys = (PREFIX + "tiers", PREFIX + "news")
+        self.client.eval(source, 2, *keys, "database", "1", *rows)
+
+    def publish_tenant(self, tenant, tier, keep_ms=0):
+        source = load_script("publish_tenant").source
+        keys = (PREFIX + "tenant:" + tenant, PREFIX + "news")
+        self.client.eval(source, 2, *keys, tier, "", str(keep_ms))
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client)
+
+
+def unlimited(**fields):
+    return Rules(default_limit=None, **fields)
+
+
+# -- what it costs --------------------------------------------------------------------------------
+
+
+def crowd(dispatch, tenants):
+    """So many tenants of limit 1, each with a task that runs and one that waits, closed."""
+    source = load_script(verbs.PUT).source
+    sha = dispatch.client.script_load(source)
+    pipe = dispatch.client.pipeline(transaction=False)
+    for number in range(tenants):
+        for turn in ("a", "b"):
+            waiting = Waiting("q", f"{turn}{number}", f"c{number}", message="m")
+            pipe.evalsha(sha, 1, PREFIX, *verbs.put_args(waiting))
+        if number % 1000 == 999:
+            pipe.execute()
+    pipe.execute()
+    assert len(dispatch.claim_all(want=64)) == tenants
+
+
+def assert_no_call_was_long(client):
+    """Of 20,000 calls a few may have waited while another process had the processor."""
+    calls = [e["duration"] for e in client.slowlog_get() if "EVAL" in str(e["command"])]
+    assert len(calls) <= 10, calls
+    assert max(calls, default=0) <= 10 * LONGEST_CALL_US, calls
+
+
+@pytest.mark.timeout(300)
+def test_full_tenants_cost_a_claim_and_a_settle_nothing(dispatch, client, commands):
+    ran = {}
+    client.config_set("slowlog-log-slower-than", LONGEST_CALL_US)
+    for size in (100, CROWD):
+        client.flushall()
+        client.slowlog_reset()
+        dispatch.now = NOW
+        crowd(dispatch, size)
+        assert client.zcard(PREFIX + "full:q") == size
+        # A first and a second one: what the clock notes is noted.
+        for turn in range(2):
+            dispatch.put("free")
+            dispatch.put("free")
+            with commands() as of_claim:
+                answer = dispatch.claim(want=1)
+            assert [task.key for task in answer.tasks] == ["tenant:free"]
+            with commands() as of_settle:
+                dispatch.settle(answer.tasks)
+            ran[size, turn] = of_claim, of_settle
+            dispatch.settle(dispatch.claim(want=1).tasks)
+        assert_no_call_was_long(client)
+    for turn in range(2):
+        assert ran[100, turn] == ran[CROWD, turn]
+
+
+@pytest.mark.timeout(300)
+def test_news_for_a_crowd_and_its_purge_are_spread_over_many_calls(dispatch, client):
+    crowd(dispatch, 2_000)
+    client.config_set("slowlog-log-slower-than", LONGEST_CALL_US)
+    client.slowlog_reset()
+    dispatch.publish_tiers(free=2)
+    before = dispatch.number
+    assert len(dispatch.claim_all(want=16)) == 2_000
+    assert dispatch.number - before >= 2_000 // 16
+    dispatch.let_a_lease_pass()
+    before = dispatch.number
+    assert dispatch.claim_all(queues=["nobody's"]) == []
+    assert dispatch.number - before >= 4_000 // 16
+    gone = [dispatch.run(verbs.PURGE, ["q"]) for _ in range(4_000 // 50)]
+    assert gone[-1] == 0
+    assert sum(gone) == 4_000
+    assert_no_call_was_long(client)
+
+
+def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client):
+    dispatch.rules = unlimited()
+    for _ in range(4):
+        dispatch.put("a")
+    first = dispatch.claim(want=2).tasks
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Exception, match=SHORT_OF_MEMORY):
+            dispatch.put("a")
+        assert dispatch.renew(first)[1] == []
+        dispatch.now += 1000
+        assert dispatch.settle(first[:1], Verdict.BEGUN) == [Settled.SETTLED]
+        assert dispatch.settle(first[:1], Verdict.HEAD) == [Settled.SETTLED]
+        assert dispatch.settle(first[1:]) == [Settled.SETTLED]
+        assert dispatch.tags_of(dispatch.claim()) == ["t1", "t3", "t4"]
+        assert dispatch.run(verbs.PURGE, ["q"]) == 0
+    finally:
+        client.config_set("maxmemory", 0)
+    # The refused put left nothing, so it can be sent again.
+    assert dispatch.put("a", tag="t5") is Put.WAITS
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+def test_many_leases_of_one_lane_that_end_come_back_in_their_order(dispatch):
+    dispatch.rules = unlimited()
+    for _ in range(120):
+        dispatch.put("a")
+    taken = dispatch.claim(want=100).tasks
+    # Renewed in another order, so that they end in another order.
+    for start in (60, 0, 30):
+        dispatch.now += 60
+        dispatch.renew(taken[start : start + 40])
+    dispatch.let_a_lease_pass()
+    dispatch.claim_all(queues=["other"])
+    again = dispatch.claim_all(want=7)
+    assert [task.lease for task in again] == [f"t{n}.{2 if n <= 100 else 1}" for n in range(1, 121)]
+
+
+def test_tasks_that_wait_for_their_time_come_in_its_order_and_behind_what_waits(dispatch):
+    dispatch.rules = unlimited()
+    for number, eta in enumerate([3000, 1000, 2000] + [1500] * 11):
+        assert dispatch.put("a", tag=f"e{number}", eta_ms=NOW + eta) is Put.WAITS_FOR_ITS_TIME
+    assert dispatch.put("a", tag="past", eta_ms=NOW) is Put.WAITS
+    assert dispatch.run(verbs.SIZE, ["q"]) == [1, 14]
+    assert dispatch.tags_of(dispatch.claim()) == ["past"]
+    assert dispatch.claim().sleep_ms == 1000
+    dispatch.now += 700
+    assert dispatch.claim().sleep_ms == 300
+    dispatch.put("a", tag="before")
+    dispatch.now += 2300
+    order = ["before", "e1", *(f"e{n}" for n in range(3, 14)), "e2", "e0"]
+    assert dispatch.tags_of(dispatch.claim(want=20)) == order
+
+
+def test_a_time_that_comes_sooner_wakes_who_sleeps(dispatch, client):
+    bell = PREFIX + "bell:q"
+    dispatch.put(eta_ms=NOW + 9000)
+    assert client.lpop(bell)
+    dispatch.put(eta_ms=NOW + 9500)
+    assert not client.exists(bell)
+    dispatch.put(eta_ms=NOW + 500)
+    assert client.lpop(bell)
+
+
+def test_a_rank_goes_before_another_and_what_came_back_before_the_rest_of_it(dispatch):
+    dispatch.rules = unlimited()
+    for rank in (0, 5, 0, 9, 5):
+        dispatch.put("a", rank=rank)
+    taken = dispatch.claim(want=2).tasks
+    assert [task.lease for task in taken] == ["t4.1", "t2.1"]
+    assert dispatch.settle(taken, Verdict.HEAD) == [Settled.SETTLED] * 2
+    assert dispatch.tags_of(dispatch.claim()) == ["t4", "t2", "t5", "t1", "t3"]
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def test_an_end_that_comes_late_withdraws_a_task_that_waits_and_no_other(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    dispatch.let_a_lease_pass()
+    dispatch.claim(want=1, queues=["other"])
+    assert dispatch.settle([task], Verdict.BEGUN) == [Settled.LATE]
+    assert dispatch.settle([task]) == [Settled.WITHDRAWN]
+    assert dispatch.settle([task]) == [Settled.LATE]
+    assert dispatch.claim().tasks == ()
+    assert not client.exists(PREFIX + "known", PREFIX + "returned", PREFIX + "running")
+    dispatch.put("a", tag="second")
+    (task,) = dispatch.claim().tasks
+    dispatch.let_a_lease_pass()
+    (again,) = dispatch.claim().tasks
+    assert dispatch.settle([task]) == [Settled.LATE]
+    assert dispatch.settle([again]) == [Settled.SETTLED]
+
+
+def test_a_task_that_kills_its_process_becomes_a_dead_letter(dispatch, client):
+    dispatch.rules = Rules(max_deliveries=3)
+    dispatch.put("a", tag="poison")
+    # A lease that ended before the body began is no death.
+    dispatch.claim()
+    dispatch.let_a_lease_pass()
+    for verdict in (Verdict.DIED, None, Verdict.DIED):
+        assert not client.exists(PREFIX + "dead:q")
+        (task,) = dispatch.claim().tasks
+        assert dispatch.settle([task], Verdict.BEGUN) == [Settled.SETTLED]
+        if verdict:
+            dispatch.settle([task], verdict)
+        else:
+            dispatch.let_a_lease_pass()
+    assert dispatch.claim().tasks == ()
+    (letter,) = client.lrange(PREFIX + "dead:q", 0, -1)
+    assert letter.endswith("\nof poison")
+    assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
+    # It is kept, so it is known.
+    assert dispatch.put("a", tag="poison") is Put.KNOWN
+
+
+def test_an_acknowledged_task_is_never_delivered_again(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    assert dispatch.settle([task], Verdict.ACKED) == [Settled.SETTLED]
+    assert dispatch.settle([task], Verdict.BEGUN) == [Settled.SETTLED]
+    assert "of t1" not in client.hget(PREFIX + "running", task.lease)
+    dispatch.put("a")
+    assert dispatch.claim().tasks == (), "it keeps its slot"
+    dispatch.let_a_lease_pass()
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+    assert client.hget(PREFIX + "counts", "abandoned") == "1"
+
+
+def test_a_claim_whose_answer_was_lost_is_answered_again(dispatch):
+    dispatch.rules = unlimited()
+    for _ in range(4):
+        dispatch.put("a")
+    first = dispatch.claim(want=2, number=7)
+    assert dispatch.claim(want=4, number=7) == first
+    dispatch.settle(first.tasks[:1])
+    assert dispatch.claim(want=2, number=7).tasks == first.tasks[1:]
+    assert dispatch.tags_of(dispatch.claim(want=2, number=8)) == ["t3", "t4"]
+
+
+def test_leases_of_a_lost_memory_are_counted_until_they_are_settled(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    epoch, _ = dispatch.renew([task])
+    client.flushall()
+    dispatch.now += 100
+    dispatch.put("a")
+    new_epoch, gone = dispatch.renew([task], epoch)
+    assert (new_epoch != epoch, gone) == (True, [])
+    assert dispatch.claim().tasks == ()
+    dispatch.let_a_lease_pass(kept=[task])
+    assert dispatch.claim().tasks == (), "it is renewed"
+    assert dispatch.settle([task]) == [Settled.LATE]
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+
+
+def test_leases_have_no_lifetime_that_could_forget_who_must_wait_again(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    dispatch.renew([task])
+    for key in ("ends", "running", "known"):
+        assert client.ttl(PREFIX + key) == -1
+
+
+def test_what_the_gate_set_for_a_key_does_not_end_the_count_of_what_runs(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    client.pexpire(PREFIX + "leases:tenant:a", 1_000)
+    dispatch.renew([task])
+    assert client.pttl(PREFIX + "leases:tenant:a") > 80_000_000
+
+
+def test_a_tenant_that_opened_unseen_is_back_in_all_rings_at_its_next_start(dispatch, client):
+    gate = PREFIX + "leases:tenant:a"
+    client.zadd(gate, {"gate": NOW + 60_000})
+    dispatch.put("a", queue="p")
+    assert dispatch.claim(queues=["p"]).tasks == ()
+    client.zrem(gate, "gate")
+    dispatch.put("a", queue="q", tag="other")
+    assert dispatch.tags_of(dispatch.claim(queues=["q"])) == ["other"]
+    assert client.zrange(PREFIX + "ring:p", 0, -1) == ["tenant:a"]
+    assert client.exists(PREFIX + "bell:p")
+
+
+def test_a_lease_of_the_gate_is_counted_and_its_release_is_seen_within_a_second(dispatch, client):
+    gate = PREFIX + "leases:tenant:a"
+    client.zadd(gate, {"gate": NOW + 60_000})
+    dispatch.put("a")
+    assert dispatch.claim().tasks == ()
+    client.zrem(gate, "gate")
+    dispatch.now += 1000
+    assert dispatch.tags_of(dispatch.claim()) == ["t1"]
+
+
+def test_many_tenants_that_wait_for_the_gate_do_not_hide_each_other(dispatch, client):
+    for number in range(40):
+        client.zadd(f"{PREFIX}leases:tenant:a{number:02}", {"gate": NOW + 60_000})
+        dispatch.put(f"a{number:02}")
+    assert dispatch.claim_all() == []
+    client.delete(f"{PREFIX}leases:tenant:a39")
+    dispatch.now += 1000
+    seen = []
+    for _ in range(4):
+        seen += dispatch.tags_of(dispatch.claim(want=1))
+    assert seen == ["t40"]
+    assert dispatch.claim().sleep_ms == 1000, "nobody is asked again and again"
+
+
+# -- tenants --------------------------------------------------------------------------------------
+
+
+def test_each_service_of_a_tenant_counts_apart(dispatch):
+    for service in ("analysis", "specview"):
+        for _ in range(2):
+            dispatch.put("a", service=service, queue=f"{service} default")
+    queues = ["analysis default", "specview default"]
+    taken = dispatch.claim(queues=queues).tasks
+    assert [task.key for task in taken] == ["tenant:a:analysis", "tenant:a:specview"]
+    dispatch.settle(taken[1:])
+    assert dispatch.tags_of(dispatch.claim(queues=queues)) == ["t4"]
+    dispatch.publish_tenant("a", "none")
+    dispatch.publish_tiers(free=0, none=2)
+    assert dispatch.tags_of(dispatch.claim(queues=queues)) == ["t2"]
+
+
+def test_one_limit_holds_over_all_queues_and_a_free_slot_is_offered_to_each(dispatch, client):
+    for queue in ("p", "q", "nobody's"):
+        dispatch.put("a", queue=queue)
+        dispatch.put("a", queue=queue)
+    (task,) = dispatch.claim(queues=["p", "q", "nobody's"]).tasks
+    dispatch.settle([task])
+    (task,) = dispatch.claim(queues=["q"]).tasks
+    assert (task.queue, client.exists(PREFIX + "bell:nobody's")) == ("q", 1)
+
+
+HOSTILE = [" ", "a b", "a|b", "a\nb", "q 0 q", "größe", "😀", "{x}", "%d %s", "*", "\t", "x" * 300]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
+    tenant = key_part(name)
+    for eta in (0, 0, NOW + 500):
+        dispatch.put(tenant, queue=name, eta_ms=eta)
+    dispatch.put(queue=name)
+    taken = dispatch.claim(queues=[name]).tasks
+    assert sorted(dispatch.tags_of(dispatch.claim(queues=[name], number=1))) == ["t1", "t4"]
+    assert {task.queue for task in taken} == {name}
+    dispatch.settle(taken, Verdict.BEGUN)
+    assert dispatch.settle(taken, Verdict.HEAD) == [Settled.SETTLED] * 2
+    dispatch.now += 500
+    seen = []
+    for _ in range(4):
+        answer = dispatch.claim(queues=[name])
+        seen += dispatch.tags_of(answer)
+        dispatch.settle(answer.tasks)
+    assert sorted(seen) == ["t1", "t2", "t3", "t4"]
+    left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
+    assert left == {"clock", "sequence", "reply:w1"}
+
+
+@pytest.mark.parametrize("field", ["tag", "tenant", "service", "tier"])
+@pytest.mark.parametrize("word", ["a b", "a\n"])
+def test_a_put_that_nobody_could_read_is_refused_whole(dispatch, client, field, word):
+    with pytest.raises(Exception, match="expected words without a space"):
+        dispatch.put(**{"tenant": "a", field: word})
+    assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("position", [6, 7])
+def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, position):
+    args = verbs.put_args(Waiting("q", "t1", "a"))
+    args[position] = "many"
+    with pytest.raises(Exception, match="and numbers, got: t1 a"):
+        dispatch.run(verbs.PUT, args)
+    assert client.keys("*") == []
+
+
+def test_an_owner_that_nobody_could_read_is_refused(dispatch, client):
+    with pytest.raises(Exception, match="expected an owner without a space"):
+        dispatch.run(verbs.CLAIM, verbs.claim_args("a b", 1, 1, ["q"], RULES))
+    assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, 0.0, 1e300, 1e-300])
+def test_no_cost_stops_a_queue_or_lets_a_tenant_run_for_ever(dispatch, cost):
+    dispatch.rules = unlimited()
+    for _ in range(3):
+        dispatch.put("a", cost=cost)
+    for _ in range(3):
+        dispatch.put("b")
+    order = [task.key[-1] for task in dispatch.claim().tasks]
+    assert sorted(order) == ["a"] * 3 + ["b"] * 3
+    assert order[:2] == ["a", "b"] or cost <= 1e-300
+
+
+def test_a_later_put_with_a_higher_tier_opens_its_tenant(dispatch, client):
+    dispatch.publish_tiers(free=1, pro=2)
+    for _ in range(3):
+        dispatch.put("a", tier="free")
+    assert len(dispatch.claim().tasks) == 1
+    assert dispatch.claim().sleep_ms == 1000
+    client.delete(PREFIX + "bell:q")
+    dispatch.put("a", tier="pro")
+    assert client.exists(PREFIX + "bell:q")
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+    # A task of before that comes back knows no better, nor does a producer that knows no tier.
+    dispatch.put("a", tier="")
+    assert client.hget(PREFIX + "account:tenant:a", "tier") == "pro"
+
+
+def test_a_tier_that_is_forgotten_is_no_longer_in_force(dispatch, client):
+    dispatch.publish_tiers(free=1, held=0)
+    dispatch.publish_tenant("a", "held", keep_ms=600_000)
+    dispatch.put("a", tier="free")
+    assert dispatch.claim().tasks == ()
+    client.delete(PREFIX + "tenant:a")
+    for _ in range(200):
+        dispatch.now += 4_000
+        dispatch.renew([])
+    assert dispatch.tags_of(dispatch.claim()) == ["t1"]
+
+
+def test_whoever_enforces_nothing_starts_what_is_full_and_nothing_that_is_paused(dispatch):
+    for tenant in ("a", "b"):
+        dispatch.put(tenant, tier=tenant)
+        dispatch.put(tenant, tier=tenant)
+    dispatch.publish_tiers(free=1, a=1, b=0)
+    assert dispatch.tags_of(dispatch.claim()) == ["t1"]
+    assert dispatch.claim().sleep_ms == 1000
+    off = Rules(enforcement="off")
+    assert dispatch.tags_of(dispatch.claim(rules=off)) == ["t2"]
+    assert dispatch.claim(rules=off).sleep_ms == 1000
+    dispatch.publish_tiers(free=1, a=1, b=1)
+    assert dispatch.tags_of(dispatch.claim()) == ["t3"]

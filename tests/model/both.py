@@ -1,0 +1,370 @@
+"""One operation at a time on the model and on the scripts, and what must be true after each.
+
+Invariant: the model is watched from outside (`WatchedScheduler`, `WatchedRing`), so that a mistake
+that it shares with the scripts breaks a rule all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+
+from redis import Redis
+
+from celery_fairness.scheduling.model import Scheduler
+from celery_fairness.scheduling.ring import Ring
+from celery_fairness.scheduling.state import dump
+from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from celery_fairness.tiers import Tier, tier_fields
+from tests.model import server_state
+from tests.model.operations import Operation, Scene
+
+START_MS = 1_760_000_000_000
+#: Leases of the past that a late or doubled settle may name.
+REMEMBERED = 30
+
+
+class WatchedRing(Ring):
+    """A ring that remembers every finish, and asks it again at each entry."""
+
+    def __init__(self):
+        super().__init__()
+        self.finish = {}
+
+    def charge(self, key, amount):
+        start = self.members[key]
+        assert start >= self.virtual, "the ring's time went back"
+        super().charge(key, amount)
+        assert self.members[key] > start
+        self.finish[key] = self.members[key]
+
+    def _enter(self, key, finish):
+        assert key not in self.members
+        super()._enter(key, finish)
+        assert self.members[key] == max(self.virtual, self.finish.get(key, 0.0))
+
+
+class WatchedScheduler(Scheduler):
+    """A scheduler that is asked at each start whether it was the right one."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.rings = defaultdict(WatchedRing)
+
+    def _serve(self, queue, key, owner, logical, rules):
+        members = self.rings[queue].members
+        opened = [other for other in members if self.is_open(other, logical, rules)]
+        assert key == min(opened, key=lambda other: (members[other], other))
+        limit = self.entitlement(key, rules).limit
+        held = self.held(key, logical)
+        assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
+        return super()._serve(queue, key, owner, logical, rules)
+
+
+class Scripts:
+    """The scripts with a budget, on a server."""
+
+    def __init__(self, client: Redis, prefix: str, scene: Scene):
+        self.client = client
+        self.prefix = prefix
+        self.budget = scene.budget
+        self.shas = {}
+
+    def run(self, verb, args):
+        if verb not in self.shas:
+            source = load_script(verb).source
+            for name, value in (
+                ("DUE_AT_MOST = 16", self.budget.due),
+                ("MOVES_AT_MOST = 64", self.budget.moves),
+                ("local AT_MOST = 100", self.budget.purged),
+            ):
+                source = source.replace(name, f"{name.partition('=')[0]}= {value}")
+            self.shas[verb] = self.client.script_load(source)
+        return self.client.evalsha(self.shas[verb], 1, self.prefix, *args)
+
+    def publish(self, verb, names, args):
+        source = load_script(verb).source
+        return self.client.eval(source, len(names), *(self.prefix + n for n in names), *args)
+
+    def forget(self):
+        keys = self.client.keys(self.prefix + "*")
+        if keys:
+            self.client.delete(*keys)
+
+
+class Both:
+    """The model and the scripts, side by side."""
+
+    def __init__(self, client: Redis, prefix: str, scene: Scene):
+        self.scene = scene
+        self.now = START_MS
+        self.scripts = Scripts(client, prefix, scene)
+        self.epoch = None
+        self.granted: list[Claimed] = []
+        self.tags = 0
+        self.numbers = Counter()
+        self.heard = set()
+        self.starts = 0
+        self._new_model()
+
+    def _new_model(self):
+        self.model = WatchedScheduler(lambda: self.now, self.scene.budget)
+
+    def run(self, operation: Operation) -> None:
+        name, *values = operation
+        ours, theirs = getattr(self, f"do_{name}")(*values)
+        assert theirs == ours, (name, "the model", ours, "the scripts", theirs)
+        self.check()
+
+    def rules(self, enforcement: str) -> Rules:
+        rules = self.scene.rules
+        return Rules(
+            rules.lease_ms,
+            enforcement,
+            rules.default_tier,
+            rules.default_limit,
+            rules.max_deliveries,
+        )
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta):
+        if old is None:
+            self.tags += 1
+        number = self.tags if old is None else old
+        waiting = Waiting(
+            queue,
+            f"tag.{number}",
+            tenant,
+            service if tenant else "",
+            tier,
+            rank,
+            cost,
+            0 if eta is None else self.now + eta,
+            f"message {number}\n 1",
+        )
+        answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
+        return self.model.put(waiting), verbs.read_put(answer)
+
+    def do_claim(self, owner, again, want, queues, enforcement, after_bell):
+        if after_bell and not self.do_hear(queues[0])[0]:
+            return None, None
+        if not (again and self.numbers[owner]):
+            self.numbers[owner] += 1
+        number, rules = self.numbers[owner], self.rules(enforcement)
+        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now))
+        theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
+        replay = self.model.replies.get(owner, (None,))[0] == number
+        ours = self.model.claim(owner, number, want, queues, rules)
+        if not replay and ours.tasks:
+            self.keep_reply(owner)
+        if not replay:
+            self.granted += ours.tasks
+            self.starts += len(ours.tasks)
+            self.heard -= set(queues)
+        return ours, theirs
+
+    def keep_reply(self, owner):
+        """The server's real time passes, which is not that of the model."""
+        key = f"{self.scripts.prefix}reply:{owner}"
+        assert 0 < self.scripts.client.pttl(key) <= 2 * self.scene.rules.lease_ms
+        self.scripts.client.persist(key)
+
+    def do_hear(self, queue):
+        """A worker hears the bell; what it does then is its own matter."""
+        theirs = self.scripts.client.lpop(self.scripts.prefix + "bell:" + queue) is not None
+        ours = queue in self.model.rings and self.model.rings[queue].bell
+        if ours:
+            self.model.rings[queue].bell = False
+            self.heard.add(queue)
+        return ours, theirs
+
+    def pick(self, number: int) -> Claimed | None:
+        known = [each for each in self.granted if each.lease in self.model.running]
+        if number >= 850 or not known:
+            known = self.granted[-REMEMBERED:]
+        return known[number % len(known)] if known else None
+
+    def do_settle(self, ends, enforcement):
+        picked = [(self.pick(number), verdict) for number, verdict in ends]
+        settles = [Settle(task.lease, verdict, task.lane) for task, verdict in picked if task]
+        rules = self.rules(enforcement)
+        args = verbs.settle_args(settles, rules, str(self.now))
+        theirs = verbs.read_settle(self.scripts.run(verbs.SETTLE, args))
+        return self.model.settle(settles, rules), theirs
+
+    def do_renew(self, picks, known):
+        held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
+        epoch = {"": None, "now": self.epoch, "before": START_MS - 1}[known]
+        lease_ms = self.scene.rules.lease_ms
+        args = verbs.renew_args(held, lease_ms, epoch, str(self.now))
+        theirs = verbs.read_renew(self.scripts.run(verbs.RENEW, args))
+        ours = self.model.renew(held, lease_ms, epoch)
+        self.epoch = ours[0]
+        return ours, theirs
+
+    def do_lapse(self, picks, known):
+        """A lease's time passes, in which a worker keeps some leases."""
+        for _ in range(3):
+            self.now += self.scene.rules.lease_ms // 3 + 1
+            ours, theirs = self.do_renew(picks, known)
+            assert ours == theirs
+        return ours, theirs
+
+    def do_advance(self, step):
+        self.now += step
+        return None, None
+
+    def do_tiers(self, pro, free):
+        tiers = [Tier("pro", *pro)] + ([Tier("free", *free)] if free else [])
+        rows = []
+        for tier in tiers:
+            rows += (tier.name, json.dumps(tier_fields(tier)))
+        theirs = self.scripts.publish("publish_tiers", ["tiers", "news"], ["database", "1", *rows])
+        return self.model.publish_tiers(tiers), theirs[1]
+
+    def do_tenant(self, tenant, tier, number):
+        theirs = self.scripts.publish(
+            "publish_tenant", [f"tenant:{tenant}", "news"], [tier, number if tier else "", "0"]
+        )
+        return self.model.publish_tenant(tenant, tier, number), theirs
+
+    def do_gate(self, tenant, service, lease):
+        key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
+        self.do_renew((), "")
+        self.model.enter_gate_lease(key, lease, self.scene.rules.lease_ms)
+        ends = self.model.leases[key][lease]
+        self.scripts.client.zadd(f"{self.scripts.prefix}leases:{key}", {lease: ends})
+        return None, None
+
+    def do_ungate(self, tenant, service, lease):
+        key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
+        self.model.release_gate_lease(key, lease)
+        self.scripts.client.zrem(f"{self.scripts.prefix}leases:{key}", lease)
+        return None, None
+
+    def do_size(self, queue):
+        return self.model.size(queue), tuple(self.scripts.run(verbs.SIZE, [queue]))
+
+    def do_purge(self, queue):
+        return self.model.purge(queue), self.scripts.run(verbs.PURGE, [queue])
+
+    def do_lose(self):
+        """Redis comes back empty."""
+        self.scripts.forget()
+        self._new_model()
+        self.heard.clear()
+        return None, None
+
+    # -- what must be true ------------------------------------------------------------------------
+
+    def check(self) -> None:
+        theirs = server_state.read(self.scripts.client, self.scripts.prefix)
+        ours = dump(self.model)
+        for table in ours:
+            assert theirs[table] == ours[table], (
+                table,
+                {"the model": ours[table], "the scripts": theirs[table]},
+            )
+        self.check_places()
+        self.check_rings()
+
+    def check_places(self) -> None:
+        model = self.model
+        waiting = model.lanes.values()
+        lanes = [lane for each in waiting for lane in (*each.new.values(), *each.back.values())]
+        places = [
+            *(task.tag for lane in lanes for task in lane),
+            *(task.tag for each in model.later.values() for _, _, task in each),
+            *(row.task.tag for row in model.running.values()),
+            *(task.tag for each in model.dead.values() for task in each),
+        ]
+        assert len(places) == len(set(places)), "a task in two places"
+        assert set(places) == model.known
+        assert set(model.running) <= set(model.ends)
+
+    def check_counts(self, logical: int) -> None:
+        """What runs counts until it ends; other leases until their time is over."""
+        running = {(row.task.key, lease) for lease, row in self.model.running.items()}
+        counted = {(key, lease) for key, each in self.model.leases.items() for lease in each}
+        assert running <= counted
+        for key, leases in self.model.leases.items():
+            live = [name for name, end in leases.items() if (key, name) in running or end > logical]
+            assert self.model.held(key, logical) == len(live)
+            assert all(end < float("inf") or (key, name) in running for name, end in leases.items())
+
+    def check_rings(self) -> None:
+        model, rules = self.model, self.rules("on")
+        logical = model.clock.logical or self.now
+        self.check_counts(logical)
+        for queue, ring in model.rings.items():
+            waiting = {key for other, key in model.lanes if other == queue}
+            assert waiting == set(ring.members) | set(ring.full)
+            assert not set(ring.members) & set(ring.full)
+            assert not set(ring.out) & waiting
+            if ring.members:
+                assert ring.bell or queue in self.heard, "nobody will be woken"
+            for key in ring.full:
+                assert model.accounts[key].closed
+                if model.is_open(key, logical, rules):
+                    self.check_something_is_due(key, logical)
+        assert set(model.accounts) == {key for _, key in model.lanes}
+        assert set(model.closed) == {k for k, each in model.accounts.items() if each.closed}
+
+    def check_something_is_due(self, key: str, logical: int) -> None:
+        now = self.model.news.version + 1
+        judged_long_ago = -now < self.model.closed[key] < now
+        looked_at_soon = self.model.ends.get(" " + key, float("inf")) <= logical + 1000
+        assert judged_long_ago or looked_at_soon, f"nothing opens {key}"
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let everything run and end; then nothing but what lives for ever is left."""
+        prefix, client = self.scripts.prefix, self.scripts.client
+        self.run(("tiers", (None, 1.0), (None, 1.0)))
+        for tenant in self.scene.tenants[1:]:
+            self.run(("tenant", tenant, "", ""))
+        self.now += 10 * 3_600_000
+        for _ in range(2_000):
+            self.now += self.scene.rules.lease_ms // 3
+            claim = self.run_claim_of_all()
+            running = [Settle(lease, Verdict.DONE, "tenant:x 0 q") for lease in self.model.running]
+            if running:
+                args = verbs.settle_args(running, self.rules("on"), str(self.now))
+                self.scripts.run(verbs.SETTLE, args)
+                self.model.settle(running, self.rules("on"))
+            left = any((self.model.lanes, self.model.ends, *self.model.later.values()))
+            if not claim.tasks and not running and not left:
+                break
+        else:
+            raise AssertionError("it does not end")
+        self.check()
+        dead = {f"dead:{queue}" for queue, tasks in self.model.dead.items() if tasks}
+        for_ever = {"clock", "sequence", "tiers", "news", "counts"} | dead
+        for key in set(server_state.keys_of(client, prefix)) - for_ever:
+            kind = key.partition(":")[0]
+            if kind == "reply":
+                continue
+            if kind == "leases":
+                # They end by themselves: the gate's, and those of a lost memory.
+                assert not client.zcount(prefix + key, "+inf", "+inf")
+            elif key == "known":
+                tags = {task.tag for tasks in self.model.dead.values() for task in tasks}
+                assert client.smembers(prefix + key) == tags
+            else:
+                raise AssertionError(f"left behind: {key}")
+
+    def run_claim_of_all(self):
+        self.numbers["drain"] += 1
+        number, rules = self.numbers["drain"], self.rules("on")
+        args = verbs.claim_args("drain", number, 6, self.scene.queues, rules, str(self.now))
+        theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
+        ours = self.model.claim("drain", number, 6, self.scene.queues, rules)
+        assert theirs == ours
+        if ours.tasks:
+            self.keep_reply("drain")
+        self.heard.clear()
+        return ours

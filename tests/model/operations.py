@@ -1,0 +1,176 @@
+"""Random operations on a scheduler, as plain values: a seed gives a sequence, and a part of a
+sequence is a sequence again, so one that fails can be made shorter.
+
+What an operation refers to (a lease, a tag) is a number that is looked up when it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.words import Rules, Verdict
+
+TENANTS = ("", "a", "b", "c", "d", "h_0")
+QUEUES = ("q", "p q|1", "löng\nname")
+OWNERS = ("w1", "w2", "w3")
+#: Operations of a long run are cut into pieces of so many.
+LENGTH = 400
+
+Operation = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What does not change in one sequence, and how often each operation comes."""
+
+    seed: int
+    rules: Rules
+    budget: Budget
+    services: tuple[str, ...]
+    tenants: tuple[str, ...]
+    queues: tuple[str, ...]
+    enforcements: tuple[str, ...]
+    weights: dict[str, float]
+    later: float
+
+    def operations(self, length: int = LENGTH) -> list[Operation]:
+        random = Random(self.seed)
+        names, weights = list(self.weights), list(self.weights.values())
+        return [
+            (name, *_MAKERS[name](self, random))
+            for name in random.choices(names, weights, k=length)
+        ]
+
+
+def scene(seed: int) -> Scene:
+    """Return a scene with some operations often and others rarely or never."""
+    random = Random(-seed - 1)
+    usual = {
+        "put": 10.0,
+        "claim": 8.0,
+        "settle": 8.0,
+        "advance": 3.0,
+        "lapse": 1.0,
+        "renew": 2.0,
+        "tiers": 1.0,
+        "tenant": 1.0,
+        "gate": 1.0,
+        "ungate": 1.0,
+        "hear": 0.7,
+        "size": 0.5,
+        "purge": 0.3,
+        "lose": 0.05,
+    }
+    often = ("put", "claim", "settle")
+    weights = {
+        name: weight * random.choice([0.5, 1, 2] if name in often else [0, 0.3, 1, 3])
+        for name, weight in usual.items()
+    }
+    return Scene(
+        seed,
+        Rules(
+            lease_ms=random.choice([1_000, 15_000]),
+            default_limit=random.choice([0, 1, 2, None]),
+            max_deliveries=random.choice([0, 1, 2, 5]),
+        ),
+        random.choice([Budget(), Budget(due=2, moves=1, purged=3), Budget(due=3, moves=2)]),
+        random.choice([("",), ("",), ("s", "t")]),
+        TENANTS[: random.randint(2, len(TENANTS))],
+        QUEUES[: random.randint(1, len(QUEUES))],
+        random.choice([("on",)] * 3 + [("on", "on", "on", "off"), ("on", "observe", "off")]),
+        weights,
+        random.choice([0.05, 0.3, 0.8]),
+    )
+
+
+def _put(scene: Scene, random: Random) -> Operation:
+    return (
+        random.choice(scene.queues),
+        random.randrange(40) if random.random() < 0.1 else None,
+        random.choice(scene.tenants),
+        random.choice(scene.services),
+        random.choice(["free", "free", "free", "pro", "pro", "gold", ""]),
+        random.choice([0, 0, 0, 0, 5, 9]),
+        random.choice([1.0, 1.0, 1.0, 0.1, 3.0, 1 / 3, 1e-9, 1e9]),
+        random.choice([-5, 0, 1, 700, 700, scene.rules.lease_ms, 3_600_000])
+        if random.random() < scene.later
+        else None,
+    )
+
+
+def _claim(scene: Scene, random: Random) -> Operation:
+    return (
+        random.choice(OWNERS),
+        random.random() < 0.1,
+        random.randint(1, 6),
+        tuple(random.sample(scene.queues, random.randint(1, len(scene.queues)))),
+        random.choice(scene.enforcements),
+        random.random() < 0.5,
+    )
+
+
+def _settle(scene: Scene, random: Random) -> Operation:
+    verdicts = [Verdict.DONE] * 3 + [Verdict.BEGUN] * 2 + list(Verdict)
+    ends = tuple(
+        (random.randrange(1000), random.choice(verdicts)) for _ in range(random.randint(1, 5))
+    )
+    return ends, random.choice(scene.enforcements)
+
+
+def _renew(scene: Scene, random: Random) -> Operation:
+    picks = tuple(random.randrange(1000) for _ in range(random.randint(0, 8)))
+    return picks, random.choice(["", "now", "now", "before"])
+
+
+def _advance(scene: Scene, random: Random) -> Operation:
+    lease_ms = scene.rules.lease_ms
+    steps = [1, 49, 50, 51, 300, lease_ms // 3, lease_ms // 3 + 1, lease_ms, 2 * lease_ms]
+    return (random.choice(steps * 4 + [-3, -60, -3_600_000, 3_600_000]),)
+
+
+def _tiers(scene: Scene, random: Random) -> Operation:
+    limits = [0, 1, 1, 2, 3, None]
+    weights = [1.0, 1.0, 2.0, 0.3]
+    free = (random.choice(limits), random.choice(weights)) if random.random() < 0.7 else None
+    return (random.choice(limits), random.choice(weights)), free
+
+
+def _tenant(scene: Scene, random: Random) -> Operation:
+    tenant = random.choice(scene.tenants[1:])
+    return tenant, random.choice(["free", "pro", "gold", ""]), random.choice(["", "", "0", "2"])
+
+
+def _gate(scene: Scene, random: Random) -> Operation:
+    return (
+        random.choice(scene.tenants[1:]),
+        random.choice(scene.services),
+        f"g{random.randrange(3)}",
+    )
+
+
+def _queue(scene: Scene, random: Random) -> Operation:
+    return (random.choice(scene.queues),)
+
+
+def _nothing(scene: Scene, random: Random) -> Operation:
+    return ()
+
+
+_MAKERS = {
+    "put": _put,
+    "claim": _claim,
+    "settle": _settle,
+    "lapse": _renew,
+    "renew": _renew,
+    "advance": _advance,
+    "tiers": _tiers,
+    "tenant": _tenant,
+    "gate": _gate,
+    "ungate": _gate,
+    "hear": _queue,
+    "size": _queue,
+    "purge": _queue,
+    "lose": _nothing,
+}

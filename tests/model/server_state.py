@@ -1,0 +1,152 @@
+"""The whole state of the scheduler in Redis, in the form of ``celery_fairness.scheduling.state``.
+
+Invariant: every key under the prefix is read or named here; one that is not known is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from redis import Redis
+
+#: Every key with its type and all that it holds, in one call.
+_READ_ALL = """
+local found = {}
+for _, key in ipairs(redis.call("KEYS", ARGV[1] .. "*")) do
+  local kind = redis.call("TYPE", key)["ok"]
+  local value
+  if kind == "hash" then value = redis.call("HGETALL", key)
+  elseif kind == "zset" then value = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
+  elseif kind == "list" then value = redis.call("LRANGE", key, 0, -1)
+  elseif kind == "set" then value = redis.call("SMEMBERS", key)
+  else value = {redis.call("GET", key)} end
+  found[#found + 1] = {string.sub(key, #ARGV[1] + 1), value}
+end
+return found
+"""
+
+_RECORD = re.compile(r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*)\n(.*)", re.DOTALL)
+_RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
+
+
+def record(text: str) -> tuple[Any, ...]:
+    seq, tag, attempt, deaths, cost, rank, *words = _RECORD.fullmatch(text).groups()
+    return (int(seq), tag, int(attempt), int(deaths), float(cost), int(rank), *words)
+
+
+def running(text: str) -> tuple[Any, ...]:
+    owner, state, length, rest = _RUNNING.fullmatch(text).groups()
+    raw = rest.encode()
+    queue = raw[: int(length)].decode()
+    return owner, state, queue, record(raw[int(length) :].decode())
+
+
+def keys_of(client: Redis, prefix: str) -> dict[str, Any]:
+    return dict(client.eval(_READ_ALL, 0, prefix))
+
+
+def _pairs(flat: list[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _scores(flat: list[str]) -> dict[str, float]:
+    return {name: float(score) for name, score in _pairs(flat).items()}
+
+
+def _ring() -> dict[str, Any]:
+    return {"virtual": 0.0, "members": {}, "full": {}, "out": {}, "bell": False}
+
+
+def read(client: Redis, prefix: str) -> dict[str, Any]:
+    """Return the state; what is kept twice is compared here, and only told once."""
+    keys = keys_of(client, prefix)
+    state: dict[str, Any] = {
+        "clock": None,
+        "version": 0,
+        "sequence": int(keys.pop("sequence", ["0"])[0]),
+        "known": sorted(keys.pop("known", [])),
+        "lanes": {},
+        "later": {},
+        "accounts": {},
+        "closed": {k: int(v) for k, v in _scores(keys.pop("closed", [])).items()},
+        "running": {k: running(v) for k, v in _pairs(keys.pop("running", [])).items()},
+        "ends": _scores(keys.pop("ends", [])),
+        "leases": {},
+        "rings": defaultdict(_ring),
+        "replies": {},
+        "dead": {},
+        "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
+    }
+    if clock := _pairs(keys.pop("clock", [])):
+        state["clock"] = tuple(int(clock[name]) for name in ("logical", "seen", "epoch"))
+    state["version"] = int(_pairs(keys.pop("news", [])).get("version", 0))
+    keys.pop("tiers", None)
+    waiting = {k: int(v) for k, v in _pairs(keys.pop("waiting", [])).items()}
+    virtual = _scores(keys.pop("virtual", []))
+    returned = _pairs(keys.pop("returned", []))
+    ready, counted = {}, {}
+    for key, value in keys.items():
+        kind, _, name = key.partition(":")
+        if kind == "lane":
+            state["lanes"][key] = [record(each) for each in value]
+        elif kind == "back":
+            tasks = {tag: record(returned.pop(tag)) for tag in _scores(value)}
+            assert [float(t[0]) for t in tasks.values()] == list(_scores(value).values())
+            assert [t[1] for t in tasks.values()] == list(tasks)
+            state["lanes"][key] = list(tasks.values())
+        elif kind == "ready":
+            ready[name] = list(_pairs(value))
+        elif kind == "later":
+            members = _scores(value).items()
+            assert all(text[:16] == f"{record(text[17:])[0]:016d}" for text, _ in members)
+            state["later"][name] = [(int(eta), record(text[17:])) for text, eta in members]
+        elif kind == "account":
+            fields = _pairs(value)
+            closed = fields.pop("closed", "0") == "1"
+            state["accounts"][name] = (fields.pop("tier"), fields.pop("tenant"), closed)
+            assert all(field.startswith("q:") for field in fields), fields
+            counted[name] = {field[2:]: int(count) for field, count in fields.items()}
+        elif kind == "leases":
+            state["leases"][name] = _scores(value)
+        elif kind in ("ring", "full", "out"):
+            field = "members" if kind == "ring" else kind
+            state["rings"][name][field] = _scores(value)
+        elif kind == "bell":
+            assert value == ["1"], value
+            state["rings"][name]["bell"] = True
+        elif kind == "reply":
+            fields = _pairs(value)
+            state["replies"][name] = (int(fields["number"]), fields["leases"].split())
+        elif kind == "dead":
+            state["dead"][name] = [record(each) for each in value]
+        else:
+            assert kind == "tenant", f"an unknown key: {key}"
+    for queue, start in virtual.items():
+        state["rings"][queue]["virtual"] = start
+    assert not returned, f"tasks that came back to no lane: {returned}"
+    _check_what_is_kept_twice(state["lanes"], ready, counted, waiting)
+    state["rings"] = {q: r for q, r in state["rings"].items() if any(r.values())}
+    return state
+
+
+def _check_what_is_kept_twice(
+    lanes: dict[str, list[Any]],
+    ready: dict[str, list[str]],
+    counted: dict[str, dict[str, int]],
+    waiting: dict[str, int],
+) -> None:
+    of_tenant: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    of_queue: defaultdict[str, int] = defaultdict(int)
+    order: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for lane, tasks in lanes.items():
+        kind, _, name = lane.partition(":")
+        key, rank, queue = name.split(" ", 2)
+        of_tenant[key][queue] += len(tasks)
+        of_queue[queue] += len(tasks)
+        is_back = kind == "back"
+        order[f"{key} {queue}"].append((-2 * int(rank) - is_back, rank + "b" * is_back))
+    assert counted == {key: dict(queues) for key, queues in of_tenant.items()}
+    assert waiting == dict(of_queue)
+    assert ready == {name: [member for _, member in sorted(each)] for name, each in order.items()}

@@ -1,0 +1,364 @@
+"""Connections, answers, scripts, servers and processes that are lost: nothing else is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis import Redis
+from redis.exceptions import ConnectionError as Lost
+from redis.exceptions import TimeoutError as Late
+
+from celery_fairness.testing.server import RedisServer
+from celery_fairness.transport.home import Home, homes
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
+
+pytestmark = pytest.mark.redis
+
+RUNNING, ENDS = "{fairness}:running", "{fairness}:ends"
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as made:
+        yield made
+
+
+def received(inbox: Inbox, count: int) -> list[object]:
+    """Turn until ``count`` messages are here, over whatever connection there is."""
+
+    def are_here() -> None:
+        with contextlib.suppress(Lost, OSError):
+            inbox.turn()
+        assert len(inbox.messages) >= count, inbox.bodies
+
+    eventually(are_here, 10.0, poll_seconds=0)
+    return sorted(inbox.bodies)
+
+
+def home_of(inbox: Inbox) -> Home:
+    return inbox.channel.home
+
+
+def ask(inbox: Inbox) -> None:
+    """Send what the channel wants to know, and read no answer."""
+    inbox.connection.transport.cycle.on_poll_start()
+
+
+def end_lease(client: Redis) -> None:
+    """Let every lease end that nobody renews any more."""
+    for lease in client.zrange(ENDS, 0, -1):
+        client.zadd(ENDS, {lease: 0})
+
+
+def test_a_connection_lost_while_a_bell_is_awaited(
+    connect: Connect, proxy: Proxy, redis_url: str, client: Redis
+) -> None:
+    inbox = Inbox(connect("fair" + proxy.url(redis_url)), "jobs")
+    inbox.nothing_comes()
+    proxy.cut()
+    publish(connect(), "jobs", 1)
+    assert received(inbox, 1) == [1]
+    inbox.messages[0].ack()
+    settled(client)
+
+
+def test_a_claim_that_never_arrived(
+    connect: Connect, proxy: Proxy, redis_url: str, client: Redis
+) -> None:
+    inbox = Inbox(connect("fair" + proxy.url(redis_url)), "jobs", prefetch_count=5)
+    inbox.nothing_comes()
+    publish(connect(), "jobs", *range(5))
+    with pytest.raises(Empty):
+        inbox.channel._brpop_read()  # It hears the bell.
+    proxy.hang()
+    ask(inbox)
+    proxy.cut()
+    proxy.resume()
+    assert received(inbox, 5) == list(range(5))
+    for message in inbox.messages:
+        message.ack()
+    settled(client)
+
+
+def test_an_answer_that_was_lost_is_given_again(connect: Connect, client: Redis) -> None:
+    publish(connect(), "jobs", *range(5))
+    connection = connect()
+    inbox = Inbox(connection, "jobs", prefetch_count=3)
+    ask(inbox)
+    eventually(lambda: client.hlen(RUNNING) == 3)
+    before = set(client.hkeys(RUNNING))
+    inbox.channel.client.connection.disconnect()
+    assert received(inbox, 3) == [0, 1, 2]
+    assert {message.delivery_tag for message in inbox.messages} == before
+    assert leases(client) == 3
+
+
+def test_an_answer_lost_with_its_channel_is_given_to_the_next(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", *range(4))
+    first = Inbox(connect(), "jobs", prefetch_count=3)
+    ask(first)
+    eventually(lambda: client.hlen(RUNNING) == 3)
+    first.channel.client.connection.disconnect()
+    first.channel.close()
+    second = Inbox(connect(), "jobs", prefetch_count=4)
+    assert received(second, 4) == [0, 1, 2, 3]
+    for message in second.messages:
+        message.ack()
+    settled(client)
+
+
+def test_a_message_is_taken_from_its_own_queue_whatever_was_lost(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "a", *range(3))
+    publish(connect(), "b", "b")
+    first = Inbox(connect(), "a")
+    ask(first)
+    eventually(lambda: client.hlen(RUNNING) == 3)
+    first.channel.client.connection.disconnect()
+    first.channel.close()
+    message = connect().channel().basic_get("b")
+    assert message.payload == "b"
+    message.ack()
+    assert Inbox(connect(), "a").await_count(3) == [0, 1, 2]
+
+
+def test_an_answer_that_is_read_after_its_leases_ended_is_not_delivered(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", 1)
+    slow = Inbox(connect(), "jobs")
+    ask(slow)
+    eventually(lambda: client.hlen(RUNNING) == 1)
+    slow.channel._claimant.sent_at -= 3600
+    end_lease(client)
+    other = Inbox(connect(fairness={"max_deliveries": 9}), "jobs")
+    other.await_count(1)
+    other.messages[0].ack()
+    slow.nothing_comes()
+    settled(client)
+
+
+def test_an_end_whose_answer_is_late_is_told_again(
+    connect: Connect, proxy: Proxy, redis_url: str, client: Redis, caplog
+) -> None:
+    publish(connect(), "jobs", 1)
+    url = "fair" + proxy.url(redis_url)
+    inbox = Inbox(connect(url, transport_options={"socket_timeout": 0.1}), "jobs")
+    inbox.await_count(1)
+    proxy.hang()
+    inbox.messages[0].ack()
+    eventually(lambda: "could not be told" in caplog.text)
+    assert leases(client) == 1
+    proxy.resume()
+    eventually(lambda: (inbox.turn(), not leases(client))[1], poll_seconds=0)
+    settled(client)
+
+
+def test_a_put_that_is_sent_twice_is_one_message(
+    connect: Connect, proxy: Proxy, redis_url: str
+) -> None:
+    connection = connect("fair" + proxy.url(redis_url), transport_options={"socket_timeout": 0.1})
+    publish(connection, "warm", 1)
+    proxy.hang()
+    with pytest.raises((Late, OperationalError)):
+        publish(connection, "jobs", 1)
+    proxy.resume()
+    channel = connect().channel()
+    eventually(lambda: channel._size("jobs") == 1)
+    Inbox(connect(), "jobs").await_count(1)
+
+
+def test_a_half_open_connection_is_found(
+    connect: Connect, proxy: Proxy, redis_url: str, caplog
+) -> None:
+    options = {"health_check_interval": 0.1, "socket_timeout": 0.1}
+    connection = connect("fair" + proxy.url(redis_url), transport_options=options)
+    inbox = Inbox(connection, "jobs")
+    inbox.nothing_comes()
+    proxy.hang()
+    publish(connect(), "jobs", 1)
+
+    def is_dropped() -> None:
+        inbox.turn()
+        assert "got no reply" in caplog.text
+
+    eventually(is_dropped, poll_seconds=0)
+    proxy.cut()
+    proxy.resume()
+    assert received(inbox, 1) == [1]
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    for number in range(3):
+        client.script_flush()
+        publish(connection, "jobs", number)
+        client.script_flush()
+        inbox.await_count(number + 1)
+        client.script_flush()
+        inbox.messages[-1].ack()
+    assert inbox.bodies == [0, 1, 2]
+    settled(client)
+
+
+def test_a_server_that_is_started_again_knows_everything(connect: Connect, tmp_path: Path) -> None:
+    args = ("--appendonly", "yes", "--appendfsync", "always")
+    with RedisServer(directory=tmp_path, args=args) as server:
+        connection = connect("fair" + server.url)
+        publish(connection, "jobs", 1, 2, headers=charged("a"))
+        publish(connection, "jobs", 3, headers={"eta": "2999-01-01T00:00:00+00:00"})
+        inbox = Inbox(connection, "jobs")
+        inbox.await_count(1)
+        inbox.nothing_comes()
+        server.kill()
+        server.restart()
+        inbox.messages[0].ack()
+        assert received(inbox, 2) == [1, 2]
+        inbox.messages[1].ack()
+        with server.client(decode_responses=True) as client:
+            eventually(lambda: not leases(client))
+            assert inbox.channel._size("jobs") == 1
+
+
+def test_a_lease_is_renewed_until_it_is_settled(connect: Connect, client: Redis) -> None:
+    fairness = {"lease_seconds": 0.3}
+    # What it began with is long closed.
+    first = connect(fairness=fairness)
+    publish(first, "jobs", 1)
+    first.release()
+    inbox = Inbox(connect(fairness=fairness), "jobs")
+    inbox.await_count(1)
+    (lease,) = client.zrange(ENDS, 0, -1)
+    began = client.zscore(ENDS, lease)
+    eventually(lambda: client.zscore(ENDS, lease) > began + 400)
+    assert not inbox.channel.home.book.held()[0].lost
+    inbox.messages[0].ack()
+    settled(client)
+
+
+def test_a_lease_that_ends_while_it_is_held_is_said_and_its_ack_changes_nothing(
+    connect: Connect, client: Redis, caplog
+) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1)
+    late = Inbox(connection, "jobs")
+    late.await_count(1)
+    end_lease(client)
+    other = Inbox(connect(fairness={"max_deliveries": 9}), "jobs")
+    other.await_count(1)
+    assert other.messages[0].headers["redelivered"]
+    home = home_of(late)
+    home._renew(home._connection, home.book.held())
+    assert "has ended while its task runs" in caplog.text
+    late.messages[0].ack()
+    assert client.hlen(RUNNING) == leases(client) == 1
+    other.messages[0].ack()
+    settled(client)
+
+
+def test_where_redis_lost_its_memory_what_is_held_counts_again(
+    connect: Connect, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_fairness.transport.home.RENEW_AT_MOST", 2)
+    connection = connect(fairness={"default_limit": 5})
+    publish(connection, "jobs", *range(5), headers=charged("a"))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(5)
+    home = home_of(inbox)
+    home._renew(home._connection, home.book.held())
+    client.flushall()
+    home._renew(home._connection, home.book.held())
+    assert client.zcard("{fairness}:leases:tenant:a") == 5
+    assert not any(each.lost for each in home.book.held())
+    for message in inbox.messages:
+        message.ack()
+    eventually(lambda: not client.exists("{fairness}:leases:tenant:a"))
+
+
+def test_a_forked_child_neither_renews_nor_settles(connect: Connect, client: Redis) -> None:
+    publish(connect(), "jobs", 1, 2, 3)
+    inbox = Inbox(connect(), "jobs", prefetch_count=2)
+    inbox.await_count(2)
+    inbox.messages[0].ack()
+    ask(inbox)
+    eventually(lambda: client.hlen(RUNNING) == 2)
+    child = os.fork()
+    if child == 0:
+        failed = 1
+        with contextlib.suppress(BaseException):
+            held = [home for home in homes() if home.book.held() or home._renewing]
+            inbox.messages[1].ack()
+            inbox.channel.close()
+            connection = connect()
+            publish(connection, "other", 4)
+            other = Inbox(connection, "other")
+            other.await_count(1)
+            other.messages[0].ack()
+            connection.release()
+            failed = 1 if held else 0
+        os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert leases(client) == 2
+    assert received(inbox, 3) == [1, 2, 3]
+    for message in inbox.messages[1:]:
+        message.ack()
+    settled(client)
+
+
+def test_more_threads_may_publish_than_a_channel_has_connections(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, "jobs", 0)
+    home = homes()[0]
+    start = threading.Barrier(30)
+    failed = []
+
+    def count() -> None:
+        start.wait()
+        try:
+            for _ in range(5):
+                home.call("dispatch/size", ["jobs"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the test's result
+            failed.append(error)
+
+    threads = [threading.Thread(target=count) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_with_the_connection_goes_nothing_that_a_consumer_has_acknowledged(
+    connect: Connect, proxy: Proxy, redis_url: str, client: Redis
+) -> None:
+    publish(connect(), "jobs", *range(60))
+    inbox = Inbox(connect("fair" + proxy.url(redis_url)), "jobs", prefetch_count=4)
+    done: list[int] = []
+
+    def finished() -> None:
+        with contextlib.suppress(Lost, OSError):
+            inbox.turn()
+        while inbox.messages:
+            message = inbox.messages.pop(0)
+            done.append(message.payload)
+            message.ack()
+            if len(done) % 7 == 0:
+                proxy.cut()
+        assert len(done) >= 60
+
+    eventually(finished, 20.0, poll_seconds=0)
+    assert sorted(done) == list(range(60))
+    settled(client)
