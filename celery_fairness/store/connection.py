@@ -130,15 +130,17 @@ class Connection:
         """Run the script ``verb``, whose answer nobody needs, without waiting for it.
 
         The next call on the same connection reads the answer, and runs the script again where
-        there was none. A connection that has been quiet may be dead without our knowing, and one
-        on which an answer is owed already shows nothing new; there, and on a cluster, this waits
-        as :meth:`run` does.
+        there was none. A connection that has been quiet may be dead without our knowing; there,
+        and on a cluster, this waits as :meth:`run` does.
 
         Raises:
             LimiterUnavailable: No answer, or an error, where it waited.
         """
         client = self._client()
-        line = self._trusted() if isinstance(client, redis.Redis) else None
+        try:
+            line = self._trusted() if isinstance(client, redis.Redis) else None
+        except _AWAY as error:
+            raise self._unavailable(error) from error
         if line is None:
             self.run(verb, keys, args)
             return
@@ -239,7 +241,17 @@ class Connection:
             line = self._idle.pop()
         except IndexError:
             return None
-        if line.posted is None and time.monotonic() - line.answered_at < TRUST_SECONDS:
+        if line.posted is not None:
+            posted = line.posted
+            try:
+                # Sent some time ago: mostly the answer is here.
+                self._settle(line)
+            except (ConnectionLost, AnswerLate, OSError):
+                self._client().connection_pool.release(_closed(line.connection))
+                self.execute(*posted)
+                return None
+            line.answered_at = time.monotonic()
+        if time.monotonic() - line.answered_at < TRUST_SECONDS:
             return line
         self._idle.append(line)
         return None

@@ -21,6 +21,7 @@ class Held:
 
     Attributes:
         lease: Its name, which is also the delivery tag of its message.
+        attempt: Which claim of the task this is, from 1.
         lane: Where the task waited.
         key: Who is charged.
         attended: A worker's request looks after it: its end is the end of the body, not the ack.
@@ -32,6 +33,7 @@ class Held:
     """
 
     __slots__ = (
+        "attempt",
         "attended",
         "died",
         "ended",
@@ -45,6 +47,7 @@ class Held:
 
     def __init__(self, task: Claimed) -> None:
         self.lease = task.lease
+        self.attempt = task.attempt
         self.lane = task.lane
         self.key = task.key
         self.attended = False

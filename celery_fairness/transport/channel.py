@@ -149,7 +149,11 @@ class FairMixin(QueuesMixin):
         """
         known = self._tables.get(exchange)
         if known is None:
-            known = self._tables[exchange] = super().get_table(exchange)
+            known = super().get_table(exchange)
+            if not all(self.is_fair(bound[-1]) for bound in known):
+                # A put of the stock transport cannot say that they have changed.
+                return known
+            self._tables[exchange] = known
         self._unchecked = exchange, len(known)
         return known
 

@@ -161,6 +161,12 @@ class Home:
         """Tell Redis every end now; what it did not hear is kept."""
         self._tell(self.call)
 
+    def tell_soon(self) -> None:
+        """Let the thread tell Redis what no loop takes along within :data:`TELL_SECONDS`."""
+        if not self._tells_soon:
+            self._tells_soon = True
+            self._bell.ring()
+
     def _tell(self, call: Callable[[str, list[str]], Any]) -> None:
         while ends := self.book.take_ends(SETTLE_AT_MOST):
             try:
@@ -242,10 +248,9 @@ class Home:
         if self.at_once:
             self.flush()
             return
-        if self.slots is None and not self._tells_soon:
+        if self.slots is None:
             # Without a worker nobody knows when a loop turns again.
-            self._tells_soon = True
-            self._bell.ring()
+            self.tell_soon()
         for wake in list(self.wakers):
             wake()
 
@@ -267,10 +272,12 @@ class Home:
             if monotonic() < renew_at or self._closed:
                 continue
             held = self.book.held()
-            quiet = 0 if held else quiet + 1
+            quiet = 0 if held or self.book.has_ends else quiet + 1
             try:
                 self._renew(connection, held)
                 renew_at = monotonic() + every
+                # While the worker makes a new connection nobody else tells them.
+                self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
                 logger.error("leases could not be renewed: %s", error or type(error).__name__)
                 renew_at = monotonic() + min(AGAIN_SECONDS, every)

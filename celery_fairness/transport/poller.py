@@ -22,10 +22,6 @@ from celery_fairness.transport.home import Home
 STOPPING_SECONDS = 0.05
 
 
-#: Within what time Redis hears that a body has begun, in seconds.
-NOTE_SECONDS = 0.005
-
-
 class FairPoller(stock.MultiChannelPoller):
     """Polls channels, and tells Redis the ends that no claim took along."""
 
@@ -36,7 +32,6 @@ class FairPoller(stock.MultiChannelPoller):
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
-        self._notes_due = False
 
     def serve(self, home: Home) -> None:
         """Wake for the ends of ``home`` and tell them."""
@@ -94,18 +89,11 @@ class FairPoller(stock.MultiChannelPoller):
         for home in self._homes:
             # What an open claim did not take along goes with the next one, at once.
             if home.book.has_ends and not home.claim_is_open:
-                if self._hub is None or home.book.frees_slots:
+                if home.book.frees_slots:
                     home.flush()
-                elif not self._notes_due:
+                else:
                     # Nobody waits for a note, and mostly the end comes before it is told.
-                    self._notes_due = True
-                    self._hub.call_later(NOTE_SECONDS, self._tell_notes)
-
-    def _tell_notes(self) -> None:
-        self._notes_due = False
-        for home in self._homes:
-            if home.book.has_ends and not home.claim_is_open:
-                home.flush()
+                    home.tell_soon()
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle one event of the poll."""

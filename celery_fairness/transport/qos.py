@@ -44,7 +44,9 @@ class FairQoS(stock.QoS):
             if not held.attended:
                 home.book.end(held, verdict)
         elif delivery_tag not in self.channel.claimed:
-            of_stock()
+            # An ack may come when its channel is closed and its lease has ended long since.
+            if delivery_tag in (self._delivered or ()):
+                of_stock()
             return
         self.channel.claimed.discard(delivery_tag)
         self._quick_ack(delivery_tag)

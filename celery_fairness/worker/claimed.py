@@ -64,7 +64,12 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
                 self._book.note(held, Verdict.BEGUN)
         super().on_accepted(pid, time_accepted)
         if held is not None and self._home.body_blocks_loop:
-            self._home.flush()
+            if self.task.acks_late or held.attempt > 1:
+                # It may be what kills its workers: that it began is known before it does.
+                self._home.flush()
+            else:
+                # Most bodies are over before the thread tells.
+                self._home.tell_soon()
 
     def acknowledge(self) -> None:
         """The message is done; the slot goes with the body."""

@@ -64,8 +64,9 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._home is not None:
             self._home.stop()
 
-    #: Before the worker waits for anything else.
-    close = stop
+    def close(self, parent: Any) -> None:
+        """Claim no more, before the worker waits for anything else."""
+        self.stop(parent)
 
     def shutdown(self, consumer: Any) -> None:
         """Leave the process as it was before the worker: it may consume by itself."""

@@ -112,6 +112,8 @@ class Shop:
         self.app.close()
         pools.reset()
         backend: Any = self.app.backend
+        if not hasattr(backend, "result_consumer"):
+            return
         # A result that nobody waited for would connect again when it is collected.
         backend.result_consumer.cancel_for = lambda _: None
         backend.result_consumer.stop()

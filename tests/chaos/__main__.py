@@ -1,0 +1,179 @@
+"""``make chaos``: kill, freeze and cut, and print what was lost, doubled or exceeded."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.chaos import ledger
+from tests.chaos.plan import FULL, QUICK, Plan, scaled
+from tests.chaos.run import Run
+from tests.chaos.story import Story
+from tests.chaos.verdict import (
+    CHILD_SECONDS,
+    EXPLANATIONS,
+    RESUME_SECONDS,
+    SLACK_SECONDS,
+    Excess,
+    Verdict,
+    Wait,
+)
+
+#: Tasks whose lines are printed, of each kind of fault in the product.
+SHOWN = 3
+
+
+def main() -> int:
+    """Run and print; returns 1 where a threshold does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about two minutes")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, help="how long faults happen")
+    length.add_argument("--kills", type=int, help="of workers, and as many of children")
+    parser.add_argument("--seed", type=int, help="decides faults and load")
+    parser.add_argument("--stock", action="store_true", help="plain Celery beside it")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    if options.seconds:
+        plan = scaled(plan, options.seconds / plan.seconds)
+    elif options.kills:
+        plan = scaled(plan, options.kills / plan.worker_kills)
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    # An orderly end, so that everything that was started ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(
+        f"seed {seed}, {plan.seconds:.0f} s of faults, lease {plan.lease_seconds:g} s, "
+        f"{os.cpu_count()} cores",
+        flush=True,
+    )
+    begun = time.monotonic()
+    runs = [Run(plan, seed, stock=False, quick=options.quick)]
+    if options.stock:
+        runs.append(Run(plan, seed, stock=True, quick=options.quick))
+    verdicts = []
+    for run in runs:
+        os.environ[ledger.VARIABLE] = str(run.path)
+        verdicts.append(run.run())
+    _print_table(plan, runs, verdicts)
+    holds = verdicts[0].holds
+    if not holds:
+        _print_lines(runs[0], verdicts[0])
+    for run, verdict in zip(runs, verdicts, strict=True):
+        if verdict is verdicts[0] and not holds:
+            print(f"ledger and logs of {run.name}: {run.directory}")
+        else:
+            shutil.rmtree(run.directory, ignore_errors=True)
+    word = "every threshold holds" if holds else "THRESHOLDS DO NOT HOLD"
+    print(f"seed {seed}, {time.monotonic() - begun:.0f} s: {word}")
+    return 0 if holds else 1
+
+
+def _waits(waits: Sequence[Wait]) -> str:
+    if not waits:
+        return "none seen"
+    seconds = [wait.seconds for wait in waits]
+    late = sum(not wait.holds for wait in waits)
+    excused = sum(wait.holds and wait.seconds > wait.bound for wait in waits)
+    return (
+        f"{len(waits)} seen, median {statistics.median(seconds):.2f} s, max {max(seconds):.2f} s, "
+        f"{late} late" + (f", {excused} by an outage" if excused else "")
+    )
+
+
+def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
+    asked_of_worker = plan.lease_seconds + SLACK_SECONDS
+    done = [f"{run.happened[kind]} {kind}" for kind in plan.amounts]
+    return [
+        ("faults", "", ", ".join(done[:4])),
+        ("", "", ", ".join(done[4:])),
+        ("tasks sent, done", "", f"{verdict.submitted}, {verdict.done}"),
+        ("R1 lost", "0", str(len(verdict.lost))),
+        ("   early-acked, gone with their process", "", str(len(verdict.gone))),
+        ("R1 times above a limit", "0", str(len(verdict.excesses))),
+        ("   only by workers frozen past their lease", "", str(verdict.excesses_of_freezes)),
+        (
+            "R2 slot back after a killed child",
+            f"<= {CHILD_SECONDS:g} s",
+            _waits(verdict.after_child),
+        ),
+        (
+            "R2 slot back after a killed worker",
+            f"<= {asked_of_worker:g} s",
+            _waits(verdict.after_worker),
+        ),
+        ("   not judged: a freeze or second death", "", str(verdict.not_judged)),
+        (
+            "R3 times above a limit by an outage",
+            "0",
+            str(len(verdict.excesses_of_outages)),
+        ),
+        ("R3 work again after an outage", f"<= {RESUME_SECONDS:g} s", _waits(verdict.resumes)),
+        ("R5 keys left in Redis", "0", str(len(verdict.leftovers))),
+        ("workers that ended by an error of the package", "0", str(len(verdict.crashed))),
+        ("   by one of Celery's own", "", str(verdict.crashed_by_celery)),
+        ("ran to the end twice", "", str(len(verdict.duplicates))),
+        *(
+            (f"   {why}", "", str(list(verdict.duplicates.values()).count(why)))
+            for why in EXPLANATIONS
+        ),
+        ("early-acked tasks begun again", "", str(len(verdict.early_again))),
+    ]
+
+
+def _print_table(plan: Plan, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> None:
+    tables = [_rows(plan, run, verdict) for run, verdict in zip(runs, verdicts, strict=True)]
+    names = "".join(f"{run.name:66}" for run in runs)
+    print(f"\n{'':47}{'asked':9}{names}".rstrip())
+    for row in zip(*tables, strict=True):
+        seen = "".join(f"{cell[2]:66}" for cell in row)
+        print(f"{row[0][0]:47}{row[0][1]:9}{seen}".rstrip())
+    for run in runs:
+        if run.stock:
+            print(
+                f"stock: redis://, no limits, visibility_timeout {run.visibility_seconds:g} s; its "
+                f"column is not judged"
+            )
+    print()
+
+
+def _print_lines(run: Run, verdict: Verdict) -> None:
+    """Print what the ledger says of the first tasks of each kind."""
+    story = Story(run.events, run.plan.lease_seconds)
+    for task_id in verdict.lost[:SHOWN]:
+        _print_task(story, f"lost: {task_id}", [task_id])
+    for excess in [*verdict.excesses, *verdict.excesses_of_outages][:SHOWN]:
+        _print_excess(story, excess)
+    for wait in [*verdict.after_child, *verdict.after_worker, *verdict.resumes]:
+        if not wait.holds:
+            print(
+                f"late: {wait.what} at {wait.at:.3f}: {wait.seconds:.2f} s, "
+                f"allowed {wait.bound + wait.more:.2f} s"
+            )
+    for name in verdict.crashed:
+        print(f"ended by an error of the package: {name}, see {run.directory}/{name}.log")
+    for name, what in verdict.leftovers.items():
+        print(f"left in Redis: {name}: {what}")
+
+
+def _print_excess(story: Story, excess: Excess) -> None:
+    seconds = excess.over - excess.begun
+    what = f"above its limit: {excess.tenant} at {excess.begun:.3f} for {seconds:.3f} s"
+    _print_task(story, what, excess.ids)
+
+
+def _print_task(story: Story, what: str, ids: Sequence[str]) -> None:
+    print(what)
+    for task_id in dict.fromkeys(ids):
+        for line in story.lines_of(task_id):
+            print("   ", line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The Celery app of a run: tasks that take their time and say so in the ledger.
+
+With CHAOS_STOCK it is plain Celery and knows nothing of tenants.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Retry
+from celery.signals import worker_ready
+from celery.worker.request import Request
+
+from celery_fairness import Fairness, FairTask
+from tests.chaos import ledger
+from tests.chaos.plan import LIMITS, TIERS
+
+STOCK = bool(os.environ.get("CHAOS_STOCK"))
+LEASE_SECONDS = float(os.environ.get("CHAOS_LEASE_SECONDS", "3"))
+#: Which incarnation of which worker this is.
+WORKER = os.environ.get("CHAOS_WORKER", "")
+RETRY_COUNTDOWN_SECONDS = 0.3
+
+app = Celery("chaos", broker=os.environ.get("CHAOS_BROKER_URL", "memory://"))
+app.conf.update(
+    task_ignore_result=True,
+    # Else a late task whose process is killed would fail, and be done.
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    # A retry that cannot be sent is dropped by Celery: it is sent until it is.
+    task_publish_retry_policy={"max_retries": None, "interval_start": 0.1, "interval_max": 0.5},
+)
+if STOCK:
+    app.conf.broker_transport_options = {
+        "visibility_timeout": float(os.environ["CHAOS_VISIBILITY_SECONDS"])
+    }
+else:
+    app.conf.fairness = {
+        "lease_seconds": LEASE_SECONDS,
+        "max_deliveries": 0,
+        "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()},
+        "tier_resolver": "tests.chaos.app:tier_of",
+    }
+    Fairness(app)
+
+
+def tier_of(tenant: str) -> str | None:
+    """Return a tenant's tier."""
+    limit = LIMITS.get(tenant)
+    return None if limit is None else TIERS[limit]
+
+
+_Request: Any = Request
+
+
+class SeenRequest(_Request):  # type: ignore[misc]
+    """Says that a pool has a task, before an early ack."""
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Write it down."""
+        retries = self._request_dict["retries"]
+        ledger.write("accepted", id=self.id, retries=retries, pid=pid, worker=WORKER)
+        super().on_accepted(pid, time_accepted)
+
+
+base: Any = Task if STOCK else FairTask
+
+
+class ChaosTask(base):  # type: ignore[misc]
+    """A task of a run."""
+
+    abstract = True
+    Request = "tests.chaos.app:SeenRequest"
+
+
+options: dict[str, Any] = {"bind": True, "base": ChaosTask, "max_retries": None}
+if not STOCK:
+    options["tenant"] = "tenant"
+
+
+def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
+    request = task.request
+    facts = {
+        "id": request.id,
+        "retries": request.retries,
+        "run": uuid.uuid4().hex[:12],
+        "pid": os.getpid(),
+        "worker": WORKER,
+    }
+    redelivered = bool((request.delivery_info or {}).get("redelivered"))
+    ledger.write(
+        "start", tenant=tenant or "system", late=task.acks_late, redelivered=redelivered, **facts
+    )
+    outcome = "error"
+    try:
+        time.sleep(seconds)
+        if request.retries < retries:
+            task.retry(countdown=RETRY_COUNTDOWN_SECONDS)
+        outcome = "ok"
+    except Retry:
+        outcome = "retry"
+        raise
+    except Exception as error:
+        outcome = f"error {error!r}"
+        raise
+    finally:
+        ledger.write("end", outcome=outcome, **facts)
+
+
+@app.task(name="chaos.early", acks_late=False, **options)
+def early(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
+    """Run for a while; acknowledged before."""
+    _body(self, tenant, seconds, retries)
+
+
+@app.task(name="chaos.late", acks_late=True, **options)
+def late(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
+    """Run for a while; acknowledged after."""
+    _body(self, tenant, seconds, retries)
+
+
+@worker_ready.connect
+def _ready(**_: Any) -> None:
+    ledger.write("ready", worker=WORKER, pid=os.getpid())

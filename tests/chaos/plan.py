@@ -1,0 +1,166 @@
+"""What one run does: who the tenants are, how many faults of which kind, and when.
+
+Invariant: the seed alone decides which faults come in which order and what the load is; only the
+moment at which each happens is the machine's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+#: What each tenant may run at once; None is a task without a tenant.
+LIMITS: dict[str, int | None] = {
+    **{f"one{number}": 1 for number in range(8)},
+    **{f"two{number}": 2 for number in range(2)},
+    "four0": 4,
+    "system": None,
+}
+#: Tiers by what they allow.
+TIERS = {1: "free", 2: "two", 4: "four"}
+
+Kind = Literal["kill worker", "kill child", "stop", "freeze", "cut", "pause", "restart"]
+#: Faults of Redis come one after the other.
+OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart")
+
+PAUSE_SECONDS = 3.0
+#: The longest that a restarted Redis stays away, in seconds.
+AWAY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Amounts of one run.
+
+    Attributes:
+        seconds: How long faults happen; the start and the drain come on top.
+        lease_seconds: The setting of the app.
+        long_share: Share of the tasks that run longer than a lease.
+    """
+
+    seconds: float
+    lease_seconds: float
+    long_share: float
+    worker_kills: int
+    child_kills: int
+    stops: int
+    freezes: int
+    cuts: int
+    pauses: int
+    restarts: int
+
+    @property
+    def amounts(self) -> dict[Kind, int]:
+        """How many faults of each kind."""
+        return {
+            "kill worker": self.worker_kills,
+            "kill child": self.child_kills,
+            "stop": self.stops,
+            "freeze": self.freezes,
+            "cut": self.cuts,
+            "pause": self.pauses,
+            "restart": self.restarts,
+        }
+
+
+FULL = Plan(1500.0, 15.0, 0.02, 305, 305, 21, 21, 60, 21, 21)
+QUICK = Plan(80.0, 3.0, 0.05, 16, 16, 3, 4, 8, 3, 3)
+
+
+def scaled(plan: Plan, share: float) -> Plan:
+    """Return the plan with another length and amounts to match, at least one of each."""
+
+    def part(amount: int) -> int:
+        return max(1, round(amount * share))
+
+    return replace(
+        plan,
+        seconds=plan.seconds * share,
+        worker_kills=part(plan.worker_kills),
+        child_kills=part(plan.child_kills),
+        stops=part(plan.stops),
+        freezes=part(plan.freezes),
+        cuts=part(plan.cuts),
+        pauses=part(plan.pauses),
+        restarts=part(plan.restarts),
+    )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: Seconds after the start of the faults.
+        kind: What happens.
+        seconds: How long it lasts, where it does.
+        target: Chooses among those that can be hit, 0 to 1.
+        variant: Chooses the form of the fault, 0 to 1.
+    """
+
+    at: float
+    kind: Kind
+    seconds: float
+    target: float
+    variant: float
+
+
+def faults(plan: Plan, seed: int) -> list[Fault]:
+    """Return every fault of a run in the order of their times."""
+    random = Random(f"faults {seed}")
+    everything = [kind for kind, amount in plan.amounts.items() for _ in range(amount)]
+    found = []
+    for is_redis in (False, True):
+        kinds = [kind for kind in everything if (kind in OF_REDIS) == is_redis]
+        random.shuffle(kinds)
+        each = plan.seconds / max(1, len(kinds))
+        paused = frozen = 0
+        for number, kind in enumerate(kinds):
+            seconds = 0.0
+            if kind == "pause":
+                seconds = plan.lease_seconds + 1.5 if paused == 0 else PAUSE_SECONDS
+                paused += 1
+            elif kind == "restart":
+                seconds = random.choice((0.0, random.uniform(0.2, AWAY_SECONDS)))
+            elif kind == "freeze":
+                # Every second one is longer than a lease.
+                longest = plan.lease_seconds
+                seconds = (
+                    random.uniform(1.1, 1.4) * longest
+                    if frozen % 2 == 0
+                    else random.uniform(0.1, 0.6) * longest
+                )
+                frozen += 1
+            at = (number + random.uniform(0.0, 0.6)) * each
+            found.append(Fault(at, kind, seconds, random.random(), random.random()))
+    return sorted(found, key=lambda fault: fault.at)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task of the load."""
+
+    seconds: float
+    late: bool
+    countdown: float
+    retries: int
+
+
+def next_job(plan: Plan, random: Random) -> Job:
+    """Return what the next task is."""
+    roll = random.random()
+    if roll < plan.long_share:
+        seconds = random.uniform(1.05, 1.4) * plan.lease_seconds
+    elif roll < 0.15:
+        seconds = random.uniform(0.3, 1.5)
+    elif roll < 0.40:
+        seconds = random.uniform(0.05, 0.3)
+    else:
+        seconds = random.uniform(0.005, 0.05)
+    return Job(
+        seconds=round(seconds, 4),
+        late=random.random() < 0.6,
+        countdown=round(random.uniform(0.3, 3.0), 3) if random.random() < 0.08 else 0.0,
+        retries=1 if random.random() < 0.06 else 0,
+    )

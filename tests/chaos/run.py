@@ -1,0 +1,315 @@
+"""One run: servers, workers, load and faults in one loop; it returns what the ledger tells.
+
+The loop is one thread that lives as long as the run, because the kernel ends what a thread started
+when that thread ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from celery_fairness.testing.server import RedisServer
+from tests.chaos import audit, ledger
+from tests.chaos.fleet import Fleet, Worker
+from tests.chaos.plan import LIMITS, OF_REDIS, Fault, Plan, faults
+from tests.chaos.story import Story
+from tests.chaos.verdict import Verdict, judge
+from tests.support.proxy import Proxy
+
+TURN_SECONDS = 0.05
+AGAIN_SECONDS = 0.3
+PROGRESS_SECONDS = 10.0
+READY_SECONDS = 60.0
+#: How long the proxy of a cut stays shut, where it does.
+SHUT_SECONDS = 0.7
+
+
+Item = TypeVar("Item")
+
+
+class NeverReady(RuntimeError):
+    """The workers did not come up."""
+
+
+class Run:
+    """One run against one broker.
+
+    Args:
+        plan: Amounts.
+        seed: Decides faults and load.
+        stock: Plain Celery on ``redis://``.
+        quick: Which form the load is of.
+    """
+
+    def __init__(self, plan: Plan, seed: int, *, stock: bool, quick: bool) -> None:
+        self.plan = plan
+        self.seed = seed
+        self.stock = stock
+        self.quick = quick
+        name = "stock" if stock else "fairredis"
+        self.name = name
+        self.directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
+        self.path = self.directory / "ledger.jsonl"
+        self.events: list[ledger.Event] = []
+        #: How many faults of each kind happened.
+        self.happened: Counter[str] = Counter()
+        self._tail = ledger.Tail(self.path)
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._redis_busy = False
+        self._guarded: int | None = None
+        self._open: dict[str, ledger.Event] = {}
+        self._counts: Counter[str] = Counter()
+        self._next_progress = 0.0
+        #: How long stock Redis keeps a message from others.
+        self.visibility_seconds = max(4.0 * plan.lease_seconds, 10.0)
+
+    # -- the whole --------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """Do it all and judge."""
+        always = ("--appendonly", "yes", "--appendfsync", "always")
+        with ExitStack() as stack:
+            self._server = stack.enter_context(RedisServer(args=always))
+            self._client = self._server.client(decode_responses=True)
+            stack.callback(self._client.close)
+            self._proxy = stack.enter_context(Proxy(self._server.port))
+            self._fleet = Fleet(self.directory, (self._environ(False), self._environ(True)))
+            stack.callback(self._fleet.close)
+            self._fleet.open()
+            self._guard_server()
+            self._begun = ledger.now()
+            self._await_ready()
+            sender = self._start_sender()
+            self._cause_faults()
+            self._stop_sender(sender)
+            self._drain()
+            left = self._await_nothing_left()
+        return judge(self._story(), LIMITS, left)
+
+    def _guard_server(self) -> None:
+        old, self._guarded = self._guarded, self._server.pid
+        self._fleet.guard(self._guarded, old)
+
+    def _environ(self, by_proxy: bool) -> dict[str, str]:
+        url = self._server.url
+        url = self._proxy.url(url) if by_proxy else url
+        environ = {
+            "CHAOS_BROKER_URL": url if self.stock else f"fair{url}",
+            "CHAOS_LEASE_SECONDS": str(self.plan.lease_seconds),
+            "CHAOS_VISIBILITY_SECONDS": str(self.visibility_seconds),
+            ledger.VARIABLE: str(self.path),
+        }
+        return environ | ({"CHAOS_STOCK": "1"} if self.stock else {})
+
+    def _story(self) -> Story:
+        return Story(self.events, self.plan.lease_seconds)
+
+    def _await_ready(self) -> None:
+        ends_at = ledger.now() + READY_SECONDS
+        while not all(worker.ready for worker in self._fleet.workers):
+            if ledger.now() > ends_at:
+                missing = [worker.name for worker in self._fleet.workers if not worker.ready]
+                raise NeverReady(
+                    f"workers expected to be ready within {READY_SECONDS:.0f} s, got none of "
+                    f"{', '.join(missing)}; logs are in {self.directory}"
+                )
+            self._turn()
+
+    def _start_sender(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "tests.chaos.load", str(self.seed)]
+        argv.append("quick" if self.quick else "full")
+        with (self.directory / "load.log").open("wb") as log:
+            return self._fleet.run(argv, self._environ(False), log)
+
+    def _stop_sender(self, sender: subprocess.Popen[bytes]) -> None:
+        sender.send_signal(signal.SIGTERM)
+        while sender.poll() is None:
+            self._turn()
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def _at(self, at: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (at, next(self._numbers), action))
+
+    def _turn(self) -> None:
+        """Do what is due, start workers again, and read on."""
+        while self._agenda and self._agenda[0][0] <= ledger.now():
+            heapq.heappop(self._agenda)[2]()
+        self._fleet.tend()
+        for event in self._tail.read():
+            self._see(event)
+        if ledger.now() >= self._next_progress:
+            self._next_progress = ledger.now() + PROGRESS_SECONDS
+            self._print_progress()
+        time.sleep(TURN_SECONDS)
+
+    def _see(self, event: ledger.Event) -> None:
+        self.events.append(event)
+        name = event["event"]
+        self._counts[name] += 1
+        if name == "ready":
+            self._fleet.note_ready(event["worker"])
+        elif name == "start":
+            self._open[event["run"]] = event
+        elif name == "end":
+            self._open.pop(event["run"], None)
+
+    def _print_progress(self) -> None:
+        done = ", ".join(
+            f"{self.happened[kind]}/{amount} {kind}" for kind, amount in self.plan.amounts.items()
+        )
+        counts = self._counts
+        print(
+            f"{self.name} {ledger.now() - self._begun:5.0f} s: {counts['submit']} sent, "
+            f"{counts['start']} began, {counts['end']} ended; {done}",
+            flush=True,
+        )
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def _cause_faults(self) -> None:
+        begun = ledger.now()
+        for fault in faults(self.plan, self.seed):
+            self._at(begun + fault.at, lambda fault=fault: self._try(fault))  # type: ignore[misc]
+        while self._agenda or ledger.now() < begun + self.plan.seconds:
+            self._turn()
+
+    def _try(self, fault: Fault) -> None:
+        """Cause a fault, or try again soon where it cannot be now."""
+        if fault.kind in OF_REDIS:
+            caused = not self._redis_busy and self._cause_in_redis(fault)
+        else:
+            caused = self._cause_in_worker(fault)
+        if caused:
+            self.happened[fault.kind] += 1
+        else:
+            self._at(ledger.now() + AGAIN_SECONDS, lambda: self._try(fault))
+
+    def _cause_in_worker(self, fault: Fault) -> bool:
+        fleet = self._fleet
+        ready = [each for each in fleet.workers if each.alive and each.ready]
+        if fault.kind == "kill worker":
+            # Some are killed while they start.
+            among = [each for each in fleet.workers if each.alive] if fault.variant < 0.1 else ready
+            if not among:
+                return False
+            fleet.kill(_choose(among, fault.target))
+            return True
+        ready = [each for each in ready if each.frozen is None and not each.stopping]
+        if fault.kind in ("freeze", "stop"):
+            if not ready:
+                return False
+            worker = _choose(ready, fault.target)
+            if fault.kind == "stop":
+                fleet.stop(worker)
+                return True
+            fleet.freeze(worker, with_children=fault.variant < 0.6)
+            self._at(ledger.now() + fault.seconds, lambda: fleet.thaw(worker))
+            return True
+        return self._kill_child(ready, fault)
+
+    def _kill_child(self, ready: list[Worker], fault: Fault) -> bool:
+        children = [
+            (worker, pid)
+            for worker in ready
+            if worker.pool == "prefork"
+            for pid in worker.children()
+        ]
+        # The slots of tenants that may run one task are what is measured.
+        busy = {
+            (event["worker"], event["pid"])
+            for event in self._open.values()
+            if LIMITS[event["tenant"]] == 1
+        }
+        with_body = [each for each in children if (each[0].name, each[1]) in busy]
+        among = with_body if fault.variant < 0.7 else children
+        if not among:
+            return False
+        worker, pid = _choose(among, fault.target)
+        return self._fleet.kill_child(worker, pid)
+
+    def _cause_in_redis(self, fault: Fault) -> bool:
+        self._redis_busy = True
+        begun = ledger.now()
+        server = self._server
+
+        def over() -> None:
+            ledger.write("outage", begun, kind=fault.kind, over=ledger.now())
+            self._redis_busy = False
+
+        if fault.kind == "pause":
+            server.pause()
+
+            def resume() -> None:
+                server.resume()
+                over()
+
+            self._at(begun + fault.seconds, resume)
+        elif fault.kind == "restart":
+            # By a crash and a while later, or in order and at once.
+            crash = fault.variant < 0.7
+            if crash:
+                server.kill()
+
+            def restart() -> None:
+                server.restart()
+                self._guard_server()
+                over()
+
+            self._at(begun + (fault.seconds if crash else 0.0), restart)
+        elif fault.variant < 0.4:
+            self._client.client_kill_filter(_type="normal", skipme=True)
+            over()
+        elif fault.variant < 0.8:
+            self._proxy.cut()
+            over()
+        else:
+            shut = self._proxy.refuse if fault.variant < 0.9 else self._proxy.hang
+            shut()
+
+            def open_again() -> None:
+                self._proxy.resume()
+                over()
+
+            self._at(begun + SHUT_SECONDS, open_again)
+        return True
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Wait until every task that can still end has."""
+        begun = ledger.now()
+        keeps = self.visibility_seconds if self.stock else self.plan.lease_seconds
+        # Those of killed workers come back one after another, the long ones too.
+        ends_at = begun + 5 * keeps + 30.0
+        settled_at = begun + keeps + 1.0
+        while ledger.now() < ends_at:
+            for _ in range(10):
+                self._turn()
+            if not self._story().unfinished()[0] and ledger.now() > settled_at:
+                break
+
+    def _await_nothing_left(self) -> dict[str, str]:
+        ends_at = ledger.now() + 2 * self.plan.lease_seconds + 2.0
+        while True:
+            for _ in range(10):
+                self._turn()
+            left = audit.leftovers(self._client, stock=self.stock)
+            if not left or ledger.now() > ends_at:
+                return left
+
+
+def _choose(among: list[Item], share: float) -> Item:
+    return among[min(len(among) - 1, int(share * len(among)))]

@@ -1,0 +1,190 @@
+"""What a ledger tells: every attempt with its end, every death, freeze and outage.
+
+An attempt without an end of its own ended when its process died.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from tests.chaos.ledger import Event
+
+#: How long after a freeze a body may begin that was claimed before it.
+AFTER_THAW_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that lasted: a freeze of a worker, or an outage of Redis."""
+
+    what: str
+    begun: float
+    over: float
+
+    def meets(self, begun: float, over: float) -> bool:
+        """Say whether it shares a moment with another span."""
+        return self.begun <= over and begun <= self.over
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a body.
+
+    Attributes:
+        over: When it ended or its process died; infinity where neither is known.
+        outcome: ``ok``, ``retry``, ``error ...``; None where it did not end by itself.
+    """
+
+    id: str
+    tenant: str
+    late: bool
+    redelivered: bool
+    retries: int
+    worker: str
+    pid: int
+    begun: float
+    over: float
+    outcome: str | None
+
+
+class Story:
+    """A ledger that was read.
+
+    Args:
+        events: Its lines in any order.
+        lease_seconds: The setting of the app.
+    """
+
+    def __init__(self, events: Iterable[Event], lease_seconds: float) -> None:
+        self.lease_seconds = lease_seconds
+        self.events = sorted(events, key=lambda event: event["at"])
+        kinds: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events:
+            kinds[event["event"]].append(event)
+        self.kills = kinds["kill"]
+        self.gone = kinds["gone"]
+        self.submits = {event["id"]: event for event in kinds["submit"]}
+        self.failed_submits = kinds["submit_failed"]
+        self.outages = [Span(e["kind"], e["at"], e["over"]) for e in kinds["outage"]]
+        self.freezes = [Span(e["worker"], e["at"], e["over"]) for e in kinds["freeze"]]
+        self._worker_deaths = {
+            event["worker"]: event["at"]
+            for event in [*self.gone, *self.kills]
+            if event.get("what") != "child"
+        }
+        self._ended_in_order = {event["worker"] for event in self.gone if event["status"] == 0}
+        self._child_deaths: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for kill in self.kills:
+            self._child_deaths[kill["worker"], kill["pid"]].append(kill["at"])
+        ends = {event["run"]: event for event in kinds["end"]}
+        self.attempts = [self._attempt(event, ends.get(event["run"])) for event in kinds["start"]]
+        self.attempts_of: dict[str, list[Attempt]] = defaultdict(list)
+        self.of_tenant: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.attempts:
+            self.attempts_of[attempt.id].append(attempt)
+            self.of_tenant[attempt.tenant].append(attempt)
+        self._accepted: dict[str, list[Event]] = defaultdict(list)
+        for event in kinds["accepted"]:
+            self._accepted[event["id"]].append(event)
+
+    def death(self, worker: str, pid: int, after: float, *, violent: bool = False) -> float:
+        """Return when a process died, infinity where it lives; ``violent``: or ended in order."""
+        times = [at for at in self._child_deaths.get((worker, pid), ()) if at >= after]
+        if not (violent and worker in self._ended_in_order):
+            times.append(self._worker_deaths.get(worker, inf))
+        return min(times, default=inf)
+
+    def _attempt(self, start: Event, end: Event | None) -> Attempt:
+        begun = start["at"]
+        if end is None:
+            # A line may be written while the signal is on its way.
+            over = max(begun, self.death(start["worker"], start["pid"], begun - 0.5))
+        else:
+            over = end["at"]
+        return Attempt(
+            id=start["id"],
+            tenant=start["tenant"],
+            late=start["late"],
+            redelivered=start["redelivered"],
+            retries=start["retries"],
+            worker=start["worker"],
+            pid=start["pid"],
+            begun=begun,
+            over=over,
+            outcome=None if end is None else end["outcome"],
+        )
+
+    def frozen_too_long(self, attempt: Attempt) -> float:
+        """Return when the attempt's worker could no more keep its lease; infinity: it could.
+
+        A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
+        What begins right after a freeze may have been claimed before it.
+        """
+        half = self.lease_seconds / 2
+        return min(
+            (
+                freeze.begun + half
+                for freeze in self.freezes
+                if freeze.what == attempt.worker
+                and freeze.over - freeze.begun > half
+                and freeze.meets(attempt.begun - AFTER_THAW_SECONDS, attempt.over)
+            ),
+            default=inf,
+        )
+
+    # -- what became of tasks ---------------------------------------------------------------------
+
+    def is_done(self, task_id: str) -> bool:
+        """Say whether a task ran to its end."""
+        return any(each.outcome == "ok" for each in self.attempts_of.get(task_id, ()))
+
+    def died_with_its_process(self, task_id: str) -> bool:
+        """Say whether an early-acked task was given to a process that then died.
+
+        Its ack is sent when the pool takes it, so from then on nobody else has it. A worker that
+        was asked to end waits for its bodies: what it leaves is lost.
+        """
+        attempts = self.attempts_of.get(task_id, ())
+        now_at = max((each.retries + 1 for each in attempts if each.outcome == "retry"), default=0)
+        accepted = self._accepted.get(task_id, ())
+        taken = [
+            *(
+                (each["worker"], each["pid"], each["at"])
+                for each in accepted
+                if each["retries"] >= now_at
+            ),
+            *(
+                (each.worker, each.pid, each.begun)
+                for each in attempts
+                if each.retries >= now_at and each.outcome is None
+            ),
+        ]
+        return any(
+            self.death(worker, pid, at - 0.5, violent=True) < inf for worker, pid, at in taken
+        )
+
+    def unfinished(self) -> tuple[list[str], list[str]]:
+        """Return the tasks that were sent and have not ended: lost ones, and gone early ones."""
+        lost: list[str] = []
+        gone: list[str] = []
+        for task_id, submit in self.submits.items():
+            if self.is_done(task_id):
+                continue
+            early_gone = not submit["late"] and self.died_with_its_process(task_id)
+            (gone if early_gone else lost).append(task_id)
+        return lost, gone
+
+    def lines_of(self, task_id: str) -> list[Event]:
+        """Return what the ledger says of one task, and of the deaths of its processes."""
+        own = [event for event in self.events if event.get("id") == task_id]
+        workers = {event["worker"] for event in own if "worker" in event}
+        about = [
+            event
+            for event in self.events
+            if event["event"] in {"kill", "gone", "freeze"} and event["worker"] in workers
+            if event.get("what") != "child" or any(e.get("pid") == event["pid"] for e in own)
+        ]
+        return sorted([*own, *about], key=lambda event: event["at"])

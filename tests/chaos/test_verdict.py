@@ -1,0 +1,354 @@
+"""The verdict sees what it is there to see: hand-made ledgers, one thing wrong in each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.chaos import ledger
+from tests.chaos.audit import leftovers
+from tests.chaos.plan import FULL, QUICK, faults, next_job, scaled
+from tests.chaos.story import Story
+from tests.chaos.verdict import (
+    FROZEN,
+    OUTAGE,
+    PROCESS_DIED,
+    SENT_TWICE,
+    UNEXPLAINED,
+    Verdict,
+    judge,
+)
+
+LEASE = 3.0
+LIMITS = {"one": 1, "two": 2, "system": None}
+
+_runs = itertools.count()
+
+
+def sent(at: float, task_id: str, *, tenant: str = "one", late: bool = True) -> ledger.Event:
+    return {
+        "event": "submit",
+        "at": at,
+        "due": at,
+        "id": task_id,
+        "tenant": tenant,
+        "late": late,
+    }
+
+
+def ran(
+    begun: float,
+    over: float | None,
+    task_id: str,
+    *,
+    tenant: str = "one",
+    late: bool = True,
+    worker: str = "w.1",
+    pid: int = 1,
+    retries: int = 0,
+    outcome: str = "ok",
+    redelivered: bool = False,
+) -> list[ledger.Event]:
+    facts = {
+        "id": task_id,
+        "run": f"run-{next(_runs)}",
+        "retries": retries,
+        "worker": worker,
+        "pid": pid,
+    }
+    about = {"tenant": tenant, "late": late, "redelivered": redelivered}
+    found: list[ledger.Event] = [
+        {"event": "accepted", "at": begun, **facts},
+        {"event": "start", "at": begun, **about, **facts},
+    ]
+    if over is not None:
+        found.append({"event": "end", "at": over, "outcome": outcome, **facts})
+    return found
+
+
+def killed(at: float, what: str = "worker", worker: str = "w.1", pid: int = 1) -> ledger.Event:
+    return {"event": "kill", "at": at, "what": what, "worker": worker, "pid": pid}
+
+
+def frozen(begun: float, over: float, worker: str = "w.1") -> ledger.Event:
+    return {"event": "freeze", "at": begun, "over": over, "worker": worker}
+
+
+def outage(begun: float, over: float, kind: str = "pause") -> ledger.Event:
+    return {"event": "outage", "at": begun, "over": over, "kind": kind}
+
+
+def verdict_on(*parts: Any, left: Mapping[str, str] | None = None) -> Verdict:
+    events: list[ledger.Event] = []
+    for part in parts:
+        events += part if isinstance(part, list) else [part]
+    return judge(Story(events, LEASE), LIMITS, left)
+
+
+def test_a_run_without_faults_holds() -> None:
+    verdict = verdict_on(sent(0, "a"), sent(0, "b"), ran(1, 2, "a"), ran(2, 3, "b"))
+    assert verdict.holds
+    assert (verdict.submitted, verdict.done) == (2, 2)
+
+
+# -- lost -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+def test_a_task_that_never_began_is_lost(late: bool) -> None:
+    verdict = verdict_on(sent(0, "a", late=late))
+    assert verdict.lost == ["a"]
+    assert not verdict.holds
+
+
+def test_a_late_task_whose_process_died_and_that_did_not_run_again_is_lost() -> None:
+    assert verdict_on(sent(0, "a"), ran(1, None, "a"), killed(2)).lost == ["a"]
+
+
+def test_a_late_task_whose_process_died_and_that_ran_again_is_done() -> None:
+    again = ran(3, 4, "a", worker="w.2")
+    verdict = verdict_on(sent(0, "a"), ran(1, None, "a"), killed(2), again)
+    assert verdict.holds
+    assert (verdict.done, verdict.duplicates) == (1, {})
+
+
+def test_an_early_task_whose_process_died_is_counted_apart() -> None:
+    begun = ran(1, None, "a", late=False)
+    verdict = verdict_on(sent(0, "a", late=False), begun, killed(2, "child"))
+    assert (verdict.lost, verdict.gone) == ([], ["a"])
+    assert verdict.holds
+
+
+def test_an_early_task_that_a_pool_took_and_whose_worker_died_is_counted_apart() -> None:
+    taken = ran(1, None, "a", late=False)[:1]
+    assert verdict_on(sent(0, "a", late=False), taken, killed(2)).gone == ["a"]
+
+
+def test_an_early_task_that_a_worker_left_when_it_ended_in_order_is_lost() -> None:
+    begun = [sent(0, "a", late=False), *ran(1, None, "a", late=False)]
+    gone = {"event": "gone", "at": 2, "worker": "w.1", "ours": False}
+    assert verdict_on(begun, {**gone, "status": 0}).lost == ["a"]
+    assert verdict_on(begun, {**gone, "status": 1}).gone == ["a"]
+    assert verdict_on(begun, killed(1.5, "child"), {**gone, "status": 0}).gone == ["a"]
+
+
+def test_an_early_task_whose_process_lives_is_lost() -> None:
+    begun = ran(1, None, "a", late=False)
+    assert verdict_on(sent(0, "a", late=False), begun, killed(2, worker="w.9")).lost == ["a"]
+
+
+def test_a_retry_that_never_came_is_lost_though_the_process_of_the_first_try_died() -> None:
+    first = ran(1, 2, "a", late=False, outcome="retry")
+    assert verdict_on(sent(0, "a", late=False), first, killed(9)).lost == ["a"]
+
+
+def test_a_task_that_failed_is_lost() -> None:
+    assert verdict_on(sent(0, "a"), ran(1, 2, "a", outcome="error")).lost == ["a"]
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_two_at_once_of_a_tenant_that_may_run_one_are_seen() -> None:
+    verdict = verdict_on(ran(1, 3, "a"), ran(2, 4, "b", worker="w.2"))
+    (excess,) = verdict.excesses
+    assert (excess.tenant, excess.begun, excess.over, excess.ids) == ("one", 2, 3, ("a", "b"))
+    assert not verdict.holds
+
+
+def test_three_at_once_of_a_tenant_that_may_run_two_are_seen_and_two_are_not() -> None:
+    two = [*ran(1, 3, "a", tenant="two"), *ran(1, 3, "b", tenant="two")]
+    assert verdict_on(two).holds
+    assert len(verdict_on(two, ran(2, 2.5, "c", tenant="two")).excesses) == 1
+
+
+def test_one_after_the_other_and_tasks_without_a_tenant_are_no_excess() -> None:
+    free = [*ran(1, 3, "x", tenant="system"), *ran(1, 3, "y", tenant="system")]
+    assert verdict_on(ran(1, 2, "a"), ran(2, 3, "b"), free).holds
+
+
+def test_a_killed_body_ended_when_its_process_died() -> None:
+    again = ran(3, 4, "a", worker="w.2")
+    assert verdict_on(ran(1, None, "a"), killed(2), again).excesses == []
+    after = verdict_on(ran(1, None, "a"), killed(3.5), again)
+    assert [(each.begun, each.over) for each in after.excesses] == [(3, 3.5)]
+
+
+def test_the_death_of_another_child_ends_no_body() -> None:
+    other = killed(2, "child", pid=7)
+    assert verdict_on(ran(1, None, "a", pid=8), other, ran(3, 4, "b")).excesses
+
+
+def test_attempts_of_a_worker_frozen_past_its_lease_are_counted_apart() -> None:
+    parts = [ran(1, 9, "a"), ran(5, 6, "a", worker="w.2")]
+    verdict = verdict_on(*parts, frozen(1.5, 8))
+    assert (verdict.excesses, verdict.excesses_of_freezes) == ([], 1)
+    assert verdict_on(*parts, frozen(1.5, 2)).excesses
+    assert verdict_on(*parts, frozen(1.5, 8, "w.9")).excesses
+
+
+def test_an_attempt_that_begins_right_after_a_long_freeze_is_forgotten_when_it_ends() -> None:
+    first, later = ran(8.5, 9, "a"), ran(10, 11, "b", worker="w.2")
+    assert verdict_on(frozen(1.5, 8), first, later, ran(12, 13, "c")).holds
+
+
+def test_an_excess_soon_after_an_outage_is_the_outages() -> None:
+    parts = [ran(1, 9, "a"), ran(5, 6, "b", worker="w.2")]
+    verdict = verdict_on(*parts, outage(2, 4))
+    assert (len(verdict.excesses), len(verdict.excesses_of_outages)) == (0, 1)
+    assert not verdict.holds
+
+
+# -- slots and outages ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "next_at", "holds"),
+    [
+        ("child", 3.9, True),
+        ("child", 4.1, False),
+        ("worker", 5.9, True),
+        ("worker", 6.1, False),
+    ],
+)
+def test_the_slot_of_a_killed_body_must_be_back_in_time(
+    what: str, next_at: float, holds: bool
+) -> None:
+    after = ran(next_at, next_at + 0.1, "b", worker="w.2")
+    again = ran(next_at + 1, next_at + 2, "a", worker="w.2")
+    verdict = verdict_on(
+        sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, what), after, again
+    )
+    (wait,) = verdict.after_child if what == "child" else verdict.after_worker
+    assert wait.seconds == pytest.approx(next_at - 2)
+    assert verdict.holds is holds
+
+
+def test_a_slot_that_never_comes_back_is_late() -> None:
+    verdict = verdict_on(sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child"))
+    assert [wait.holds for wait in verdict.after_child] == [False]
+
+
+def test_without_waiting_work_a_slot_is_not_looked_at() -> None:
+    early = [sent(0, "a", late=False), *ran(1, None, "a", late=False)]
+    later = [sent(9, "b"), *ran(9.1, 9.2, "b")]
+    assert verdict_on(early, killed(2, "child"), later).after_child == []
+
+
+def test_an_outage_gives_a_slot_more_time_and_a_freeze_takes_its_sample_away() -> None:
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child")]
+    parts += [ran(6, 7, "b"), ran(7, 8, "a")]
+    assert not verdict_on(*parts).holds
+    assert verdict_on(*parts, outage(2.5, 4)).holds
+    verdict = verdict_on(*parts, frozen(2.5, 4, "w.2"))
+    assert (verdict.after_child, verdict.not_judged) == ([], 1)
+
+
+@pytest.mark.parametrize(("begins", "holds"), [(8.9, True), (9.1, False)])
+def test_work_must_resume_in_time_after_an_outage(begins: float, holds: bool) -> None:
+    verdict = verdict_on(sent(0, "a"), outage(1, 4), ran(begins, begins + 1, "a"))
+    assert verdict.resumes[0].seconds == pytest.approx(begins - 4)
+    assert verdict.holds is holds
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+def test_an_end_that_is_reached_twice_is_counted_by_what_explains_it() -> None:
+    twice = [sent(0, "a"), *ran(1, 2, "a"), *ran(3, 4, "a", worker="w.2", redelivered=True)]
+    assert verdict_on(twice).duplicates == {"a": UNEXPLAINED}
+    for fault, why in (
+        (killed(2.5), PROCESS_DIED),
+        (frozen(1.5, 6), FROZEN),
+        (outage(2.5, 2.6, "cut"), OUTAGE),
+    ):
+        assert verdict_on(twice, fault).duplicates == {"a": why}
+    slower = [*ran(1, 5, "a"), *ran(3, 4, "a", worker="w.2", redelivered=True)]
+    assert verdict_on(slower, frozen(1.1, 5)).duplicates == {"a": FROZEN}
+    stale = [*ran(3, 4, "a", redelivered=True), *ran(5.1, 5.2, "a", worker="w.2")]
+    assert verdict_on(stale, frozen(1.1, 5, "w.2")).duplicates == {"a": FROZEN}
+    of_two_messages = ran(3, 4, "a", worker="w.2")
+    assert verdict_on(ran(1, 2, "a"), of_two_messages).duplicates == {"a": SENT_TWICE}
+
+
+def test_a_retry_is_no_second_end() -> None:
+    parts = [*ran(1, 2, "a", outcome="retry"), *ran(3, 4, "a", retries=1)]
+    assert verdict_on(sent(0, "a"), parts).duplicates == {}
+
+
+def test_an_early_task_that_begins_twice_is_counted() -> None:
+    parts = [*ran(1, None, "a", late=False), killed(2), *ran(3, 4, "a", late=False)]
+    assert verdict_on(sent(0, "a", late=False), parts).early_again == ["a"]
+
+
+def test_a_worker_that_ends_by_an_error_of_the_package_fails() -> None:
+    gone = {"event": "gone", "at": 2, "worker": "w.1"}
+    assert verdict_on({**gone, "status": 0, "ours": False}).holds
+    verdict = verdict_on({**gone, "status": 1, "ours": True})
+    assert verdict.crashed == ["w.1"]
+    assert not verdict.holds
+    verdict = verdict_on({**gone, "status": 1, "ours": False})
+    assert (verdict.crashed, verdict.crashed_by_celery) == ([], 1)
+    assert verdict.holds
+
+
+def test_what_is_left_in_redis_fails() -> None:
+    assert not verdict_on(left={"running": "hash"}).holds
+
+
+def test_the_audit_finds_what_speaks_of_tasks_and_nothing_else(redis_url: str) -> None:
+    client = Redis.from_url(redis_url, decode_responses=True)
+    wrong = {"running", "ends", "leases:tenant:a", "known", "waiting", "ring:q", "lane:a 0 q"}
+    for name in (*wrong, "sequence", "reply:7", "tiers"):
+        client.hset("{fairness}:" + name, "field", "1")
+    client.hset("unacked", "tag", "1")
+    assert leftovers(client).keys() == wrong
+    assert leftovers(client, stock=True).keys() == {"unacked"}
+    client.close()
+
+
+# -- what is done ---------------------------------------------------------------------------------
+
+
+def test_the_seed_decides_faults_and_load() -> None:
+    assert faults(QUICK, 1) == faults(QUICK, 1)
+    assert faults(QUICK, 1) != faults(QUICK, 2)
+    jobs = [next_job(QUICK, random.Random(seed)) for seed in (1, 1, 2)]
+    assert jobs[0] == jobs[1] != jobs[2]
+
+
+def test_every_plan_has_its_amounts() -> None:
+    for plan, kills, others in ((FULL, 300, 20), (QUICK, 15, 3)):
+        kinds = [fault.kind for fault in faults(plan, 1)]
+        for kind in plan.amounts:
+            assert kinds.count(kind) >= (kills if kind.startswith("kill") else others)
+    assert all(amount >= 1 for amount in scaled(QUICK, 0.01).amounts.values())
+
+
+def test_some_pauses_and_freezes_are_longer_than_a_lease() -> None:
+    for kind in ("pause", "freeze"):
+        seconds = [fault.seconds for fault in faults(QUICK, 1) if fault.kind == kind]
+        assert min(seconds) <= QUICK.lease_seconds < max(seconds)
+
+
+def test_a_ledger_is_read_line_by_line_while_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    monkeypatch.setenv(ledger.VARIABLE, os.fspath(path))
+    tail = ledger.Tail(path)
+    assert tail.read() == []
+    ledger.write("start", id="a")
+    with path.open("ab") as file:
+        file.write(b'{"event": "e')
+    assert [event["id"] for event in tail.read()] == ["a"]
+    with path.open("ab") as file:
+        file.write(b'nd", "id": "b"}\n')
+    assert [(event["event"], event["id"]) for event in tail.read()] == [("end", "b")]

@@ -1,0 +1,291 @@
+"""The verdict: what a ledger says against the thresholds.
+
+R1  nothing is lost that can be redelivered; no tenant is above its limit at any instant
+R2  the slot of a killed child is back within 2 s, that of a killed worker within a lease and 1 s
+R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s
+R5  when all has ended Redis knows no task any more
+
+No worker may end by an error of the package.
+
+A sample of R2 that an outage fell into may take longer by the outage and what R3 allows; those that
+a freeze fell into are not judged: the next task may have been given to the frozen worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from tests.chaos.story import Attempt, Story
+
+CHILD_SECONDS = 2.0
+#: How late the end of a lease may be seen: a claim that found nothing sleeps for so long.
+SLACK_SECONDS = 1.0
+RESUME_SECONDS = 5.0
+#: How long after a run's end a fault may still have kept its worker from saying so.
+SETTLE_SECONDS = 1.0
+
+#: What explains that an end was reached twice.
+SENT_TWICE = "sent twice"
+PROCESS_DIED = "process died"
+FROZEN = "frozen"
+OUTAGE = "outage"
+UNEXPLAINED = "no fault near"
+EXPLANATIONS = (SENT_TWICE, PROCESS_DIED, FROZEN, OUTAGE, UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A tenant ran more than it may for a while."""
+
+    tenant: str
+    begun: float
+    over: float
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long something took after a fault.
+
+    Attributes:
+        bound: How long it may take.
+        more: How much longer it may for the outages that fell into it.
+    """
+
+    what: str
+    at: float
+    seconds: float
+    bound: float
+    more: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was in time."""
+        return self.seconds <= self.bound + self.more
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that was found.
+
+    Attributes:
+        submitted: Tasks that the broker took.
+        done: Those that ran to their end.
+        lost: Those that did not and could have been redelivered.
+        gone: Early-acked ones that were given to a process which died.
+        excesses: While no worker was frozen and Redis was there.
+        excesses_of_outages: In or soon after an outage of Redis.
+        excesses_of_freezes: Only with attempts of workers frozen for longer than their leases.
+        duplicates: Tasks that ran to an end which had been reached already, with what explains it.
+        early_again: Early-acked tasks whose body began more than once.
+        after_child: Slots after a child was killed.
+        after_worker: Slots after a worker was killed.
+        not_judged: Slots of killed processes that a freeze or a second death fell into.
+        resumes: Work after outages.
+        leftovers: What Redis knows at the end.
+        crashed: Workers that ended by an error with the package in its traceback.
+        crashed_by_celery: The others that ended by an error; Celery has some.
+    """
+
+    submitted: int
+    done: int
+    lost: list[str]
+    gone: list[str]
+    excesses: list[Excess]
+    excesses_of_outages: list[Excess]
+    excesses_of_freezes: int
+    duplicates: dict[str, str]
+    early_again: list[str]
+    after_child: list[Wait]
+    after_worker: list[Wait]
+    not_judged: int
+    resumes: list[Wait]
+    leftovers: Mapping[str, str]
+    crashed: list[str]
+    crashed_by_celery: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every threshold does."""
+        waits = [*self.after_child, *self.after_worker, *self.resumes]
+        broken = (self.lost, self.excesses, self.excesses_of_outages, self.leftovers)
+        return not any((*broken, self.crashed)) and all(wait.holds for wait in waits)
+
+
+def judge(
+    story: Story, limits: Mapping[str, int | None], leftovers: Mapping[str, str] | None = None
+) -> Verdict:
+    """Judge a ledger.
+
+    Args:
+        story: The ledger.
+        limits: What each tenant may run at once; None: no limit.
+        leftovers: What Redis still knew at the end.
+    """
+    lost, gone = story.unfinished()
+    frozen_apart = [
+        replace(each, over=max(each.begun, min(each.over, story.frozen_too_long(each))))
+        for each in story.attempts
+    ]
+    found = list(excesses(frozen_apart, limits))
+    of_outages = [each for each in found if _in_outage(story, each)]
+    slots, not_judged = slots_back(story, limits)
+    crashes = [event for event in story.gone if event["status"] != 0]
+    starts = Counter((e.id, e.retries) for e in story.attempts if not e.late)
+    return Verdict(
+        submitted=len(story.submits),
+        done=sum(map(story.is_done, story.submits)),
+        lost=lost,
+        gone=gone,
+        excesses=[each for each in found if each not in of_outages],
+        excesses_of_outages=of_outages,
+        excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits))) - len(found)),
+        duplicates=duplicates(story),
+        early_again=sorted({task_id for (task_id, _), amount in starts.items() if amount > 1}),
+        after_child=[wait for wait in slots if wait.what == "child"],
+        after_worker=[wait for wait in slots if wait.what == "worker"],
+        not_judged=not_judged,
+        resumes=resumes(story),
+        leftovers=leftovers or {},
+        crashed=[event["worker"] for event in crashes if event["ours"]],
+        crashed_by_celery=len([event for event in crashes if not event["ours"]]),
+    )
+
+
+def excesses(attempts: list[Attempt], limits: Mapping[str, int | None]) -> Iterator[Excess]:
+    """Yield every span in which a tenant ran more than it may."""
+    moments: dict[str, list[tuple[float, int, str]]] = {}
+    for attempt in attempts:
+        if limits.get(attempt.tenant) is not None and attempt.begun < attempt.over:
+            # An end and a start at one moment are in this order.
+            moments.setdefault(attempt.tenant, []).append((attempt.begun, 1, attempt.id))
+            moments[attempt.tenant].append((attempt.over, -1, attempt.id))
+    for tenant, of_tenant in moments.items():
+        limit = limits[tenant]
+        running: list[str] = []
+        since: float | None = None
+        seen: tuple[str, ...] = ()
+        for at, change, task_id in sorted(of_tenant):
+            if change > 0:
+                running.append(task_id)
+            elif task_id in running:
+                running.remove(task_id)
+            above = limit is not None and len(running) > limit
+            if above and since is None:
+                since, seen = at, tuple(running)
+            elif not above and since is not None:
+                yield Excess(tenant, since, at, seen)
+                since = None
+
+
+def _in_outage(story: Story, excess: Excess) -> bool:
+    return any(
+        excess.begun <= outage.over + story.lease_seconds and outage.begun <= excess.over
+        for outage in story.outages
+    )
+
+
+def duplicates(story: Story) -> dict[str, str]:
+    """Return the tasks that reached an end again, and what explains it."""
+    found = {}
+    for task_id, attempts in story.attempts_of.items():
+        of_try: dict[int, list[Attempt]] = {}
+        for attempt in attempts:
+            of_try.setdefault(attempt.retries, []).append(attempt)
+        for same in of_try.values():
+            if sum(each.outcome in ("ok", "retry") for each in same) > 1:
+                found[task_id] = _why_again(story, same)
+    return found
+
+
+def _why_again(story: Story, attempts: list[Attempt]) -> str:
+    """Say what could keep Redis from hearing in time that an attempt ended or went on."""
+    if sum(not each.redelivered for each in attempts) > 1:
+        # Or a try died after its retry was sent, and sent it again.
+        return SENT_TWICE
+    # One that was claimed before a freeze may begin after the others.
+    for attempt in sorted(attempts, key=lambda each: each.begun):
+        settled = replace(attempt, over=attempt.over + SETTLE_SECONDS)
+        if story.death(attempt.worker, attempt.pid, attempt.over) <= settled.over:
+            return PROCESS_DIED
+        if story.frozen_too_long(settled) < inf:
+            return FROZEN
+        begun = attempt.begun - SETTLE_SECONDS
+        if any(outage.meets(begun, settled.over) for outage in story.outages):
+            return OUTAGE
+    return UNEXPLAINED
+
+
+def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wait], int]:
+    """Return how long the slots of killed bodies were gone, and how many cannot be judged.
+
+    Looked at are tenants that may run one task, whose task was killed while another was due.
+    """
+    waits, not_judged = [], 0
+    for kill in story.kills:
+        at, what = kill["at"], kill["what"]
+        bound = CHILD_SECONDS if what == "child" else story.lease_seconds + SLACK_SECONDS
+        for tenant, limit in limits.items():
+            attempts = story.of_tenant.get(tenant, [])
+            if limit != 1 or not any(_killed_by(kill, each) for each in attempts):
+                continue
+            next_at = min((each.begun for each in attempts if each.begun > at), default=inf)
+            if not _work_waits(story, tenant, at, next_at):
+                continue
+            over = min(next_at, at + bound)
+            disturbed = any(freeze.meets(at, over) for freeze in story.freezes)
+            if what == "child":
+                died_too = story.death(kill["worker"], -1, at)
+                disturbed = disturbed or died_too <= over
+            if disturbed and next_at - at > bound:
+                not_judged += 1
+                continue
+            waits.append(Wait(what, at, next_at - at, bound, _outage_after(story, at, over)))
+    return waits, not_judged
+
+
+def _killed_by(kill: Mapping[str, object], attempt: Attempt) -> bool:
+    return (
+        attempt.outcome is None
+        and attempt.worker == kill["worker"]
+        and (kill["what"] == "worker" or attempt.pid == kill["pid"])
+        and attempt.begun <= kill["at"] == attempt.over  # type: ignore[operator]
+    )
+
+
+def _work_waits(story: Story, tenant: str, at: float, next_at: float) -> bool:
+    """Say whether a task was due at a moment that had not begun; by what began next, or never."""
+    for task_id, submit in story.submits.items():
+        if submit["tenant"] != tenant or submit["due"] > at:
+            continue
+        first = min((each.begun for each in story.attempts_of.get(task_id, ())), default=inf)
+        if first > at and (next_at < inf or first == inf):
+            return True
+    return False
+
+
+def _outage_after(story: Story, at: float, over: float) -> float:
+    """Return how much longer a wait may be for the outages that fell into it."""
+    return sum(
+        outage.over - max(at, outage.begun) + RESUME_SECONDS
+        for outage in story.outages
+        # What came shortly before may still be recovered from.
+        if outage.begun <= over and at <= outage.over + RESUME_SECONDS
+    )
+
+
+def resumes(story: Story) -> list[Wait]:
+    """Return how long after each outage the next body began."""
+    begins = [each.begun for each in story.attempts]
+    return [
+        Wait(
+            outage.what,
+            outage.over,
+            min((at for at in begins if at > outage.over), default=inf) - outage.over,
+            RESUME_SECONDS,
+        )
+        for outage in story.outages
+    ]

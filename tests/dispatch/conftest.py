@@ -1,0 +1,83 @@
+"""Real workers on ``fairredis://``: a shop whose broker claims fairly.
+
+Invariant: after a test whose tasks have all ended, Redis knows none of them any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+from redis import Redis
+
+from celery_fairness.testing.server import RedisServer
+from tests.integration.conftest import Shop, make_shop  # noqa: F401 - a fixture
+from tests.support.waiting import eventually
+
+PREFIX = "{fairness}:"
+#: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
+OF_TASKS = (
+    *("running", "ends", "leases:*", "known", "returned", "waiting", "account:*", "closed"),
+    *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*"),
+)
+
+
+@pytest.fixture
+def make_fair_shop(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:  # noqa: F811
+    """A factory of shops on ``fairredis://``: ``make_fair_shop(conf=…, fairness=…)``."""
+
+    def make(**options: Any) -> Shop:
+        return make_shop("fairredis", **options)
+
+    return make
+
+
+@pytest.fixture
+def fair_shop(make_fair_shop: Callable[..., Shop]) -> Shop:
+    """A shop on ``fairredis://`` with the default settings of the tests."""
+    return make_fair_shop()
+
+
+@pytest.fixture
+def memory(redis_server: RedisServer, redis_url: str) -> Iterator[Redis]:
+    """What lies in Redis: a client that decodes."""
+    del redis_url
+    client = redis_server.client(decode_responses=True)
+    yield client
+    client.close()
+
+
+def left(memory: Redis) -> dict[str, Any]:
+    """Return the keys that speak of tasks which wait or run."""
+    found = (key for name in OF_TASKS for key in memory.scan_iter(PREFIX + name))
+    return {key: memory.type(key) for key in found}
+
+
+def assert_nothing_left(memory: Redis, timeout_seconds: float = 5.0) -> None:
+    """Wait until Redis knows no task any more."""
+
+    def nothing() -> None:
+        assert not left(memory), left(memory)
+
+    eventually(nothing, timeout_seconds)
+
+
+def waiting_in(memory: Redis, queue: str = "celery") -> list[str]:
+    """Return the ids of the tasks that wait in a queue, in the order of each lane."""
+    records: list[Any] = []
+    for lane in sorted(memory.scan_iter(f"{PREFIX}back:* {queue}")):
+        tags = memory.zrange(lane, 0, -1)
+        records += [memory.hget(f"{PREFIX}returned", tag) for tag in tags]
+    for lane in sorted(memory.scan_iter(f"{PREFIX}lane:* {queue}")):
+        records += memory.lrange(lane, 0, -1)
+    return [json.loads(record.partition("\n")[2])["headers"]["id"] for record in records]
+
+
+def send(shop: Shop, name: str, user: str | None, **kwargs: Any) -> AsyncResult[Any]:
+    """Send a task of any kind by its name, charged by its header."""
+    headers = {} if user is None else {"fairness": {"v": 1, "tenant": user}}
+    options = kwargs.pop("options", {})
+    return shop.app.send_task(name, kwargs=kwargs, headers=headers, **options)

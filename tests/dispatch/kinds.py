@@ -1,0 +1,135 @@
+"""The shop with tasks of every kind that Celery knows, each of which waits for a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from celery import Celery, Task, shared_task
+from celery.worker.request import Request
+
+from celery_fairness import FairTask
+from tests.support.shop import ledger_line, make_app, wait_for_file
+
+#: Names of the tasks.
+KINDS = (
+    "kinds.plain",
+    "kinds.based",
+    "kinds.shared",
+    "kinds.classy",
+    "kinds.requested",
+    "kinds.requested_by_name",
+    "kinds.fair",
+)
+
+
+class Based(Task[Any, Any]):
+    """A user's base class."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the body, as many a base class does."""
+        return self.run(*args, **kwargs)
+
+
+class OwnRequest(Request):
+    """A user's request class that sees ends."""
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> Any:
+        """See a failure."""
+        ledger_line("own_on_failure", self.name, self.id)
+        return super().on_failure(*args, **kwargs)
+
+    def acknowledge(self) -> None:
+        """See an ack."""
+        ledger_line("own_acknowledge", self.name, self.id)
+        super().acknowledge()
+
+
+class Requested(Task[Any, Any]):
+    """Tasks with a request class of the user's own."""
+
+    abstract = True
+    Request = OwnRequest
+
+
+class RequestedByName(Task[Any, Any]):
+    """The same, by its name as Celery's own is given."""
+
+    abstract = True
+    Request = "tests.dispatch.kinds:OwnRequest"
+
+
+class Classy(Task[Any, Any]):
+    """A task that is a class."""
+
+    name = "kinds.classy"
+
+    def run(self, gate: str, how: str = "ok") -> str:
+        """Wait."""
+        return body(self, gate, how)
+
+
+def body(task: Any, gate: str = "/", how: str = "ok") -> str:
+    """Wait for a file and end."""
+    request = task.request
+    headers = request.headers or {}
+    user = headers.get("fairness", {}).get("tenant")
+    facts = {
+        "user": user,
+        "redelivered": request.delivery_info.get("redelivered"),
+        "eta": request.eta,
+        "waited_for": headers.get("fairness_eta"),
+        "retries": request.retries,
+    }
+    ledger_line("start", task.name, request.id, **facts)
+    try:
+        wait_for_file(gate, 30)
+        if how == "error":
+            raise ValueError("as asked")
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "sys_exit":
+            sys.exit(3)
+        return "done"
+    finally:
+        ledger_line("end", task.name, request.id, user=user)
+
+
+@shared_task(bind=True, name="kinds.shared")
+def shared(self: Any, gate: str, how: str = "ok") -> str:
+    """Wait."""
+    return body(self, gate, how)
+
+
+def make_kinds(app: Celery) -> Celery:
+    """Give ``app`` a task of every kind."""
+    app.set_default()
+    for name, base in (
+        ("plain", None),
+        ("based", Based),
+        ("requested", Requested),
+        ("requested_by_name", RequestedByName),
+        ("fair", FairTask),
+    ):
+        given = {} if base is None else {"base": base}
+        app.task(body, bind=True, name=f"kinds.{name}", shared=False, **given)
+    for late in (False, True):
+        name = "kinds.late" if late else "kinds.early"
+        app.task(
+            body,
+            bind=True,
+            name=name,
+            shared=False,
+            acks_late=late,
+            reject_on_worker_lost=late,
+        )
+    app.register_task(Classy())
+    return app
+
+
+if os.environ.get("CELERY_BROKER_URL"):
+    app = make_kinds(make_app())

@@ -1,0 +1,289 @@
+"""Celery's own tools do on this broker what they do on stock Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.control import Inspect
+from kombu import pools
+from redis import Redis
+
+from celery_fairness.transport import register
+from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.local_process import ROOT, clean_environment
+from tests.support.nodes import WorkerNode
+from tests.support.waiting import eventually
+
+KINDS = "tests.dispatch.kinds"
+
+
+def celery(shop: Shop, *args: str) -> str:
+    """Run a ``celery`` command and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", KINDS, *args],
+        env={**clean_environment(), **shop.env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ask(shop: Shop, node: WorkerNode) -> Inspect:
+    """Return what asks one worker."""
+    return shop.app.control.inspect([node.hostname()], timeout=5, limit=1)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_inspection_shows_what_runs_and_that_nothing_is_prefetched(
+    fair_shop: Shop, pool: str
+) -> None:
+    worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=2)
+    gate = fair_shop.gate_file()
+    results = [send(fair_shop, "kinds.late", None, gate=str(gate)) for _ in range(5)]
+    eventually(lambda: len(fair_shop.ledger("start")) == 2)
+    name, inspect = worker.hostname(), ask(fair_shop, worker)
+    assert inspect.ping() == {name: {"ok": "pong"}}
+    assert {each["id"] for each in inspect.active()[name]} == {r.id for r in results[:2]}
+    # They are at the broker, where others can have them.
+    assert inspect.reserved() == {name: []}
+    assert inspect.scheduled() == {name: []}
+    stats = inspect.stats()[name]
+    assert stats["pool"]["max-concurrency"] == 2
+    assert stats["broker"]["transport_options"]["fairness"]["namespace"] == "fairness"
+    assert inspect.conf()[name]
+    assert inspect.report()[name]
+    assert inspect.query_task(results[0].id)[name]
+    gate.touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 5
+
+
+def test_queues_are_added_and_cancelled_at_run_time(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(app=KINDS, concurrency=2, queues=["celery"])
+    name = worker.hostname()
+    first = send(fair_shop, "kinds.late", "42", options={"queue": "more"})
+    reply = fair_shop.app.control.add_consumer("more", destination=[name], reply=True, timeout=5)
+    assert "ok" in reply[0][name]
+    assert first.get(timeout=RESULT_SECONDS) == "done"
+    reply = fair_shop.app.control.cancel_consumer("more", destination=[name], reply=True, timeout=5)
+    assert "ok" in reply[0][name]
+    second = send(fair_shop, "kinds.late", "42", options={"queue": "more"})
+    assert send(fair_shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
+    assert waiting_in(memory, "more") == [second.id]
+    fair_shop.app.control.add_consumer("more", destination=[name], reply=True, timeout=5)
+    assert second.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, pool: str) -> None:
+    worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
+    name, control = worker.hostname(), fair_shop.app.control
+    gates = [fair_shop.gate_file() for _ in range(2)]
+    results = [send(fair_shop, "kinds.late", None, gate=str(gates[0])) for _ in range(3)]
+    eventually(lambda: len(fair_shop.ledger("start")) == 1)
+    assert "ok" in control.pool_grow(2, destination=[name], reply=True, timeout=5)[0][name]
+    eventually(lambda: len(fair_shop.ledger("start")) == 3)
+    gates[0].touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
+    assert "ok" in control.pool_shrink(2, destination=[name], reply=True, timeout=5)[0][name]
+    more = [send(fair_shop, "kinds.late", None, gate=str(gates[1])) for _ in range(3)]
+    eventually(lambda: len(fair_shop.ledger("start")) == 4)
+    assert ask(fair_shop, worker).reserved() == {name: []}
+    gates[1].touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in more] == ["done"] * 3
+
+
+def test_autoscale_grows_the_pool_for_what_waits(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(app=KINDS, concurrency=1, args=("--autoscale", "4,1"))
+    gate = fair_shop.gate_file()
+    results = [send(fair_shop, "kinds.late", None, gate=str(gate)) for _ in range(6)]
+    eventually(lambda: len(fair_shop.ledger("start")) == 4)
+    assert ask(fair_shop, worker).reserved() == {worker.hostname(): []}
+    assert len(waiting_in(memory)) == 2
+    gate.touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+    assert_nothing_left(memory)
+
+
+def test_a_prefetch_multiplier_takes_no_task_that_others_could_start(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"worker_prefetch_multiplier": 10})
+    shop.worker(app=KINDS, pool="threads", concurrency=2)
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.late", None, gate=str(gate)) for _ in range(4)]
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    assert len(waiting_in(memory)) == 2
+    gate.touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
+
+
+def test_a_rate_limit_holds_and_loses_nothing(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(app=KINDS, pool="threads", concurrency=2)
+    name, control = worker.hostname(), fair_shop.app.control
+    control.rate_limit("kinds.late", "5/s", destination=[name], reply=True, timeout=5)
+    results = [send(fair_shop, "kinds.late", None) for _ in range(6)]
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+    times = sorted(entry["at"] for entry in fair_shop.ledger("start"))
+    assert times[-1] - times[0] > 0.6
+    assert_nothing_left(memory)
+
+
+def test_a_task_in_a_rate_limit_s_bucket_waits_again_after_a_warm_shutdown(
+    fair_shop: Shop, memory: Redis
+) -> None:
+    worker = fair_shop.worker(app=KINDS, pool="threads", concurrency=3)
+    name, control = worker.hostname(), fair_shop.app.control
+    control.rate_limit("kinds.late", "1/h", destination=[name], reply=True, timeout=5)
+    results = [send(fair_shop, "kinds.late", None) for _ in range(3)]
+    assert results[0].get(timeout=RESULT_SECONDS) == "done"
+    assert worker.terminate() == 0
+    assert waiting_in(memory) == [result.id for result in results[1:]]
+
+
+def test_the_command_line_sees_and_empties_queues(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(app=KINDS, queues=["other"], args=("-E",))
+    for _ in range(3):
+        send(fair_shop, "kinds.late", "42")
+    send(fair_shop, "kinds.late", "42", options={"countdown": 3600})
+    assert worker.hostname() in celery(fair_shop, "status")
+    assert "pong" in celery(fair_shop, "inspect", "ping")
+    assert re.search(r"Purged 4 messages", celery(fair_shop, "purge", "-f", "-Q", "celery"))
+    assert_nothing_left(memory)
+
+
+def test_celery_amqp_takes_one_message(fair_shop: Shop, memory: Redis) -> None:
+    sent = send(fair_shop, "kinds.late", "42")
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", KINDS, "amqp", "repl"],
+        env={**clean_environment(), **fair_shop.env},
+        cwd=ROOT,
+        input="basic.get celery\nexit\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert sent.id in done.stdout, done.stdout + done.stderr
+    # It was not acknowledged.
+    assert waiting_in(memory) == [sent.id]
+
+
+def test_events_tell_of_every_step(fair_shop: Shop) -> None:
+    seen: list[tuple[str, str]] = []
+    with fair_shop.app.connection_for_read() as own:
+        receiver = fair_shop.app.events.Receiver(
+            own, {"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
+        )
+        with receiver.consumer_context() as (connection, _, _):
+            # Redis subscribes when somebody listens.
+            with contextlib.suppress(TimeoutError):
+                connection.drain_events(timeout=0.2)
+            fair_shop.worker(app=KINDS, pool="threads", args=("-E",))
+            result = send(fair_shop, "kinds.late", "42")
+
+            def all_there() -> None:
+                with contextlib.suppress(TimeoutError):
+                    connection.drain_events(timeout=0.2)
+                types = [type_ for type_, uuid in seen if uuid == result.id]
+                assert types == ["task-received", "task-started", "task-succeeded"]
+
+            eventually(all_there, RESULT_SECONDS)
+
+
+@pytest.fixture
+def plain_producer(fair_shop: Shop) -> Iterator[Celery]:
+    """A producer on the same broker without ``Fairness``."""
+    register()
+    app = Celery(
+        "plain",
+        broker=fair_shop.env["CELERY_BROKER_URL"],
+        backend=fair_shop.env["CELERY_RESULT_BACKEND"],
+        set_as_current=False,
+    )
+    yield app
+    app.close()
+    pools.reset()
+
+
+def test_a_producer_without_fairness_sends_system_tasks_or_says_the_tenant(
+    fair_shop: Shop, memory: Redis, plain_producer: Celery
+) -> None:
+    fair_shop.worker(app=KINDS, pool="threads", concurrency=4)
+    gate = fair_shop.gate_file()
+    header = {"fairness": {"v": 1, "tenant": "42"}}
+    kwargs = {"gate": str(gate)}
+    ids = [plain_producer.send_task("kinds.plain", kwargs=kwargs).id for _ in range(2)]
+    ids += [
+        plain_producer.send_task("kinds.plain", kwargs=kwargs, headers=header).id for _ in range(2)
+    ]
+    eventually(lambda: len(fair_shop.ledger("start")) == 3)
+    assert fair_shop.held("42") == 1
+    gate.touch()
+    for task_id in ids:
+        assert fair_shop.app.AsyncResult(task_id).get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_what_beat_sends_runs_as_a_system_task_or_in_the_scheduled_queue(
+    make_fair_shop: Callable[..., Shop], tmp_path: Any
+) -> None:
+    schedule = {
+        "plain": {"task": "kinds.plain", "schedule": 0.2},
+        "routed": {"task": "shop.routed", "schedule": 0.2},
+    }
+    shop = make_fair_shop(conf={"beat_schedule": schedule, "beat_max_loop_interval": 0.2})
+    worker = shop.worker(
+        app=KINDS, concurrency=2, args=("--beat", "--schedule", str(tmp_path / "beat"))
+    )
+    eventually(lambda: len(shop.ledger("start", "kinds.plain")) >= 2, RESULT_SECONDS)
+    assert {entry["user"] for entry in shop.ledger("start", "kinds.plain")} == {None}
+    worker.wait_for_log("'analysis_scheduled'", timeout=RESULT_SECONDS)
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: not worker.alive, RESULT_SECONDS)
+
+
+def test_another_limiter_s_address_is_ignored_with_one_warning(
+    make_fair_shop: Callable[..., Shop], redis_url: str
+) -> None:
+    other = redis_url.removesuffix("/0") + "/3"
+    shop = make_fair_shop(variables={"FAIRNESS_REDIS_URL": other})
+    worker = shop.worker(app=KINDS, concurrency=1)
+    assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+    assert worker.log_text().count("is set to another Redis than the broker's") == 1
+    same = make_fair_shop(fairness={"redis_url": redis_url}).worker(app=KINDS, concurrency=1)
+    assert "another Redis" not in same.log_text()
+
+
+@pytest.mark.parametrize("conf", [{"task_ignore_result": True}, {"task_track_started": True}])
+def test_states_are_those_of_stock_celery(
+    make_fair_shop: Callable[..., Shop], memory: Redis, conf: dict[str, Any]
+) -> None:
+    shop = make_fair_shop(conf=conf)
+    shop.worker(app=KINDS, concurrency=2)
+    gate = shop.gate_file()
+    first, second = (send(shop, "kinds.late", "42", gate=str(gate)) for _ in range(2))
+    shop.await_held("42", 1)
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    tracked = "task_track_started" in conf
+    eventually(lambda: first.state == ("STARTED" if tracked else "PENDING"))
+    # What waits for its tenant has not started for anybody who looks.
+    assert second.state == "PENDING"
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 2)
+    assert_nothing_left(memory)
+    assert json.dumps(first.state) == json.dumps("SUCCESS" if tracked else "PENDING")

@@ -1,0 +1,176 @@
+"""Connections, workers and children that die while bodies run: no task is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+
+POOLS = ["prefork", "threads", "gevent"]
+KINDS = "tests.dispatch.kinds"
+#: How late an expired lease may be noticed, beside its length.
+NOTICED_SECONDS = 2.0
+
+
+def two_bodies(shop: Shop, gate: Any) -> list[Any]:
+    """Start an early-acked and a late-acked body of two tenants."""
+    results = [send(shop, f"kinds.{name}", name, gate=str(gate)) for name in ("early", "late")]
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    return results
+
+
+def cut_all(memory: Redis) -> None:
+    """Cut every connection to the broker's database."""
+    for client in memory.client_list():
+        if client["db"] == "0" and client["id"] != str(memory.client_id()):
+            memory.client_kill_filter(_id=client["id"])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_bodies_run_on_over_a_lost_connection_and_run_once(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    shop = make_fair_shop(fairness={"lease_seconds": 60})
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=3)
+    gate = shop.gate_file()
+    results = two_bodies(shop, gate)
+    waiting = send(shop, "kinds.late", "late", gate=str(gate))
+    cut_all(memory)
+    worker.wait_for_log("Connection to broker lost")
+    eventually(lambda: worker.log_text().count("Connected to fairredis") == 2, RESULT_SECONDS)
+    assert [shop.held(user) for user in ("early", "late")] == [1, 1]
+    gate.touch()
+    for result in (*results, waiting):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
+    assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.fixture
+def proxied_shop(
+    make_fair_shop: Callable[..., Shop], redis_url: str
+) -> Iterator[tuple[Shop, Proxy]]:
+    """A shop whose workers reach their broker, and not the results, through a proxy."""
+    shop = make_fair_shop(fairness={"lease_seconds": 60})
+    proxy = Proxy(urlsplit(redis_url).port or 0).start()
+    shop.env["CELERY_BROKER_URL"] = proxy.url(shop.env["CELERY_BROKER_URL"])
+    yield shop, proxy
+    proxy.stop()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_ends_while_the_broker_is_away_are_told_when_it_is_back(
+    proxied_shop: tuple[Shop, Proxy], memory: Redis, pool: str
+) -> None:
+    shop, proxy = proxied_shop
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=3)
+    gate = shop.gate_file()
+    results = two_bodies(shop, gate)
+    proxy.refuse()
+    worker.wait_for_log("Connection to broker lost")
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 2)
+    assert [shop.held(user) for user in ("early", "late")] == [1, 1]
+    proxy.resume()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory, RESULT_SECONDS)
+    assert set(shop.runs().values()) == {1}
+    assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "solo"])
+def test_a_dead_worker_s_late_acked_task_starts_again_within_one_lease(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    lease_seconds = 2.0
+    shop = make_fair_shop(fairness={"lease_seconds": lease_seconds})
+    doomed = shop.worker(app=KINDS, pool=pool, concurrency=1, queues=["late"])
+    also_doomed = shop.worker(app=KINDS, pool=pool, concurrency=1, queues=["early"])
+    gate = shop.gate_file()
+    early, late = (
+        send(shop, f"kinds.{name}", name, gate=str(gate), options={"queue": name})
+        for name in ("early", "late")
+    )
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    # What the body's begin says of the message has reached Redis.
+    eventually(lambda: sorted(states(memory)) == ["acked", "begun"])
+    follower = send(shop, "kinds.early", "early", options={"queue": "early"})
+    shop.worker(app=KINDS, pool="threads", concurrency=2, queues=["early", "late"])
+    doomed.kill()
+    also_doomed.kill()
+    killed_at = time.time()
+    eventually(lambda: len(shop.ledger("start")) == 4)
+    again = [each for each in shop.ledger("start") if each["id"] == late.id]
+    assert [each["redelivered"] for each in again] == [False, True]
+    assert again[1]["at"] - killed_at < lease_seconds + NOTICED_SECONDS
+    gate.touch()
+    assert late.get(timeout=RESULT_SECONDS) == "done"
+    # The early-acked one is gone; its tenant's next task has its slot.
+    assert follower.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs()[early.id] == 1
+    assert shop.fairness.counts()["abandoned"] == 1
+    assert_nothing_left(memory)
+
+
+def states(memory: Redis) -> list[str]:
+    """Return what Redis knows of the bodies that run."""
+    return [row.split(" ")[1] for row in memory.hvals(f"{PREFIX}running")]
+
+
+def test_a_task_that_kills_its_children_is_a_dead_letter_in_the_end(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"max_deliveries": 2})
+    shop.worker(app=KINDS, concurrency=1)
+    deadly = send(shop, "kinds.late", "42", how="die")
+    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
+    assert shop.runs() == {deadly.id: 2}
+    shop.await_held("42", 0)
+    assert send(shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_task_that_kills_its_workers_is_a_dead_letter_in_the_end(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"max_deliveries": 2, "lease_seconds": 1})
+    gate = shop.gate_file()
+    deadly = send(shop, "kinds.late", "42", gate=str(gate), how="die")
+    for times in (1, 2):
+        gate.unlink(missing_ok=True)
+        worker = shop.worker(app=KINDS, pool="solo")
+        eventually(lambda times=times: len(shop.ledger("start")) == times, RESULT_SECONDS)
+        # A death before Redis knows that the body began is not counted.
+        eventually(lambda: states(memory) == ["begun"], RESULT_SECONDS)
+        gate.touch()
+        eventually(lambda worker=worker: not worker.alive, RESULT_SECONDS)
+    shop.worker(app=KINDS, pool="solo")
+    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
+    assert shop.runs() == {deadly.id: 2}
+    shop.await_held("42", 0)
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_body_that_exits_its_thread_does_not_run_for_ever(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    shop = make_fair_shop(fairness={"max_deliveries": 3})
+    shop.worker(app=KINDS, pool=pool, concurrency=1)
+    late = send(shop, "kinds.late", "42", how="sys_exit")
+    early = send(shop, "kinds.early", "43", how="sys_exit")
+    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
+    shop.await_held("42", 0)
+    shop.await_held("43", 0)
+    assert shop.runs() == {late.id: 3, early.id: 1}
+    assert send(shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
