@@ -17,6 +17,11 @@ def start_thread(run: Callable[[], None]) -> None:
     _original("start_new_thread")(run, ())
 
 
+def native_lock() -> Any:
+    """Return a lock that threads and greenlets may share; nobody switches while holding it."""
+    return _original("allocate_lock")()
+
+
 class Bell:
     """Wakes one native thread: rung from any thread or greenlet, heard once."""
 

@@ -81,6 +81,8 @@ class Connection:
             "max_connections": 2**31,
         }
         self._retries = retries
+        #: Scripts that the server has run for this connection: it knows them.
+        self._answered: set[str] = set()
         self._made: Any = None
         self._made_in = 0
         self._idle: list[_Line] = []
@@ -118,13 +120,15 @@ class Connection:
         script = load_script(verb)
         count = str(len(keys))
         try:
-            return self._call(("EVALSHA", script.sha, count, *keys, *args))
+            answer = self._call(("EVALSHA", script.sha, count, *keys, *args))
         except NoScriptError:
-            return self._call(("EVAL", script.source, count, *keys, *args))
+            answer = self._call(("EVAL", script.source, count, *keys, *args))
         except MovedError:
             self.close()
             self._made = self._cluster()
             return self._made.eval(script.source, len(keys), *keys, *args)
+        self._answered.add(verb)
+        return answer
 
     def post(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> None:
         """Run the script ``verb``, whose answer nobody needs, without waiting for it.
@@ -136,6 +140,10 @@ class Connection:
         Raises:
             LimiterUnavailable: No answer, or an error, where it waited.
         """
+        if verb not in self._answered:
+            # An answer that says so would be read too late for the slot that it frees.
+            self.run(verb, keys, args)
+            return
         client = self._client()
         try:
             line = self._trusted() if isinstance(client, redis.Redis) else None

@@ -7,9 +7,9 @@ connection that breaks ends nothing. Any thread may write.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 
+from celery_fairness.native import native_lock
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
 
 #: What is told of a task that goes on.
@@ -64,7 +64,7 @@ class Book:
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
         self._ends: dict[str, Settle] = {}
-        self._lock = threading.Lock()
+        self._lock = native_lock()
         #: Called after every end and note: somebody waits for a slot, or must tell Redis.
         self.changed: Callable[[], None] = lambda: None
         #: Called after the first note of some, where the loop that tells them may sleep.

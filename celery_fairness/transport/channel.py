@@ -147,14 +147,11 @@ class FairMixin(QueuesMixin):
 
         The first put of a publish says how many they were; Redis refuses where there are others.
         """
-        known = self._tables.get(exchange)
-        if known is None:
-            known = super().get_table(exchange)
-            if not all(self.is_fair(bound[-1]) for bound in known):
-                # A put of the stock transport cannot say that they have changed.
-                return known
+        known = self._tables.get(exchange) or super().get_table(exchange)
+        # A put of the stock transport cannot say that they have changed.
+        if all(self.is_fair(bound[-1]) for bound in known):
             self._tables[exchange] = known
-        self._unchecked = exchange, len(known)
+            self._unchecked = exchange, len(known)
         return known
 
     def _put_checked(self, waiting: Waiting) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.native import Bell, start_thread
+from celery_fairness.native import Bell, native_lock, start_thread
 from celery_fairness.scheduling.words import Claimed, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
@@ -111,7 +111,7 @@ class Home:
         self._of_thread = Connection(self._address, make=lambda: self._client_of_thread)
         self._asked = 0
         self._claimants: list[Claimant] = []
-        self._lock = threading.Lock()
+        self._lock = native_lock()
         self._bell = Bell()
         self._renewing = False
         self._closed = False

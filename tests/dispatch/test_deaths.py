@@ -46,7 +46,7 @@ def test_bodies_run_on_over_a_lost_connection_and_run_once(
     waiting = send(shop, "kinds.late", "late", gate=str(gate))
     cut_all(memory)
     worker.wait_for_log("Connection to broker lost")
-    eventually(lambda: worker.log_text().count("Connected to fairredis") == 2, RESULT_SECONDS)
+    eventually(lambda: worker.log_text().count("] Connected to fairredis") == 2, RESULT_SECONDS)
     assert [shop.held(user) for user in ("early", "late")] == [1, 1]
     gate.touch()
     for result in (*results, waiting):

@@ -195,9 +195,18 @@ def test_a_posted_script_runs_at_once_and_its_answer_is_not_the_nexts(connect, r
     assert len(connection._idle) == 1
 
 
+def test_a_script_that_the_server_never_ran_is_waited_for(connect, redis_server, taken):
+    connection = connect()
+    connection.read("PING")
+    with redis_server.client() as client:
+        client.script_flush()
+    connection.post(*taken)
+    assert held(redis_server) == 0
+
+
 def test_a_posted_script_waits_for_nothing(connect, redis_server, taken):
     connection = connect(timeout_seconds=TIMEOUT_SECONDS)
-    connection.read("PING")
+    release(connection)
     redis_server.pause()
     try:
         began_at = time.monotonic()
@@ -224,7 +233,7 @@ def test_a_posted_script_that_the_server_forgot_is_run_by_the_next_call(
     connect, redis_server, taken
 ):
     connection = connect()
-    connection.read("PING")
+    release(connection)
     with redis_server.client() as client:
         client.script_flush()
     connection.post(*taken)
@@ -239,7 +248,7 @@ def test_a_posted_script_that_the_wire_lost_is_run_by_the_next_call(
     release(connect())
     with Proxy(redis_server.port) as wire:
         connection = connect(wire.url(redis_server.url))
-        connection.read("PING")
+        release(connection)
         wire.hang()
         connection.post(*taken)
         wire.cut()
@@ -251,7 +260,7 @@ def test_a_posted_script_that_the_wire_lost_is_run_by_the_next_call(
 
 def test_a_posted_script_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
     connection = connect()
-    connection.read("PING")
+    release(connection)
     connection._idle[0].connection.disconnect()
     connection.post(*taken)
     assert connection.read("PING") == "PONG"
