@@ -17,16 +17,20 @@ logger = logging.getLogger("celery_fairness")
 SCHEME = "fair"
 #: What ``broker_transport`` begins with where it is ours.
 _TRANSPORT = "celery_fairness.transport"
+#: Which of our transports a stock scheme asks for.
+_BY_SCHEME = {"rediss": "TLSTransport", "sentinel": "SentinelTransport"}
 
 
 def claims_fairly(app: Any) -> bool:
     """Say whether the app's broker is ours, without connecting."""
-    conf = app.conf
-    if str(conf.broker_transport or "").startswith(_TRANSPORT):
+    if str(app.conf.broker_transport or "").startswith(_TRANSPORT):
         return True
-    url = conf.broker_read_url or conf.broker_url
-    url = url if isinstance(url, str) else ";".join(url or ())
-    return url.startswith(SCHEME)
+    return _broker_url(app).startswith(SCHEME)
+
+
+def _broker_url(app: Any) -> str:
+    url = app.conf.broker_read_url or app.conf.broker_url
+    return url if isinstance(url, str) else ";".join(url or ())
 
 
 def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
@@ -39,6 +43,11 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
     from celery_fairness.worker.step import ClaimStep
 
     register()
+    if app.conf.broker_transport == f"{_TRANSPORT}:Transport":
+        # kombu does not tell a transport that is named so what the scheme was.
+        for scheme, name in _BY_SCHEME.items():
+            if _broker_url(app).startswith(f"{scheme}://"):
+                app.conf.broker_transport = f"{_TRANSPORT}:{name}"
     options = dict(app.conf.broker_transport_options or {})
     given = options.get("fairness")
     if not isinstance(given, SettingsOption):

@@ -1,0 +1,34 @@
+"""What an app's configuration becomes where its broker claims fairly."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from celery_fairness import Fairness
+from celery_fairness.transport import schemes
+
+
+@pytest.mark.parametrize(
+    ("url", "named", "expected"),
+    [
+        ("fairredis://h/0", None, schemes.Transport),
+        ("fairrediss://h/0", None, schemes.TLSTransport),
+        ("redis://h/0", "celery_fairness.transport:Transport", schemes.Transport),
+        ("rediss://h/0", "celery_fairness.transport:Transport", schemes.TLSTransport),
+        ("sentinel://h:1", "celery_fairness.transport:Transport", schemes.SentinelTransport),
+        ("redis://h/0", "celery_fairness.transport:TLSTransport", schemes.TLSTransport),
+    ],
+)
+def test_a_connection_has_the_transport_that_its_address_asks_for(url, named, expected):
+    app = Celery("claims", broker=url)
+    if named is not None:
+        app.conf.broker_transport = named
+    fairness = Fairness(app)
+    try:
+        assert app.conf.timezone is None
+        assert fairness.claims
+        assert app.connection_for_write().get_transport_cls() is expected
+    finally:
+        fairness.close()
+        app.close()
