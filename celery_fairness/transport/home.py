@@ -97,7 +97,7 @@ class Home:
         self.stopping = False
         #: Ends are told at once: no loop turns any more that would gather them.
         self.at_once = False
-        #: The loop stands still while a body runs: what Redis should know of it is told before.
+        #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
         self.body_blocks_loop = False
         self._tells_soon = False
         #: Wakes the loops that claim.
@@ -231,12 +231,6 @@ class Home:
         self.stopping = False
         self.at_once = False
         self._wake()
-
-    def abandon(self) -> None:
-        """The bodies are gone with their processes: what was not acknowledged waits again."""
-        for held in self.book.held():
-            self.book.end(held, held.verdict or Verdict.HEAD)
-        self.flush()
 
     def close(self) -> None:
         """Renew nothing any more, and close the connections."""

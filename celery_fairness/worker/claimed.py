@@ -36,7 +36,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         super().__init_subclass__(**options)
         shadow = cls.__dict__.get("on_success")
         if shadow is not None:
-            cls.on_success = _ending(shadow)  # type: ignore[method-assign]
+            cls.on_success = _ending(shadow)  # type: ignore[method-assign]  # Celery's own
         shadow = cls.__dict__.get("execute_using_pool")
         if shadow is not None:
             cls.execute_using_pool = _entering(shadow)
