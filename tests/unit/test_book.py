@@ -1,0 +1,62 @@
+"""The book: a lease is held until its end, and its end is kept until it was told."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.transport.book import Book
+
+TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
+
+
+@pytest.fixture
+def book():
+    return Book()
+
+
+def told(book):
+    return [(end.lease, end.verdict) for end in book.take_ends(64)]
+
+
+def test_an_ended_lease_is_held_no_longer_and_its_first_end_counts(book):
+    held = book.hold(TASK)
+    assert (len(book), held.lane) == (1, "tenant:42 0 jobs")
+    book.end(held, Verdict.HEAD)
+    book.end(held, Verdict.DONE)
+    book.note(held, Verdict.ACKED)
+    assert len(book) == 0
+    assert book.get("tag.1") is None
+    assert told(book) == [("tag.1", Verdict.HEAD)]
+    assert told(book) == []
+
+
+def test_an_answer_that_comes_twice_is_held_once(book):
+    held = book.hold(TASK)
+    assert book.hold(TASK) is None
+    book.end(held, Verdict.DONE)
+    assert book.hold(TASK) is None
+
+
+def test_an_end_takes_the_place_of_a_note_also_of_one_that_comes_back(book):
+    held = book.hold(TASK)
+    book.note(held, Verdict.BEGUN)
+    assert book.has_ends
+    assert not book.frees_slots
+    sent = book.take_ends(64)
+    book.end(held, Verdict.DONE)
+    book.give_back(sent)
+    assert book.frees_slots
+    assert told(book) == [("tag.1", Verdict.DONE)]
+
+
+def test_every_end_is_announced(book):
+    heard = []
+    book.changed = lambda: heard.append(len(book))
+    book.end(book.hold(TASK), Verdict.DONE)
+    assert heard == [0]
+
+
+def test_what_is_dropped_is_not_told(book):
+    book.drop(book.hold(TASK))
+    assert (len(book), book.has_ends) == (0, False)
