@@ -24,15 +24,16 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Put, Settle, Verdict, Waiting
+from celery_fairness.scheduling.words import Claim, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
-from celery_fairness.transport.envelope import message_of, waiting_of
+from celery_fairness.transport.envelope import message_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queues import QueuesMixin
 
@@ -48,11 +49,7 @@ ADOPT_SECONDS = 1.0
 NAP_SECONDS = 0.01
 
 
-class BindingsChanged(Exception):
-    """An exchange has other bindings than this channel has read."""
-
-
-class FairMixin(QueuesMixin):
+class FairMixin(PublishMixin, QueuesMixin):
     """What makes a Redis channel of kombu fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -69,9 +66,6 @@ class FairMixin(QueuesMixin):
         #: The open request is no stock one.
         self._is_ours = False
         self._no_ack: set[str] = set()
-        self._tables: dict[str, Any] = {}
-        #: Bindings that were looked up for a publish: exchange, and how many.
-        self._unchecked: tuple[str, int] | None = None
         self._home: Home | None = None
         super().__init__(*args, **kwargs)
 
@@ -123,75 +117,6 @@ class FairMixin(QueuesMixin):
             free = min(free, self.qos.prefetch_count - len(self.claimed))
         return max(0, free)
 
-    # -- publishing -------------------------------------------------------------------------------
-
-    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
-        if not self.is_fair(queue):
-            return super()._put(queue, message, **kwargs)
-        waiting = waiting_of(queue, message, self.home.options)
-        batch = kwargs.get("_publish_batch")
-        if batch is None:
-            self._put_checked(waiting)
-            return None
-        script = load_script(verbs.PUT)
-        if not batch._buffered:
-            # A pipeline cannot ask again where the script is not known.
-            batch.add("script_load", script.source)
-        # The client of a batch prefixes the key itself.
-        prefix = self.home.prefix.removeprefix(self.global_keyprefix)
-        batch.add("evalsha", script.sha, 1, prefix, *verbs.put_args(waiting))
-        return None
-
-    def get_table(self, exchange: str) -> Any:
-        """Return the bindings of an exchange, as they were when last read.
-
-        The first put of a publish says how many they were; Redis refuses where there are others.
-        """
-        known = self._tables.get(exchange) or super().get_table(exchange)
-        # A put of the stock transport cannot say that they have changed.
-        if all(self.is_fair(bound[-1]) for bound in known):
-            self._tables[exchange] = known
-            self._unchecked = exchange, len(known)
-        return known
-
-    def _put_checked(self, waiting: Waiting) -> None:
-        unchecked, self._unchecked = self._unchecked, None
-        if unchecked is None:
-            self.home.put(waiting)
-            return
-        exchange, bound = unchecked
-        key = self.global_keyprefix + self.keyprefix_queue % exchange
-        if self.home.put(waiting, key, bound) is Put.BINDINGS_CHANGED:
-            raise BindingsChanged(exchange)
-
-    def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
-        """Publish; bindings are read again where they have changed."""
-        body = message["body"]
-        if self._tables and "_publish_batch" in kwargs:
-            # A batch has no answer that could say so.
-            self._tables.clear()
-        while True:
-            self._unchecked, was_known = None, exchange in self._tables
-            try:
-                published = super().basic_publish(message, exchange, routing_key, **kwargs)
-            except BindingsChanged:
-                pass
-            else:
-                if self._unchecked is None or not was_known:
-                    return published
-                # No queue was found, so nobody has said whether the bindings are those.
-            self._tables.pop(exchange, None)
-            # It was encoded in place.
-            message["body"] = body
-
-    def _queue_bind(self, exchange: str, *args: Any) -> Any:
-        self._tables.pop(exchange, None)
-        return super()._queue_bind(exchange, *args)
-
-    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
-        self._tables.pop(exchange, None)
-        return super()._delete(queue, exchange, *args, **kwargs)
-
     # -- claiming ---------------------------------------------------------------------------------
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +137,8 @@ class FairMixin(QueuesMixin):
         fair = [queue for queue in queues if self.is_fair(queue)]
         want = self.want()
         now = monotonic()
-        if self._napping:
+        if self._napping or not (want or self.stock_queues):
+            # A signal may have stopped the claims since kombu asked whether there is a place.
             return
         if want and now >= self._adopt_at:
             self._adopt(fair)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kombu import Exchange, Queue
 from kombu.exceptions import ChannelError
@@ -449,3 +451,23 @@ def test_a_queue_that_somebody_else_binds_gets_the_next_message(
     assert message is not None
     assert message.payload == {"text": "né"}
     assert theirs.default_channel.basic_get("two", no_ack=True) is None
+
+
+def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> None:
+    """A signal handler may run between the question and the request: nothing is sent then."""
+    inbox = Inbox(connect(), "jobs")
+    channel: Any = inbox.channel
+    poller = channel.connection.cycle
+    may_consume = channel.qos.can_consume
+
+    def stopped_just_after() -> bool:
+        answer = bool(may_consume())
+        channel.home.stopping = True
+        return answer
+
+    channel.qos.can_consume = stopped_just_after
+    poller.on_poll_start()
+    assert not channel._in_poll
+    channel.qos.can_consume, channel.home.stopping = may_consume, False
+    publish(connect(), "jobs", 1)
+    assert inbox.await_count(1) == [1]

@@ -1,0 +1,100 @@
+"""What a channel does with a message that is published: it waits in the lane of its tenant.
+
+A put of an exchange says how many bindings the channel has read, and Redis refuses where there are
+others: one round trip, and no table that is out of date.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_fairness.scheduling.words import Put, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from celery_fairness.transport.envelope import waiting_of
+
+if TYPE_CHECKING:
+    _Channel = Any
+else:
+    _Channel = object
+
+
+class BindingsChanged(Exception):
+    """An exchange has other bindings than this channel has read."""
+
+
+class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+    """The part of a fair channel that puts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._tables: dict[str, Any] = {}
+        #: Bindings that were looked up for a publish: exchange, and how many.
+        self._unchecked: tuple[str, int] | None = None
+        super().__init__(*args, **kwargs)
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
+        if not self.is_fair(queue):
+            return super()._put(queue, message, **kwargs)
+        waiting = waiting_of(queue, message, self.home.options)
+        batch = kwargs.get("_publish_batch")
+        if batch is None:
+            self._put_checked(waiting)
+            return None
+        script = load_script(verbs.PUT)
+        if not batch._buffered:
+            # A pipeline cannot ask again where the script is not known.
+            batch.add("script_load", script.source)
+        # The client of a batch prefixes the key itself.
+        prefix = self.home.prefix.removeprefix(self.global_keyprefix)
+        batch.add("evalsha", script.sha, 1, prefix, *verbs.put_args(waiting))
+        return None
+
+    def get_table(self, exchange: str) -> Any:
+        """Return the bindings of an exchange, as they were when last read.
+
+        The first put of a publish says how many they were; Redis refuses where there are others.
+        """
+        known = self._tables.get(exchange) or super().get_table(exchange)
+        # A put of the stock transport cannot say that they have changed.
+        if all(self.is_fair(bound[-1]) for bound in known):
+            self._tables[exchange] = known
+            self._unchecked = exchange, len(known)
+        return known
+
+    def _put_checked(self, waiting: Waiting) -> None:
+        unchecked, self._unchecked = self._unchecked, None
+        if unchecked is None:
+            self.home.put(waiting)
+            return
+        exchange, bound = unchecked
+        key = self.global_keyprefix + self.keyprefix_queue % exchange
+        if self.home.put(waiting, key, bound) is Put.BINDINGS_CHANGED:
+            raise BindingsChanged(exchange)
+
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        """Publish; bindings are read again where they have changed."""
+        body = message["body"]
+        if self._tables and "_publish_batch" in kwargs:
+            # A batch has no answer that could say so.
+            self._tables.clear()
+        while True:
+            self._unchecked, was_known = None, exchange in self._tables
+            try:
+                published = super().basic_publish(message, exchange, routing_key, **kwargs)
+            except BindingsChanged:
+                pass
+            else:
+                if self._unchecked is None or not was_known:
+                    return published
+                # No queue was found, so nobody has said whether the bindings are those.
+            self._tables.pop(exchange, None)
+            # It was encoded in place.
+            message["body"] = body
+
+    def _queue_bind(self, exchange: str, *args: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return super()._queue_bind(exchange, *args)
+
+    def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return super()._delete(queue, exchange, *args, **kwargs)
