@@ -217,10 +217,14 @@ class FairMixin(PublishMixin, QueuesMixin):
         try:
             if self._claim is None or self._claimant is None:
                 return self._read_wait()
-            return self._read_claim(self._claimant)
+            self._read_claim(self._claimant)
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
+        if self.home.body_blocks_loop and self.active_queues and self.want():
+            # The body has ended: Redis works while the loop turns.
+            self.connection.cycle._register_BRPOP(self)
+        return True
 
     def _read_wait(self) -> bool:
         answer = self._read()
@@ -235,7 +239,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         self.connection._deliver(loads(bytes_to_str(answer[1])), queue)
         return True
 
-    def _read_claim(self, claimant: Claimant) -> bool:
+    def _read_claim(self, claimant: Claimant) -> None:
         home = self.home
         problem: ResponseError | None = None
         answer: Any = None
@@ -265,7 +269,6 @@ class FairMixin(PublishMixin, QueuesMixin):
         if not claim.tasks:
             raise Empty
         self._deliver_all(claimant, claim)
-        return True
 
     def _deliver_all(self, claimant: Claimant, claim: Claim) -> None:
         # All are held before one is delivered: a body may run here and take its time.

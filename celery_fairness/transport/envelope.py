@@ -23,8 +23,9 @@ from celery_fairness.transport.options import DispatchOptions
 ETA_HEADER = "fairness_eta"
 HIGHEST_PRIORITY = 9
 
-# As kombu's loads(), which makes one for each message.
-_decode = json.JSONDecoder(object_hook=object_hook).decode
+# As kombu's loads(), which makes a decoder for each message and calls its hook for each object.
+_decode_plain = json.JSONDecoder().decode
+_decode_typed = json.JSONDecoder(object_hook=object_hook).decode
 
 
 def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) -> Waiting:
@@ -55,7 +56,8 @@ def message_of(task: Claimed) -> dict[str, Any]:
 
     Its delivery tag is the lease's name, which belongs to this attempt alone.
     """
-    message: dict[str, Any] = _decode(task.message)
+    text = task.message
+    message: dict[str, Any] = (_decode_typed if "__type__" in text else _decode_plain)(text)
     properties = message["properties"]
     properties["delivery_tag"] = task.lease
     headers = message.get("headers")
