@@ -6,7 +6,7 @@ the connection that it polls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_fairness.scheduling.words import (
@@ -26,6 +26,7 @@ SETTLE = "dispatch/settle"
 PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
+UNUSED = "dispatch/unused"
 
 #: Fields of one task in the answer to a claim.
 _FIELDS = 6
@@ -145,6 +146,19 @@ def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
     """Read the answer to a renewal: the epoch, and the positions (from 1) of what is gone."""
     epoch, *gone = answer
     return int(epoch), [int(each) for each in gone]
+
+
+def unused_args(kept_ms: Mapping[str, int], now_text: str = "") -> list[str]:
+    """Return the arguments of a look at queues that end when nobody uses them.
+
+    Args:
+        kept_ms: Queues in use now, each with how long it is kept without; 0: for ever.
+        now_text: The server's time in tests, in ms.
+    """
+    args = [now_text]
+    for queue, kept in kept_ms.items():
+        args += (queue, str(kept))
+    return args
 
 
 def _limit_text(rules: Rules) -> str:

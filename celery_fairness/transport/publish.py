@@ -37,6 +37,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
             return super()._put(queue, message, **kwargs)
         waiting = waiting_of(queue, message, self.home.options)
         batch = kwargs.get("_publish_batch")
+        self._use([queue])
         if batch is None:
             self._put_checked(waiting)
             return None

@@ -1,8 +1,14 @@
-"""What a channel does with one queue at once: take a message, count, purge, delete."""
+"""What a channel does with one queue at once: take a message, count, purge, delete.
+
+A queue declared with ``x-expires`` ends when for so long nobody has declared it, put into it, taken
+from it or consumed it. Whoever uses one looks for those whose time is over.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from queue import Empty
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_fairness.scheduling.words import Claimed, Verdict
@@ -10,6 +16,11 @@ from celery_fairness.store import verbs
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
 from celery_fairness.transport.home import Claimant
+
+#: Longest time between two looks at the queues that expire, in seconds.
+LOOK_SECONDS = 60.0
+#: How long a queue with a consumer is kept at least: it is told so once a second at most.
+CONSUMED_KEPT_MS = 5000
 
 if TYPE_CHECKING:
     _Channel = Any
@@ -21,6 +32,8 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     """The part of a fair channel that sends no request of its own on the polled connection."""
 
     claimed: set[str]
+    #: When to look at the queues that expire.
+    _look_at = 0.0
 
     def _end(self, held: Held, verdict: Verdict) -> None:
         self.claimed.discard(held.lease)
@@ -29,6 +42,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def _get(self, queue: str) -> Any:
         if not self.is_fair(queue):
             return super()._get(queue)
+        self._use([queue])
         claimant = self.home.borrow_claimant()
         found: Claimed | None = None
         try:
@@ -85,6 +99,41 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         if self.is_fair(queue):
             self._purge(queue)
         return super()._delete(queue, exchange, *args, **kwargs)
+
+    # -- queues that expire -----------------------------------------------------------------------
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        before = self._expires.get(queue)
+        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
+        if before is not None and queue not in self._expires and self.is_fair(queue):
+            self._look({queue: 0})
+        self._use([queue])
+
+    def _use(self, queues: Iterable[str]) -> None:
+        """Say that ``queues`` are in use, where they expire."""
+        if self._expires:
+            kept_ms = {name: self._expires[name] for name in queues if name in self._expires}
+            fair = {name: kept for name, kept in kept_ms.items() if self.is_fair(name)}
+            if fair:
+                self._look(fair)
+
+    def _look(self, kept_ms: dict[str, int]) -> None:
+        """Say what is in use, and end what is not."""
+        wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args(kept_ms)))
+        while wait_ms == 0:
+            wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args({})))
+        waits = [kept / 3000 for kept in kept_ms.values() if kept]
+        if wait_ms > 0:
+            waits.append(wait_ms / 1000)
+        self._look_at = monotonic() + min([LOOK_SECONDS, *waits])
+
+    def maybe_refresh_binding_expiry(self) -> None:
+        """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
+        super().maybe_refresh_binding_expiry()
+        if self.has_fair_queues and monotonic() >= self._look_at:
+            used = [name for name in self._active_queues if name in self._expires]
+            kept_ms = {name: max(self._expires[name], CONSUMED_KEPT_MS) for name in used}
+            self._look({name: kept for name, kept in kept_ms.items() if self.is_fair(name)})
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if super()._has_queue(queue, **kwargs):

@@ -78,7 +78,7 @@ class Scripts:
             for name, value in (
                 ("DUE_AT_MOST = 16", self.budget.due),
                 ("MOVES_AT_MOST = 64", self.budget.moves),
-                ("local AT_MOST = 100", self.budget.purged),
+                ("FORGET_AT_MOST = 100", self.budget.purged),
             ):
                 source = source.replace(name, f"{name.partition('=')[0]}= {value}")
             self.shas[verb] = self.client.script_load(source)

@@ -1,0 +1,32 @@
+--[[
+  forget_waiting: forget a bounded part of what waits in a queue; what runs is not touched.
+
+  Returns how many were forgotten; nothing is left where they are fewer than FORGET_AT_MOST.
+]]
+--- @include "later"
+
+local FORGET_AT_MOST = 100
+
+local function forget_record(prefix, record)
+  redis.call("SREM", prefix .. "known", string.match(record, "^%d+ (%S+)"))
+end
+
+local function forget_waiting(prefix, queue)
+  local later = prefix .. "later:" .. queue
+  local due = redis.call("ZRANGEBYSCORE", later, "-inf", "+inf", "LIMIT", 0, FORGET_AT_MOST)
+  for index = 1, #due do
+    redis.call("ZREM", later, due[index])
+    forget_record(prefix, string.sub(due[index], ORDER_LENGTH + 1))
+  end
+  local gone = #due
+  for _ = gone + 1, FORGET_AT_MOST do
+    local key = redis.call("ZRANGE", prefix .. "ring:" .. queue, 0, 0)[1]
+      or redis.call("ZRANGE", prefix .. "full:" .. queue, 0, 0)[1]
+    if not key then break end
+    forget_record(prefix, pop_first(prefix, queue, key))
+    task_left(prefix, queue, key)
+    gone = gone + 1
+  end
+  if gone < FORGET_AT_MOST then redis.call("DEL", prefix .. "bell:" .. queue) end
+  return gone
+end
