@@ -8,6 +8,7 @@ connection that breaks ends nothing. Any thread may write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 
 from celery_fairness.native import native_lock
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
@@ -30,6 +31,7 @@ class Held:
         died: Its process died.
         ended: Its end is noted.
         lost: Redis says that the lease has ended.
+        since: When its claim was answered (monotonic seconds).
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class Held:
         "lane",
         "lease",
         "lost",
+        "since",
         "verdict",
     )
 
@@ -56,6 +59,7 @@ class Held:
         self.died = False
         self.ended = False
         self.lost = False
+        self.since = monotonic()
 
 
 class Book:

@@ -104,6 +104,8 @@ class Home:
         self.wakers: list[Callable[[], None]] = []
         #: Called, in a thread, when Redis lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
+        #: Called, in a thread, with leases that ended while their tasks are here.
+        self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
@@ -114,6 +116,7 @@ class Home:
         self._lock = native_lock()
         self._bell = Bell()
         self._renewing = False
+        self._renewed_at = 0.0
         self._closed = False
         self._epoch: int | None = None
 
@@ -204,6 +207,17 @@ class Home:
             self.book.drop(all_held[position - 1])
         return [(task, held) for task, held in entered if not held.ended]
 
+    def is_lost(self, held: Held) -> bool:
+        """Say whether the lease has ended; asks where nobody has renewed it for its length."""
+        if monotonic() - max(held.since, self._renewed_at) >= self.rules.lease_ms / 1000:
+            try:
+                _, gone = self._renew_batch(self._connection, [held], None)
+            except (RedisError, OSError):
+                # Nothing ends while nobody can renew.
+                return held.lost
+            held.lost = bool(gone)
+        return held.lost
+
     def _renew_from_now_on(self) -> None:
         with self._lock:
             if self._renewing:
@@ -268,7 +282,9 @@ class Home:
             held = self.book.held()
             quiet = 0 if held or self.book.has_ends else quiet + 1
             try:
+                begun = monotonic()
                 self._renew(connection, held)
+                self._renewed_at = begun
                 renew_at = monotonic() + every
                 # While the worker makes a new connection nobody else tells them.
                 self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
@@ -283,6 +299,7 @@ class Home:
 
     def _renew(self, connection: Connection, held: list[Held]) -> None:
         known = self._epoch
+        lost = []
         for start in range(0, max(1, len(held)), RENEW_AT_MOST):
             batch = held[start : start + RENEW_AT_MOST]
             self._epoch, gone = self._renew_batch(connection, batch, known)
@@ -290,10 +307,13 @@ class Home:
                 each = batch[position - 1]
                 if not each.ended and not each.lost:
                     each.lost = True
+                    lost.append(each)
                     logger.error(
                         "the lease %s has ended while its task runs: another worker may run it",
                         each.lease,
                     )
+        if lost:
+            self.on_leases_lost(lost)
         if known is not None and self._epoch != known:
             # The script has entered them again.
             logger.error("Redis lost its memory: %d leases entered again", len(held))

@@ -171,8 +171,12 @@ def _entering(execute_using_pool: Any) -> Any:
         held = self._held
         if held is None:
             return execute_using_pool(self, *args, **options)
+        if self._home.is_lost(held):
+            # The worker was frozen between the claim and this moment.
+            self._book.drop(held)
+            self.acknowledge()
         if held.ended:
-            # It was given back with its connection, and may run elsewhere by now.
+            # It was given back, and may run elsewhere by now.
             raise TaskRevokedError(self.id)
         # A revoked or expired task raises: it is acknowledged without having been in the pool.
         result = execute_using_pool(self, *args, **options)

@@ -6,18 +6,26 @@ and sees that nothing is claimed, and nothing that ended stays untold, once the 
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
+from celery_fairness.transport.book import Held
 from celery_fairness.worker.claimed import claimed_request
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
 #: and a dead child's slot would stay taken so long.
 LOOK_FOR_THE_LOST_SECONDS = 0.5
+#: Celery's multiplier where the user sets none: then nothing is claimed before its place is free.
+DEFAULT_MULTIPLIER = 4
+#: What Celery's multiplier 0 means.
+WITHOUT_END = 2**31
 
 
 class ClaimStep(bootsteps.StartStopStep):
@@ -48,6 +56,7 @@ class ClaimStep(bootsteps.StartStopStep):
         fairness = find(consumer.app)
         if fairness is not None:
             home.on_memory_lost = fairness.republish
+        home.on_leases_lost = partial(_end_bodies, consumer)
         home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
@@ -76,13 +85,31 @@ class ClaimStep(bootsteps.StartStopStep):
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
 
 
+def _end_bodies(consumer: Any, lost: list[Held]) -> None:
+    """End late-acked bodies whose leases have ended, where the pool can: they run elsewhere."""
+
+    def end() -> None:
+        for request in list(active_requests):
+            if getattr(request, "_held", None) in lost and request.task.acks_late:
+                with contextlib.suppress(NotImplementedError):
+                    request.cancel(consumer.pool, emit_retry=False)
+
+    if consumer.hub is not None:
+        consumer.hub.call_soon(end)
+
+
 def _nothing() -> None:
     """The loop turns anyway."""
 
 
 def _places(consumer: Any) -> int:
-    """Return how many bodies may run at once."""
+    """Return how many tasks may be claimed at once."""
     scaler = getattr(consumer.controller, "autoscaler", None)
     # It grows the pool when more tasks are there than processes.
     most = 0 if scaler is None else scaler.max_concurrency
-    return max(int(consumer.pool.num_processes), most)
+    bodies = max(int(consumer.pool.num_processes), most)
+    conf, multiplier = consumer.app.conf, int(consumer.prefetch_multiplier)
+    asked = conf.value_set_for("worker_prefetch_multiplier") or multiplier != DEFAULT_MULTIPLIER
+    if not asked or conf.worker_disable_prefetch:
+        return bodies
+    return bodies * multiplier or WITHOUT_END

@@ -119,17 +119,35 @@ def test_autoscale_grows_the_pool_for_what_waits(fair_shop: Shop, memory: Redis)
     assert_nothing_left(memory)
 
 
-def test_a_prefetch_multiplier_takes_no_task_that_others_could_start(
-    make_fair_shop: Callable[..., Shop], memory: Redis
+@pytest.mark.parametrize(
+    ("conf", "args", "left"),
+    [
+        ({}, (), 4),
+        ({"worker_prefetch_multiplier": 2}, (), 2),
+        ({}, ("--prefetch-multiplier", "2"), 2),
+        ({"worker_prefetch_multiplier": 0}, (), 0),
+        ({"worker_prefetch_multiplier": 2, "worker_disable_prefetch": True}, (), 4),
+    ],
+    ids=["default", "set", "by_option", "without_end", "disabled"],
+)
+def test_tasks_are_claimed_ahead_only_where_the_user_asks_for_it(
+    make_fair_shop: Callable[..., Shop],
+    memory: Redis,
+    conf: dict[str, Any],
+    args: tuple[str, ...],
+    left: int,
 ) -> None:
-    shop = make_fair_shop(conf={"worker_prefetch_multiplier": 10})
-    shop.worker(app=KINDS, pool="threads", concurrency=2)
+    shop = make_fair_shop(conf=conf)
     gate = shop.gate_file()
-    results = [send(shop, "kinds.late", None, gate=str(gate)) for _ in range(4)]
+    results = [send(shop, "kinds.late", None, gate=str(gate)) for _ in range(6)]
+    shop.worker(app=KINDS, pool="threads", concurrency=2, args=args)
     eventually(lambda: len(shop.ledger("start")) == 2)
-    assert len(waiting_in(memory)) == 2
+    eventually(lambda: len(waiting_in(memory)) == left)
+    # What was claimed holds its slot while it waits for its place.
+    assert memory.zcard("{fairness}:leases:_system") == 6 - left
     gate.touch()
-    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+    assert len(shop.ledger("start")) == 6
 
 
 def test_a_rate_limit_holds_and_loses_nothing(fair_shop: Shop, memory: Redis) -> None:
