@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.tenants import INVALID, NONE, tier_key
+from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ def charge_of(
         tenant = NONE
     if tenant is None:
         return Charge(None)
-    scope = header.service or service if settings.tier_scope == "service" else None
+    scope = None
+    if settings.tier_scope == "service":
+        scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
     return Charge(tenant, tier_key(tenant, scope), header.tier, problem, cost)

@@ -61,6 +61,11 @@ def normalise(value: Any) -> str | None:
     return tenant
 
 
+#: What stands for the service of tasks without one, where each service counts apart: else the
+#: tenant ``a:b`` would have the key of tenant ``a`` in service ``b``.
+NO_SERVICE = "_"
+
+
 def key_part(tenant: str) -> str:
     """Return ``tenant`` as it is written in keys.
 

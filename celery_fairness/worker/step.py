@@ -16,7 +16,6 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
-from celery_fairness.transport.book import Held
 from celery_fairness.worker.claimed import claimed_request
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
@@ -85,7 +84,7 @@ class ClaimStep(bootsteps.StartStopStep):
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
 
 
-def _end_bodies(consumer: Any, lost: list[Held]) -> None:
+def _end_bodies(consumer: Any, lost: list[Any]) -> None:
     """End late-acked bodies whose leases have ended, where the pool can: they run elsewhere."""
 
     def end() -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_fairness.errors import FairnessError
-from celery_fairness.tenants import tier_key
+from celery_fairness.tenants import NO_SERVICE, tier_key
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
@@ -94,4 +94,4 @@ def _keys(fairness: Fairness, tenant: str) -> list[str]:
     if fairness.settings.tier_scope == "global":
         return [tier_key(tenant)]
     services = {getattr(task, "service", None) for task in fairness.app.tasks.values()}
-    return [tier_key(tenant, service) for service in sorted(filter(None, services))]
+    return [tier_key(tenant, name) for name in sorted({NO_SERVICE, *filter(None, services)})]

@@ -87,13 +87,19 @@ def test_a_user_who_is_called_like_a_reserved_tenant_is_somebody_else():
         ("analysis", "specview", "tenant:42:analysis"),
         ("analysis", None, "tenant:42:analysis"),
         (None, "specview", "tenant:42:specview"),
-        (None, None, "tenant:42"),
+        (None, None, "tenant:42:_"),
     ],
 )
 def test_services_count_apart_where_the_scope_says_so(header_service, task_service, key):
     header = {"v": 1, "tenant": "42", "service": header_service}
     assert charge(header, service=task_service, tier_scope="service").key == key
     assert charge(header, service=task_service).key == "tenant:42"
+
+
+def test_no_tenant_has_the_key_of_another_in_a_service():
+    one = charge({"v": 1, "tenant": "a:b"}, tier_scope="service")
+    other = charge({"v": 1, "tenant": "a", "service": "b"}, tier_scope="service")
+    assert (one.key, other.key) == ("tenant:a:b:_", "tenant:a:b")
 
 
 def test_reserved_tenants_count_apart_by_service_too():

@@ -189,7 +189,8 @@ def test_where_services_count_apart_all_of_them_are_counted(client, boss, wire, 
     for service in ("analysis", "specview"):
         fairness.app.task(base=FairTask, name=service, tenant="user_id", service=service)(by_user)
     hold("acme", 1, service="analysis")
-    hold("acme", 2, service="specview")
+    hold("acme", 1, service="specview")
+    hold("acme", 1, service="_")
     assert "3 · tier pro, database 3 " in change_list(client, TENANTS)
 
 
