@@ -114,8 +114,10 @@ class FairTask(Task[Any, Any]):
         """
         request: Any = self.request_stack.top
         traced = request is not None and not request.called_directly
-        if traced and not request._protected and not _has_other_call(type(self)):  # noqa: SLF001
-            request._protected = 1  # noqa: SLF001 - Celery's own mark of a body that has begun
+        # Celery's own mark of a body that has begun.
+        begun = traced and request._protected  # noqa: SLF001 - there is no other
+        if traced and not begun and not _has_other_call(type(self)):
+            request._protected = 1  # noqa: SLF001 - as its tracer does
             return self.run(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 

@@ -26,7 +26,7 @@ OF_TASKS = (
 
 
 @pytest.fixture
-def make_fair_shop(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:  # noqa: F811
+def make_fair_shop(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:  # noqa: F811 - it is asked for
     """A factory of shops on ``fairredis://``: ``make_fair_shop(conf=…, fairness=…)``."""
 
     def make(**options: Any) -> Shop:

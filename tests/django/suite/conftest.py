@@ -30,6 +30,7 @@ os.environ["CELERY_BROKER_URL"] = NOWHERE
 os.environ["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/site" if ON_POSTGRES else ""
 django.setup()
 
+# Models can be imported only once Django is set up.
 from celery import Celery, current_app  # noqa: E402
 from django.db import connections  # noqa: E402
 from django.db.models import Model, QuerySet  # noqa: E402
