@@ -17,7 +17,7 @@ from tests.benchmarks import calls, claims, gate, latency, throughput, wire
 from tests.benchmarks.harness import Row
 
 #: What the parts are called on the command line, in the order in which they run.
-PARTS = ("wire", "claims", "order", "memory", "latency", "throughput", "gate")
+PARTS = ("wire", "claims", "order", "memory", "latency", "slow", "crowd", "throughput", "gate")
 
 
 def main() -> int:
@@ -50,9 +50,17 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
     return {
         "wire": lambda: wire.rows(server, 2_000 if quick else 10_000),
         "claims": lambda: claims.scale_rows(server, 10_000 if quick else 100_000),
-        "order": lambda: claims.order_rows(server, (99, 1_000) if quick else (99, 1_000, 10_000)),
+        "order": lambda: (
+            claims.order_rows(server, (99, 1_000), 10_000)
+            if quick
+            else claims.order_rows(server, (99, 1_000, 10_000))
+        ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
         "latency": lambda: latency.rows(server, 300 if quick else 1_000, 1 if quick else 3),
+        "slow": lambda: latency.slow_rows(server, 40 if quick else 240),
+        "crowd": lambda: latency.crowd_rows(
+            server, *((10_000, 1_000, 300) if quick else (100_000, 10_000, 1_000))
+        ),
         "throughput": lambda: throughput.rows(server, 1_000 if quick else 5_000),
         "gate": lambda: _gate_rows(server, quick=quick),
     }

@@ -8,18 +8,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from celery_fairness.scheduling.words import Rules, Verdict, Waiting
 from celery_fairness.testing.server import RedisServer
+from tests.benchmarks.claims import Bench
 from tests.benchmarks.harness import Row, percentile, url_of, wait_until, worker
 
 #: A pool of four and limits below it: a pool slot is free.
 POOL = ("--pool=threads", "--concurrency=4", "--queues=flood_default,flood_priority")
 EVERY_SECONDS = 0.01
 FLOOD_SECONDS = 0.05
-
+FLOOD = 5_000
+#: A queue of this worker, and a tier with one slot.
+CROWDED, CROWD_TIER = "flood_default", "capped"
 
 #: What the sender runs: a number of tasks of a user, one every so many seconds.
 _SEND = """
@@ -33,10 +37,20 @@ with app.producer_pool.acquire() as producer:
 """
 
 
-def run(server: RedisServer, flood: int, quiet: int) -> list[dict[str, Any]]:
+def run(
+    server: RedisServer,
+    flood: int,
+    quiet: int,
+    *,
+    seconds: float = FLOOD_SECONDS,
+    every: float = EVERY_SECONDS,
+    prepare: Callable[[], None] | None = None,
+) -> list[dict[str, Any]]:
     """Return what the tasks wrote: a flood of one tenant at limit 2, quiet tasks of another."""
     with server.client() as client:
         client.flushall()
+    if prepare is not None:
+        prepare()
     url = url_of(server, ours=True)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder, "ledger")
@@ -48,29 +62,43 @@ def run(server: RedisServer, flood: int, quiet: int) -> list[dict[str, Any]]:
             argv = [sys.executable, "-c", _SEND, *words]
             subprocess.run(argv, env=environment, check=True)
 
-        send("two", flood, FLOOD_SECONDS, 0.0)
+        send("two", flood, seconds, 0.0)
         send("quiet", 1, 0.0, 0.0)
         with worker(url, POOL, BENCH_LEDGER=str(ledger)):
             wait_until(lambda: ledger.stat().st_size > 0)
-            send("quiet", quiet, 0.0, EVERY_SECONDS)
+            send("quiet", quiet, 0.0, every)
             wait_until(lambda: ledger.read_text().count('"quiet"') > quiet)
         return [json.loads(line) for line in ledger.read_text().splitlines()]
+
+
+def waits_of_quiet(entries: list[dict[str, Any]]) -> list[float]:
+    """Return how long the quiet tenant's tasks waited, less the one from before the worker."""
+    return [e["waited"] for e in entries if e["user"] == "quiet"][1:]
+
+
+def flood_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the flood's tasks wrote, in the order of their starts."""
+    return sorted((e for e in entries if e["user"] == "two"), key=lambda e: e["began_at"])
+
+
+def share_of(flood: list[dict[str, Any]]) -> float:
+    """Return how much of its two slots the flood used, until all that was seen had ended."""
+    window = flood[-1]["ended_at"] - flood[0]["began_at"]
+    return float(sum(e["ended_at"] - e["began_at"] for e in flood) / (2 * window))
 
 
 def rows(server: RedisServer, quiet: int, rounds: int) -> Iterator[Row]:
     """Measure with and without the flood, in turn."""
     alone, flooded, gaps, shares = [], [], [], []
     for _ in range(rounds):
-        calm = run(server, 0, quiet)
-        alone.append(percentile([e["waited"] for e in calm if e["user"] == "quiet"][1:], 99))
-        busy = run(server, 5_000, quiet)
-        flooded.append(percentile([e["waited"] for e in busy if e["user"] == "quiet"][1:], 99))
-        flood = sorted((e for e in busy if e["user"] == "two"), key=lambda e: e["began_at"])
+        alone.append(percentile(waits_of_quiet(run(server, 0, quiet)), 99))
+        busy = run(server, FLOOD, quiet)
+        flooded.append(percentile(waits_of_quiet(busy), 99))
+        flood = flood_of(busy)
         ends = sorted(e["ended_at"] for e in flood)
         # With two slots, the start number n + 2 takes the slot of the end number n.
         gaps += [s["began_at"] - e for s, e in zip(flood[2:], ends, strict=False)]
-        window = flood[-1]["ended_at"] - flood[0]["began_at"]
-        shares.append(sum(e["ended_at"] - e["began_at"] for e in flood) / (2 * window))
+        shares.append(share_of(flood))
     freed = percentile([max(0.0, gap) for gap in gaps], 99)
     yield Row(
         "P4",
@@ -89,8 +117,57 @@ def rows(server: RedisServer, quiet: int, rounds: int) -> Iterator[Row]:
     before, after = statistics.median(alone), statistics.median(flooded)
     yield Row(
         "P7",
-        f"wait of a quiet tenant under a flood of 5,000, p99 of {quiet:,}, median of {rounds}",
+        f"wait of a quiet tenant under a flood of {FLOOD:,}, p99 of {quiet:,}, median of {rounds}",
         "<= 20 ms, <= 1.5 x without",
         f"{after * 1000:.1f} ms against {before * 1000:.1f} ms: {after / before:.2f} x",
         after <= 0.020 and after <= 1.5 * before,
     )
+
+
+def slow_rows(server: RedisServer, quiet: int) -> Iterator[Row]:
+    """Measure with tasks of 500 ms, and a quiet task every 250 ms."""
+    seen = run(server, FLOOD, quiet, seconds=0.5, every=0.25)
+    waited, share = percentile(waits_of_quiet(seen), 99), share_of(flood_of(seen))
+    yield Row(
+        "P4",
+        "a flood at limit 2 uses of its slots, tasks of 500 ms",
+        ">= 98 %",
+        f"{share:.1%}",
+        share >= 0.98,
+    )
+    yield Row(
+        "P7",
+        f"wait of a quiet tenant beside it, one task every 250 ms, p99 of {quiet}",
+        "<= 20 ms",
+        f"{waited * 1000:.1f} ms",
+        waited <= 0.020,
+    )
+
+
+def crowd_rows(server: RedisServer, parked: int, leases: int, quiet: int) -> Iterator[Row]:
+    """Measure beside tenants that wait at their limit, while leases of dead workers end."""
+
+    def crowd() -> None:
+        Bench(server, CROWDED).fill_tenants(parked, CROWD_TIER)
+
+    def dying() -> None:
+        bench = Bench(server, "elsewhere")
+        rules = Rules(lease_ms=5_000, default_limit=None)
+        bench.put([Waiting("elsewhere", f"e{n}", str(n), message="m") for n in range(leases)])
+        while (claim := bench.claim(64, rules=rules)).tasks:
+            # Nobody runs them again: what is measured is how their leases end.
+            bench.settle(claim, rules, Verdict.ACKED)
+
+    for prepare, what in (
+        (crowd, f"beside {parked:,} tenants at their limit"),
+        (dying, f"while {leases:,} leases end"),
+    ):
+        seen = run(server, FLOOD, quiet, prepare=prepare)
+        waited = percentile(waits_of_quiet(seen), 99)
+        yield Row(
+            "P7",
+            f"the same {what}, p99 of {quiet:,}",
+            "<= 50 ms",
+            f"{waited * 1000:.1f} ms",
+            waited <= 0.050,
+        )
