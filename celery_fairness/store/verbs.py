@@ -12,6 +12,7 @@ from typing import Any
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
+    Obituary,
     Put,
     Rules,
     Settle,
@@ -26,6 +27,7 @@ SETTLE = "dispatch/settle"
 PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
+MOURN = "dispatch/mourn"
 
 #: Fields of one task in the answer to a claim.
 _FIELDS = 6
@@ -145,6 +147,33 @@ def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
     """Read the answer to a renewal: the epoch, and the positions (from 1) of what is gone."""
     epoch, *gone = answer
     return int(epoch), [int(each) for each in gone]
+
+
+def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a mourning.
+
+    Args:
+        written: Text of the obituary whose result is written; "" for none.
+        rules: The worker's settings.
+        now_text: The server's time in tests, in ms.
+    """
+    return [
+        written,
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        _limit_text(rules),
+        str(rules.max_deliveries),
+        now_text,
+    ]
+
+
+def read_mourn(answer: Sequence[Any]) -> Obituary | None:
+    """Read the answer to a mourning."""
+    if not answer:
+        return None
+    text, owner, state, queue, tenant, deaths, message = map(_text, answer)
+    return Obituary(text, owner, state, queue, tenant, int(deaths), message)
 
 
 def _limit_text(rules: Rules) -> str:
