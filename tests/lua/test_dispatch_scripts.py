@@ -198,7 +198,11 @@ def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client)
         assert dispatch.settle(first[:1], Verdict.BEGUN) == [Settled.SETTLED]
         assert dispatch.settle(first[:1], Verdict.HEAD) == [Settled.SETTLED]
         assert dispatch.settle(first[1:]) == [Settled.SETTLED]
-        assert dispatch.tags_of(dispatch.claim()) == ["t1", "t3", "t4"]
+        again = dispatch.claim()
+        assert dispatch.tags_of(again) == ["t1", "t3", "t4"]
+        dispatch.settle(again.tasks[:1], Verdict.ACKED)
+        dispatch.let_a_lease_pass(kept=again.tasks[1:])
+        assert dispatch.mourn().message == "of t1"
         assert dispatch.run(verbs.PURGE, ["q"]) == 0
     finally:
         client.config_set("maxmemory", 0)
