@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_fairness.errors import FairnessError, LimiterUnavailable
+    from celery_fairness.errors import DeliveriesExhausted, FairnessError, LimiterUnavailable
     from celery_fairness.extension import Fairness
     from celery_fairness.task import FairTask
     from celery_fairness.tiers import Tier, select_queue
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DeliveriesExhausted",
     "FairTask",
     "Fairness",
     "FairnessError",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DeliveriesExhausted": "celery_fairness.errors",
     "FairTask": "celery_fairness.task",
     "Fairness": "celery_fairness.extension",
     "FairnessError": "celery_fairness.errors",

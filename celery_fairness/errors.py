@@ -11,6 +11,7 @@
     │   └── TenantMissing      no tenant although ``no_tenant="error"``        (ValueError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
+    ├── DeliveriesExhausted    the result of a task that is a dead letter
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
 Each carries its facts as fields, says the next step, and survives pickling: a result backend
@@ -161,6 +162,28 @@ class LimiterUnavailable(FairnessError, ConnectionError):
             f"the limiter's Redis at {self.address} does not answer ({self.problem}): "
             "start it, or set FAIRNESS_REDIS_URL; "
             "the setting redis_lost says what tasks do meanwhile"
+        )
+
+
+class DeliveriesExhausted(FairnessError):
+    """The result of a task whose process died too often: it is a dead letter and not run again.
+
+    Attributes:
+        task: The task's name.
+        task_id: Its id.
+        deliveries: How many of them ended with their process.
+        queue: Among whose dead letters it lies.
+    """
+
+    def __init__(self, task: str, task_id: str, deliveries: int, queue: str) -> None:
+        super().__init__(task, task_id, deliveries, queue)
+        self.task, self.task_id, self.deliveries, self.queue = task, task_id, deliveries, queue
+
+    def _text(self) -> str:
+        return (
+            f"task {self.task}[{self.task_id}] was delivered {self.deliveries} times and its "
+            f"process died each time: it lies in the dead letters of queue {self.queue!r}; "
+            "find what ends its process, then send it again"
         )
 
 

@@ -46,7 +46,7 @@ LOOKS = 3
 #: Keys that belong to the installation, not to a queue or a tenant.
 _SINGLE = {
     *("clock", "closed", "counts", "ends", "known", "news"),
-    *("returned", "running", "sequence", "tiers", "unused", "virtual", "waiting"),
+    *("obituaries", "returned", "running", "sequence", "tiers", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that hold waiting tasks.
 _WAITING = ("lane", "back", "later")

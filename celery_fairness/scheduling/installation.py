@@ -48,12 +48,22 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A claimed task: ``state`` is claimed, begun or acked."""
+    """A claimed task: ``state`` is claimed, begun or acked; of an obituary, acked or dead."""
 
     owner: str
     state: str
     queue: str
     task: Task
+
+    @property
+    def text(self) -> str:
+        """The same as the scripts write it, by which obituaries of one time are ordered."""
+        task = self.task
+        return (
+            f"{self.owner} {self.state} {len(self.queue.encode())} {self.queue}"
+            f"{task.seq} {task.tag} {task.attempt} {task.deaths} {task.cost:.17g} {task.rank} "
+            f"{task.tenant} {task.service} {task.tier}\n{task.message}"
+        )
 
 
 class Installation:
@@ -86,6 +96,8 @@ class Installation:
         self.leases: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self.replies: dict[str, tuple[int, list[str]]] = {}
         self.dead: defaultdict[str, list[Task]] = defaultdict(list)
+        #: Ends that nobody was there to tell, and the logical time from which each is handed out.
+        self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
 
     # -- waiting ----------------------------------------------------------------------------------
@@ -192,11 +204,12 @@ class Installation:
             del self.leases[key]
         return was_there
 
-    def after_death(self, queue: str, task: Task, rules: Rules) -> None:
+    def after_death(self, row: Running, logical: int, rules: Rules) -> None:
         """The process of a body that had begun is gone."""
-        task = replace(task, deaths=task.deaths + 1)
+        task = replace(row.task, deaths=row.task.deaths + 1)
         if rules.max_deliveries and task.deaths >= rules.max_deliveries:
-            self.dead[queue].append(task)
+            self.dead[row.queue].append(task)
             self.counts["dead_lettered"] += 1
+            self.obituaries[replace(row, state="dead", task=task)] = logical
         else:
-            self.enqueue(queue, task, back=True)
+            self.enqueue(row.queue, task, back=True)

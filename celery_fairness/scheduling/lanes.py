@@ -28,7 +28,7 @@ class Task:
         tenant: As it is written in keys; "" is a system task.
         service: "" unless each service counts apart.
         tier: The tenant's tier as the producer knew it, may be "".
-        message: As the producer sent it; "" once it is acknowledged.
+        message: As the producer sent it.
     """
 
     seq: int

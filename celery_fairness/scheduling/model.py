@@ -8,6 +8,10 @@ until nobody has renewed the lease for its length.
               |        ^  ^              |
               +--------+  +---- head, tail, died, lease ended ---> dead (died too often)
 
+Where a task ends for good and nobody is there to write its result (a dead letter, and an
+acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker until
+one says that the result is written.
+
 Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), how long a
 lease lives the clock's (``clock``), and what a tenant may hold the entitlements'. Here they meet.
 
@@ -46,6 +50,7 @@ from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
+    Obituary,
     Put,
     Rules,
     Settle,
@@ -202,8 +207,9 @@ class Scheduler(Installation):
             if row.state == "acked":
                 self.known.discard(row.task.tag)
                 self.counts["abandoned"] += 1
+                self.obituaries[row] = logical
             elif row.state == "begun":
-                self.after_death(row.queue, row.task, rules)
+                self.after_death(row, logical, rules)
             else:
                 self.enqueue(row.queue, row.task, back=True)
             self.reopen(row.task.key, logical, rules)
@@ -246,9 +252,7 @@ class Scheduler(Installation):
             return self._settle_late(end, logical, rules)
         if end.verdict in (Verdict.BEGUN, Verdict.ACKED):
             if row.state != "acked":
-                acked = end.verdict is Verdict.ACKED
-                task = replace(row.task, message="") if acked else row.task
-                self.running[end.lease] = replace(row, state=end.verdict.value, task=task)
+                self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
         self.end_lease(end.lease)
         if end.verdict is Verdict.DONE or row.state == "acked":
@@ -256,7 +260,7 @@ class Scheduler(Installation):
         elif end.verdict is Verdict.TAIL:
             self.enqueue(row.queue, replace(row.task, seq=self.next_seq()))
         elif end.verdict is Verdict.DIED:
-            self.after_death(row.queue, row.task, rules)
+            self.after_death(row, logical, rules)
         else:
             self.enqueue(row.queue, row.task, back=True)
         self.reopen(row.task.key, logical, rules)
@@ -300,6 +304,23 @@ class Scheduler(Installation):
             else:
                 gone.append(position)
         return self.clock.epoch, gone
+
+    # -- ends that nobody was there to tell -------------------------------------------------------
+
+    def mourn(self, written: str, rules: Rules) -> Obituary | None:
+        """Forget the obituary whose text is ``written``, and hand out the next for a lease."""
+        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        self._expire(logical, rules)
+        left = {row: due for row, due in self.obituaries.items() if row.text != written}
+        self.obituaries = left
+        row = min(left, key=lambda row: (left[row], row.text), default=None)
+        if row is None or left[row] > logical:
+            return None
+        left[row] = logical + rules.lease_ms
+        task = row.task
+        return Obituary(
+            row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
+        )
 
     # -- the gate ---------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ def dump(installation: Installation) -> dict[str, Any]:
         "rings": {queue: ring for queue, ring in rings.items() if any(ring.values())},
         "replies": dict(installation.replies),
         "dead": {queue: [astuple(t) for t in dead] for queue, dead in installation.dead.items()},
+        "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
         "counts": dict(installation.counts),
     }
 

@@ -91,6 +91,28 @@ class Claim:
     sleep_ms: Milliseconds
 
 
+class Obituary(NamedTuple):
+    """A task that ended for good while nobody was there to write its result.
+
+    Attributes:
+        text: All of it, as it is kept: says which one was written.
+        owner: The process that held it last.
+        state: ``acked``: its lease ended; ``dead``: it is a dead letter.
+        queue: Where it waited.
+        tenant: Who was charged, as written in keys; "" is a system task.
+        deaths: How often its process died after its body began, where that was counted.
+        message: As it was put.
+    """
+
+    text: str
+    owner: str
+    state: str
+    queue: str
+    tenant: str
+    deaths: int
+    message: str
+
+
 class Verdict(enum.Enum):
     """What became of a claimed task."""
 

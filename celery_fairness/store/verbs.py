@@ -12,6 +12,7 @@ from typing import Any
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
+    Obituary,
     Put,
     Rules,
     Settle,
@@ -27,6 +28,7 @@ PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
+MOURN = "dispatch/mourn"
 
 #: Fields of one task in the answer to a claim.
 _FIELDS = 6
@@ -159,6 +161,33 @@ def unused_args(kept_ms: Mapping[str, int], now_text: str = "") -> list[str]:
     for queue, kept in kept_ms.items():
         args += (queue, str(kept))
     return args
+
+
+def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a mourning.
+
+    Args:
+        written: Text of the obituary whose result is written; "" for none.
+        rules: The worker's settings.
+        now_text: The server's time in tests, in ms.
+    """
+    return [
+        written,
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        _limit_text(rules),
+        str(rules.max_deliveries),
+        now_text,
+    ]
+
+
+def read_mourn(answer: Sequence[Any]) -> Obituary | None:
+    """Read the answer to a mourning."""
+    if not answer:
+        return None
+    text, owner, state, queue, tenant, deaths, message = map(_text, answer)
+    return Obituary(text, owner, state, queue, tenant, int(deaths), message)
 
 
 def _limit_text(rules: Rules) -> str:

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.native import Bell, native_lock, start_thread
-from celery_fairness.scheduling.words import Claimed, Put, Verdict, Waiting
+from celery_fairness.scheduling.words import Claimed, Obituary, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
@@ -159,6 +159,10 @@ class Home:
         """Begin to wait."""
         args = verbs.put_args(waiting, "", bindings, bound)
         return verbs.read_put(self.call(verbs.PUT, args))
+
+    def mourn(self, written: str) -> Obituary | None:
+        """Say which obituary was written, and take the next one."""
+        return verbs.read_mourn(self.call(verbs.MOURN, verbs.mourn_args(written, self.rules)))
 
     def flush(self) -> None:
         """Tell Redis every end now; what it did not hear is kept."""

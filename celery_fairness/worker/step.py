@@ -17,6 +17,7 @@ from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
 from celery_fairness.worker.claimed import claimed_request
+from celery_fairness.worker.mourner import Mourner
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
 #: and a dead child's slot would stay taken so long.
@@ -46,6 +47,7 @@ class ClaimStep(bootsteps.StartStopStep):
 
         self._home: Any = None
         self._timer: Any = None
+        self._mourner: Mourner | None = None
 
     def start(self, consumer: Any) -> None:
         """Claim as many tasks as the pool has places."""
@@ -63,6 +65,9 @@ class ClaimStep(bootsteps.StartStopStep):
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
+        if self._mourner is None:
+            self._mourner = Mourner(consumer, home.mourn)
+            self._mourner.start()
 
     def stop(self, _consumer: Any) -> None:
         """Claim no more."""
@@ -79,6 +84,9 @@ class ClaimStep(bootsteps.StartStopStep):
     def shutdown(self, consumer: Any) -> None:
         """Leave the process as it was before the worker: it may consume by itself."""
         self.stop(consumer)
+        if self._mourner is not None:
+            self._mourner.stop()
+            self._mourner = None
         if self._home is not None:
             self._home.slots = None
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False

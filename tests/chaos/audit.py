@@ -14,7 +14,7 @@ from redis import Redis
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
-    *("running", "ends", "known", "waiting", "returned", "closed", "virtual"),
+    *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "obituaries"),
     *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "dead:*"),
 )

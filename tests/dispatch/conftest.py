@@ -21,6 +21,7 @@ PREFIX = "{fairness}:"
 #: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
 OF_TASKS = (
     *("running", "ends", "leases:*", "known", "returned", "waiting", "account:*", "closed"),
+    "obituaries",
     *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*"),
 )
 

@@ -105,6 +105,11 @@ def shared(self: Any, gate: str, how: str = "ok") -> str:
     return body(self, gate, how)
 
 
+def note_failure(task_id: str) -> None:
+    """Be told that a task failed."""
+    ledger_line("errback", "kinds.note_failure", task_id)
+
+
 def make_kinds(app: Celery) -> Celery:
     """Give ``app`` a task of every kind."""
     app.set_default()
@@ -127,6 +132,7 @@ def make_kinds(app: Celery) -> Celery:
             acks_late=late,
             reject_on_worker_lost=late,
         )
+    app.task(note_failure, name="kinds.note_failure", shared=False)
     app.register_task(Classy())
     return app
 

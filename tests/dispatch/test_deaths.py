@@ -129,38 +129,6 @@ def states(memory: Redis) -> list[str]:
     return [row.split(" ")[1] for row in memory.hvals(f"{PREFIX}running")]
 
 
-def test_a_task_that_kills_its_children_is_a_dead_letter_in_the_end(
-    make_fair_shop: Callable[..., Shop], memory: Redis
-) -> None:
-    shop = make_fair_shop(fairness={"max_deliveries": 2})
-    shop.worker(app=KINDS, concurrency=1)
-    deadly = send(shop, "kinds.late", "42", how="die")
-    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
-    assert shop.runs() == {deadly.id: 2}
-    shop.await_held("42", 0)
-    assert send(shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
-
-
-def test_a_task_that_kills_its_workers_is_a_dead_letter_in_the_end(
-    make_fair_shop: Callable[..., Shop], memory: Redis
-) -> None:
-    shop = make_fair_shop(fairness={"max_deliveries": 2, "lease_seconds": 1})
-    gate = shop.gate_file()
-    deadly = send(shop, "kinds.late", "42", gate=str(gate), how="die")
-    for times in (1, 2):
-        gate.unlink(missing_ok=True)
-        worker = shop.worker(app=KINDS, pool="solo")
-        eventually(lambda times=times: len(shop.ledger("start")) == times, RESULT_SECONDS)
-        # A death before Redis knows that the body began is not counted.
-        eventually(lambda: states(memory) == ["begun"], RESULT_SECONDS)
-        gate.touch()
-        eventually(lambda worker=worker: not worker.alive, RESULT_SECONDS)
-    shop.worker(app=KINDS, pool="solo")
-    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
-    assert shop.runs() == {deadly.id: 2}
-    shop.await_held("42", 0)
-
-
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_body_that_exits_its_thread_does_not_run_for_ever(
     make_fair_shop: Callable[..., Shop], memory: Redis, pool: str

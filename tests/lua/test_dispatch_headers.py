@@ -84,6 +84,7 @@ def test_the_verdicts_are_those_that_the_script_knows():
         ("claim", verbs.claim_args("w", 1, 2, ["q", "p"], verbs.Rules())),
         ("settle", verbs.settle_args([Settle("t.1", Verdict.DONE, "k 0 q")], verbs.Rules())),
         ("renew", verbs.renew_args([("t.1", "k")], 1)),
+        ("mourn", verbs.mourn_args("", verbs.Rules())),
     ],
 )
 def test_python_sends_what_the_header_lists_in_its_order(name, args):

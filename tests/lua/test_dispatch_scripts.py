@@ -81,6 +81,10 @@ class Dispatch:
         args = verbs.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
         return verbs.read_renew(self.run(verbs.RENEW, args))
 
+    def mourn(self, written=""):
+        args = verbs.mourn_args(written, self.rules, str(self.now))
+        return verbs.read_mourn(self.run(verbs.MOURN, args))
+
     def let_a_lease_pass(self, kept=()):
         for _ in range(4):
             self.now += self.rules.lease_ms // 3
@@ -194,7 +198,11 @@ def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client)
         assert dispatch.settle(first[:1], Verdict.BEGUN) == [Settled.SETTLED]
         assert dispatch.settle(first[:1], Verdict.HEAD) == [Settled.SETTLED]
         assert dispatch.settle(first[1:]) == [Settled.SETTLED]
-        assert dispatch.tags_of(dispatch.claim()) == ["t1", "t3", "t4"]
+        again = dispatch.claim()
+        assert dispatch.tags_of(again) == ["t1", "t3", "t4"]
+        dispatch.settle(again.tasks[:1], Verdict.ACKED)
+        dispatch.let_a_lease_pass(kept=again.tasks[1:])
+        assert dispatch.mourn().message == "of t1"
         assert dispatch.run(verbs.PURGE, ["q"]) == 0
     finally:
         client.config_set("maxmemory", 0)
@@ -304,12 +312,77 @@ def test_an_acknowledged_task_is_never_delivered_again(dispatch, client):
     (task,) = dispatch.claim().tasks
     assert dispatch.settle([task], Verdict.ACKED) == [Settled.SETTLED]
     assert dispatch.settle([task], Verdict.BEGUN) == [Settled.SETTLED]
-    assert "of t1" not in client.hget(PREFIX + "running", task.lease)
     dispatch.put("a")
     assert dispatch.claim().tasks == (), "it keeps its slot"
     dispatch.let_a_lease_pass()
     assert dispatch.tags_of(dispatch.claim()) == ["t2"]
     assert client.hget(PREFIX + "counts", "abandoned") == "1"
+
+
+def lose(dispatch, *verdicts, **fields):
+    """Let a task's worker die, after it had told Redis what `verdicts` say of the task."""
+    dispatch.put("a", **fields)
+    (task,) = dispatch.claim(queues=[fields.get("queue", "q")]).tasks
+    for verdict in verdicts:
+        dispatch.settle([task], verdict)
+    dispatch.let_a_lease_pass()
+    return task
+
+
+def test_a_task_that_was_lost_with_its_worker_leaves_an_obituary(dispatch, client):
+    lose(dispatch, Verdict.BEGUN, Verdict.ACKED, queue="größe q\n 1")
+    # A worker that claims nothing sees the end of a lease too.
+    found = dispatch.mourn()
+    assert (found.owner, found.state, found.queue) == ("w1", "acked", "größe q\n 1")
+    assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
+    assert client.hget(PREFIX + "counts", "abandoned") == "1"
+    assert dispatch.mourn(found.text) is None
+    assert not client.exists(PREFIX + "obituaries", PREFIX + "known", PREFIX + "running")
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_dead_letter_leaves_an_obituary_and_is_kept(dispatch, client, reported):
+    dispatch.rules = Rules(max_deliveries=2)
+    lose(dispatch, Verdict.BEGUN)
+    assert dispatch.mourn() is None, "it waits again"
+    (task,) = dispatch.claim().tasks
+    dispatch.settle([task], Verdict.BEGUN)
+    if reported:
+        dispatch.settle([task], Verdict.DIED)
+    else:
+        dispatch.let_a_lease_pass()
+    found = dispatch.mourn()
+    assert (found.state, found.queue, found.deaths) == ("dead", "q", 2)
+    assert dispatch.mourn(found.text) is None
+    assert client.llen(PREFIX + "dead:q") == 1
+
+
+@pytest.mark.parametrize("verdicts", [(), (Verdict.BEGUN,), (Verdict.ACKED, Verdict.DONE)])
+def test_a_task_that_waits_again_or_was_told_leaves_none(dispatch, verdicts):
+    lose(dispatch, *verdicts)
+    assert dispatch.mourn() is None
+
+
+def test_an_obituary_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch):
+    lose(dispatch, Verdict.ACKED)
+    found = dispatch.mourn()
+    assert dispatch.mourn() is None
+    dispatch.let_a_lease_pass()
+    assert dispatch.mourn() == found
+    assert dispatch.mourn(found.text) is None
+    dispatch.let_a_lease_pass()
+    assert dispatch.mourn() is None
+
+
+def test_obituaries_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
+    for number in (3, 1, 2):
+        lose(dispatch, Verdict.ACKED, tag=f"t{number}")
+        dispatch.claim(queues=["other"])
+    found, written = [], ""
+    while obituary := dispatch.mourn(written):
+        found.append(obituary.message)
+        written = obituary.text
+    assert found == ["of t3", "of t1", "of t2"]
 
 
 def test_a_claim_whose_answer_was_lost_is_answered_again(dispatch):

@@ -104,6 +104,7 @@ class Both:
         self.epoch = None
         self.granted: list[Claimed] = []
         self.tags = 0
+        self.written = ""
         self.numbers = Counter()
         self.heard = set()
         self.starts = 0
@@ -111,6 +112,8 @@ class Both:
 
     def _new_model(self):
         self.model = WatchedScheduler(lambda: self.now, self.scene.budget)
+        #: Obituaries whose results were written.
+        self.told = 0
 
     def run(self, operation: Operation) -> None:
         name, *values = operation
@@ -194,6 +197,18 @@ class Both:
         args = verbs.settle_args(settles, rules, str(self.now))
         theirs = verbs.read_settle(self.scripts.run(verbs.SETTLE, args))
         return self.model.settle(settles, rules), theirs
+
+    def do_mourn(self, enforcement, writes):
+        """A worker takes an obituary and writes its result, or dies before that."""
+        rules = self.rules(enforcement)
+        written, self.written = self.written, ""
+        self.told += any(row.text == written for row in self.model.obituaries)
+        args = verbs.mourn_args(written, rules, str(self.now))
+        theirs = verbs.read_mourn(self.scripts.run(verbs.MOURN, args))
+        ours = self.model.mourn(written, rules)
+        if ours is not None and writes:
+            self.written = ours.text
+        return ours, theirs
 
     def do_renew(self, picks, known):
         held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
@@ -284,6 +299,8 @@ class Both:
         assert len(places) == len(set(places)), "a task in two places"
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
+        ended_alone = sum(model.counts.get(name, 0) for name in ("abandoned", "dead_lettered"))
+        assert ended_alone == len(model.obituaries) + self.told, "an end that nobody tells"
 
     def check_counts(self, logical: int) -> None:
         """What runs counts until it ends; other leases until their time is over."""
@@ -341,6 +358,10 @@ class Both:
                 break
         else:
             raise AssertionError("it does not end")
+        # What was handed out and not written is handed out again after a lease.
+        for _ in range(len(self.model.obituaries) + 6):
+            self.now += self.scene.rules.lease_ms // 3 + 1
+            self.run(("mourn", "on", True))
         self.check()
         dead = {f"dead:{queue}" for queue, tasks in self.model.dead.items() if tasks}
         for_ever = {"clock", "sequence", "tiers", "news", "counts"} | dead

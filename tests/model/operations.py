@@ -51,6 +51,7 @@ def scene(seed: int) -> Scene:
         "put": 10.0,
         "claim": 8.0,
         "settle": 8.0,
+        "mourn": 1.0,
         "advance": 3.0,
         "lapse": 1.0,
         "renew": 2.0,
@@ -119,6 +120,10 @@ def _settle(scene: Scene, random: Random) -> Operation:
     return ends, random.choice(scene.enforcements)
 
 
+def _mourn(scene: Scene, random: Random) -> Operation:
+    return random.choice(scene.enforcements), random.random() < 0.7
+
+
 def _renew(scene: Scene, random: Random) -> Operation:
     picks = tuple(random.randrange(1000) for _ in range(random.randint(0, 8)))
     return picks, random.choice(["", "now", "now", "before"])
@@ -162,6 +167,7 @@ _MAKERS = {
     "put": _put,
     "claim": _claim,
     "settle": _settle,
+    "mourn": _mourn,
     "lapse": _renew,
     "renew": _renew,
     "advance": _advance,

@@ -77,6 +77,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "rings": defaultdict(_ring),
         "replies": {},
         "dead": {},
+        "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
     if clock := _pairs(keys.pop("clock", [])):

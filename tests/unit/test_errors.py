@@ -10,6 +10,7 @@ import pytest
 
 from celery_fairness import errors
 from celery_fairness.errors import (
+    DeliveriesExhausted,
     FairnessError,
     HeaderInvalid,
     LimiterUnavailable,
@@ -33,6 +34,10 @@ EXAMPLES = [
     (TenantMissing("shop.t"), ("task",)),
     (HeaderInvalid("v: expected 1"), ("problem",)),
     (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem")),
+    (
+        DeliveriesExhausted("shop.t", "id1", 5, "celery"),
+        ("task", "task_id", "deliveries", "queue"),
+    ),
     (FairnessError("anything", 3), ()),
 ]
 
@@ -91,6 +96,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (NotWired("shop"), "add 'fairness = Fairness(app)'"),
         (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
+        (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
     ],
 )
 def test_an_error_says_the_next_step(error, step):

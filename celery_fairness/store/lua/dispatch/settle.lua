@@ -47,14 +47,12 @@ local function settle(lease, verdict, lane_text)
   local row = redis.call("HGET", prefix .. "running", lease)
   if not row then return settle_late(lease, verdict, lane_text) end
   local owner, state, queue, record = read_running(row)
-  local task, message = read_record(record)
   if verdict == "begun" or verdict == "acked" then
     if state == "acked" then return 1 end
-    if verdict == "acked" then message = "" end
-    redis.call("HSET", prefix .. "running", lease,
-      write_running(owner, verdict, queue, write_record(task, message)))
+    redis.call("HSET", prefix .. "running", lease, write_running(owner, verdict, queue, record))
     return 1
   end
+  local task, message = read_record(record)
   end_lease(prefix, lease, task.key)
   if verdict == "done" or state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)
@@ -62,7 +60,7 @@ local function settle(lease, verdict, lane_text)
     task.seq = redis.call("INCR", prefix .. "sequence")
     enqueue(prefix, queue, task, message, false, false)
   elseif verdict == "died" then
-    after_death(prefix, queue, task, message, rules.max_deliveries)
+    after_death(prefix, rules, owner, queue, task, message)
   else
     enqueue(prefix, queue, task, message, false, true)
   end

@@ -13,27 +13,35 @@ local function end_lease(prefix, lease, key)
   redis.call("ZREM", prefix .. "leases:" .. key, lease)
 end
 
+-- A task ended for good and nobody is there to write its result: the next worker that asks does.
+local function leave_obituary(prefix, rules, row)
+  redis.call("ZADD", prefix .. "obituaries", rules.logical, row)
+end
+
 -- The process of a body that had begun is gone: its task waits again, or is a dead letter.
-local function after_death(prefix, queue, task, message, max_deliveries)
+local function after_death(prefix, rules, owner, queue, task, message)
   task.deaths = task.deaths + 1
-  if max_deliveries == 0 or task.deaths < max_deliveries then
+  if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
     enqueue(prefix, queue, task, message, false, true)
     return
   end
-  redis.call("RPUSH", prefix .. "dead:" .. queue, write_record(task, message))
+  local record = write_record(task, message)
+  redis.call("RPUSH", prefix .. "dead:" .. queue, record)
   redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
+  leave_obituary(prefix, rules, write_running(owner, "dead", queue, record))
 end
 
 local function expire_one(prefix, rules, lease, row)
-  local _, state, queue, record = read_running(row)
+  local owner, state, queue, record = read_running(row)
   local task, message = read_record(record)
   end_lease(prefix, lease, task.key)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
   if state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "abandoned", 1)
+    leave_obituary(prefix, rules, row)
   elseif state == "begun" then
-    after_death(prefix, queue, task, message, rules.max_deliveries)
+    after_death(prefix, rules, owner, queue, task, message)
   else
     enqueue(prefix, queue, task, message, false, true)
   end

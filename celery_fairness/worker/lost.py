@@ -1,0 +1,206 @@
+"""The result of a task that ended for good while nobody was there to write one.
+
+Redis ends two kinds of tasks alone: an acknowledged one whose worker is gone, and one whose process
+died too often. Of each it leaves an obituary with the message; from that, a worker writes what
+Celery writes for a task whose process is lost: the result, the parts of chords and chains,
+errbacks, signal and event.
+
+Invariant: written twice it says the same, and an end that the task itself had stored stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from celery import Task, signals, states
+from celery.worker.request import Request
+from celery.worker.strategy import hybrid_to_proto2  # type: ignore[attr-defined]  # no stub
+from kombu.serialization import prepare_accept_content
+from kombu.transport import virtual
+from kombu.utils.encoding import safe_repr
+from kombu.utils.json import loads
+
+from celery_fairness.errors import DeliveriesExhausted, HeaderInvalid, TenantInvalid
+from celery_fairness.header import HEADER, parse_header
+from celery_fairness.scheduling.words import Obituary
+
+if TYPE_CHECKING:
+    _Request = Any
+else:
+    _Request = Request
+
+logger = logging.getLogger("celery_fairness")
+
+#: Backends that cannot be asked: none is kept, or it lies with whoever waits for it.
+_BLIND = ("disabled://", "rpc://")
+
+
+class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
+    """A task that ended while nobody was there, as the worker that ran it had it."""
+
+    def stored_end(self) -> str:
+        """Return the state in which the task ended by itself, "" where it did not.
+
+        Its worker may have died after that. What an earlier try of ours has stored is no end of its
+        own: the chord may not know of it yet.
+        """
+        backend = self.task.backend
+        if not self.store_errors or backend.as_uri() in _BLIND:
+            return ""
+        meta = backend.get_task_meta(self.id, cache=False)
+        ours = isinstance(meta["result"], (WorkerLostError, DeliveriesExhausted))
+        return "" if ours or meta["status"] not in states.READY_STATES else str(meta["status"])
+
+    def fail(self, error: Exception) -> None:
+        """Do what Celery does with a task whose process is lost."""
+        context: Any = self._context
+        try:
+            raise error
+        except Exception:  # noqa: BLE001 - to have its traceback, as of any error
+            info: Any = ExceptionInfo()
+        self.task.backend.mark_as_failure(
+            self.id, error, request=context, store_result=self.store_errors
+        )
+        self.task.request_stack.push(context)
+        try:
+            signals.task_failure.send(
+                sender=self.task,
+                task_id=self.id,
+                exception=error,
+                args=self.args,
+                kwargs=self.kwargs,
+                traceback=info.traceback,
+                einfo=info,
+            )
+        finally:
+            self.task.request_stack.pop()
+        self.send_event(
+            "task-failed",
+            exception=safe_repr(error),
+            traceback=info.traceback,
+        )
+
+
+class EventsOfLoop:
+    """The worker's events, sent from its loop where there is one: they are not for threads."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._hub = consumer.hub
+        self._events = consumer.event_dispatcher
+
+    @property
+    def enabled(self) -> bool:
+        """Whether events are sent at all."""
+        return self._events is not None and self._events.enabled
+
+    def send(self, name: str, **fields: Any) -> None:
+        """Send one."""
+        send = partial(self._events.send, name, **fields)
+        if self._hub is None:
+            send()
+        else:
+            self._hub.call_soon(send)
+
+
+class _Decoder:
+    """What reading a message needs of a channel."""
+
+    codecs = virtual.Channel.codecs
+    decode_body = virtual.Channel.decode_body
+
+
+def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
+    """Return the request that a worker would have made of the message.
+
+    A body that this worker cannot read is left out: what is in it, errbacks and the chord, is not
+    told then. Nor need it know the task: a result is kept by the app's settings.
+    """
+    app = consumer.app
+    decoder: Any = _Decoder()
+    accept = prepare_accept_content(app.conf.accept_content)
+    message: Any = virtual.Message(loads(obituary.message), channel=decoder, accept=accept)
+    body, headers = message.body, message.headers
+    decoded = False
+    try:
+        if isinstance(message.payload, dict):
+            body, headers, decoded, _ = hybrid_to_proto2(message, message.payload)
+    except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything
+        logger.error(
+            "task %s[%s]: errbacks and chord are not told, its body cannot be read: %s",
+            headers["task"],
+            headers["id"],
+            error or type(error).__name__,
+        )
+        body, decoded = ((), {}, {}), True
+    return LostRequest(
+        message,
+        app=app,
+        hostname=consumer.hostname,
+        eventer=EventsOfLoop(consumer),
+        task=app.tasks.get(headers["task"]) or stranger(app, headers["task"]),
+        body=body,
+        headers=headers,
+        decoded=decoded,
+    )
+
+
+def stranger(app: Any, name: str) -> Any:
+    """Return a stand-in for a task that this worker does not know."""
+    cls: Any = type("Stranger", (Task,), {"name": name})
+    cls.bind(app)
+    return cls()
+
+
+def write(obituary: Obituary, consumer: Any) -> None:
+    """Write the result of a task, or log why there is none to write."""
+    try:
+        request = request_of(obituary, consumer)
+    except Exception as error:  # noqa: BLE001 - it would never be read
+        logger.error(
+            "a lost task of queue %s has no result, its message cannot be read: %s",
+            obituary.queue,
+            error or type(error).__name__,
+        )
+        return
+    name, task_id, end = request.name, request.id, request.stored_end()
+    if end:
+        logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
+        return
+    who = tenant_of(obituary, request.request_dict)
+    if obituary.state == "dead":
+        request.fail(DeliveriesExhausted(name, task_id, obituary.deaths, obituary.queue))
+        logger.error(
+            "task %s[%s] of %s is a dead letter of queue %s: its process died %d times",
+            name,
+            task_id,
+            who,
+            obituary.queue,
+            obituary.deaths,
+        )
+    else:
+        request.fail(
+            WorkerLostError(f"Worker exited prematurely: the lease of {obituary.owner} ended")
+        )
+        logger.error(
+            "task %s[%s] of %s was lost with its worker %s: acknowledged, it is not run again",
+            name,
+            task_id,
+            who,
+            obituary.owner,
+        )
+
+
+def tenant_of(obituary: Obituary, headers: Mapping[str, Any]) -> str:
+    """Return who was charged, for people."""
+    if not obituary.tenant:
+        return "no tenant"
+    try:
+        tenant = parse_header(headers.get(HEADER)).tenant
+    except (HeaderInvalid, TenantInvalid):
+        tenant = None
+    return f"tenant {tenant or obituary.tenant!r}"

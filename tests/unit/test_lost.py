@@ -1,0 +1,325 @@
+"""What is written for a task that ended while nobody was there, and the thread that asks for it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from celery.exceptions import WorkerLostError
+
+from celery_fairness.errors import DeliveriesExhausted
+from celery_fairness.scheduling.words import Obituary
+from celery_fairness.worker import mourner
+from celery_fairness.worker.lost import write
+from celery_fairness.worker.mourner import Mourner
+from tests.support.waiting import eventually
+
+ID = "id1"
+EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+class Events:
+    """An event dispatcher that remembers."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, name: str, **fields: Any) -> None:
+        self.sent.append((name, fields))
+
+
+def work() -> None:
+    """The task that was lost."""
+
+
+@pytest.fixture
+def app():
+    made = Celery("lost", backend="cache+memory://", broker="memory://", set_as_current=False)
+    made.task(work, name="shop.work", shared=False)
+    yield made
+    # The memory of this backend is the process's.
+    made.backend.client.cache.clear()
+    made.close()
+
+
+@pytest.fixture
+def consumer(app):
+    return SimpleNamespace(app=app, hostname="w@h", hub=None, event_dispatcher=Events())
+
+
+def obituary_of(state="acked", tenant="42", embed=None, body=None, **headers):
+    """An obituary as Redis hands it out, of a task that was sent with `headers`."""
+    body = json.dumps([[], {}, {**EMBED, **(embed or {})}] if body is None else body)
+    message = {
+        "body": base64.b64encode(body.encode()).decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"id": ID, "task": "shop.work", **headers},
+        "properties": {"body_encoding": "base64", "delivery_tag": "tag", "delivery_info": {}},
+    }
+    return Obituary("text", "1-a", state, "q", tenant, 5, json.dumps(message))
+
+
+def state_and_error(app):
+    result = app.AsyncResult(ID)
+    return result.state, result.result
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.INFO, "celery_fairness")
+    return lambda: [(r.levelname, r.getMessage()) for r in caplog.records]
+
+
+def test_a_task_that_was_lost_with_its_worker_failed(app, consumer, said):
+    write(obituary_of(), consumer)
+    state, error = state_and_error(app)
+    assert (state, type(error)) == ("FAILURE", WorkerLostError)
+    ((level, text),) = said()
+    assert level == "ERROR"
+    assert text.startswith("task shop.work[id1] of tenant '42' was lost with its worker 1-a:")
+    ((name, fields),) = consumer.event_dispatcher.sent
+    assert (name, fields["uuid"]) == ("task-failed", ID)
+    assert "WorkerLostError" in fields["exception"]
+
+
+def test_a_dead_letter_failed_and_its_error_is_whole_for_the_client(app, consumer, said):
+    write(obituary_of("dead"), consumer)
+    state, error = state_and_error(app)
+    assert state == "FAILURE"
+    assert isinstance(error, DeliveriesExhausted)
+    assert (error.task, error.task_id, error.deliveries, error.queue) == ("shop.work", ID, 5, "q")
+    assert said()[0][1] == (
+        "task shop.work[id1] of tenant '42' is a dead letter of queue q: its process died 5 times"
+    )
+
+
+def test_the_log_names_the_tenant_as_the_producer_did(consumer, said):
+    header = {"v": 1, "tenant": "user@example.org"}
+    write(obituary_of(tenant="h_0", fairness=header), consumer)
+    write(obituary_of(tenant="_invalid", fairness="no object"), consumer)
+    write(obituary_of(tenant=""), consumer)
+    who = [text.partition(" of ")[2].partition(" was lost")[0] for _, text in said()]
+    assert who == ["tenant 'user@example.org'", "tenant '_invalid'", "no tenant"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "stays"),
+    [
+        (None, False),
+        (("done", "SUCCESS"), True),
+        ((ValueError("its own"), "FAILURE"), True),
+        ((ValueError("again"), "RETRY"), False),
+        # A worker of ours died before the chord knew.
+        ((WorkerLostError("before"), "FAILURE"), False),
+        ((DeliveriesExhausted("t", ID, 1, "q"), "FAILURE"), False),
+    ],
+)
+def test_an_end_that_the_task_had_stored_stays(app, consumer, said, stored, stays):
+    if stored:
+        app.backend.store_result(ID, *stored)
+    before = state_and_error(app)
+    write(obituary_of(), consumer)
+    if stays:
+        assert repr(state_and_error(app)) == repr(before)
+        assert said()[0] == (
+            "INFO",
+            f"task shop.work[id1] had ended before its worker was lost: {before[0]}",
+        )
+        assert consumer.event_dispatcher.sent == []
+    else:
+        assert "the lease of 1-a" in str(state_and_error(app)[1])
+
+
+def test_nothing_is_stored_where_the_result_is_ignored(app, consumer, said):
+    write(obituary_of(ignore_result=True), consumer)
+    assert state_and_error(app)[0] == "PENDING"
+    assert len(said()) == len(consumer.event_dispatcher.sent) == 1
+
+
+def test_an_app_without_a_backend_logs_and_sends_the_event(consumer, said):
+    with Celery("none", broker="memory://", set_as_current=False) as app:
+        consumer.app = app
+        write(obituary_of(), consumer)
+    assert len(said()) == len(consumer.event_dispatcher.sent) == 1
+
+
+def test_a_kind_that_the_worker_does_not_know_is_told_with_the_app_s_settings(app, consumer):
+    write(obituary_of(task="other.unknown"), consumer)
+    assert state_and_error(app)[0] == "FAILURE"
+    app.conf.task_ignore_result = True
+    app.backend.forget(ID)
+    write(obituary_of(task="other.unknown"), consumer)
+    assert state_and_error(app)[0] == "PENDING"
+    assert "other.unknown" not in app.tasks
+
+
+def test_the_chord_and_the_chain_of_the_task_hear_of_it(app, consumer, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        type(app.backend),
+        "on_chord_part_return",
+        lambda self, request, state, result, **_: told.append((request.id, request.group, state)),
+    )
+    after = app.signature("shop.work").set(task_id="id2")
+    embed = {"chord": dict(app.signature("shop.work")), "chain": [after]}
+    write(obituary_of(embed=embed, group="g1"), consumer)
+    assert told == [(ID, "g1", "FAILURE")]
+    assert app.AsyncResult("id2").state == "FAILURE"
+
+
+def test_the_signal_says_which_task_with_its_arguments(app, consumer):
+    heard = []
+
+    def failed(sender, task_id, exception, args, kwargs, einfo, **_):
+        heard.append((sender.name, task_id, type(exception), args, kwargs, sender.request.id))
+
+    signals.task_failure.connect(failed)
+    try:
+        write(obituary_of(body=[[1], {"a": 2}, EMBED]), consumer)
+    finally:
+        signals.task_failure.disconnect(failed)
+    assert heard == [("shop.work", ID, WorkerLostError, [1], {"a": 2}, ID)]
+
+
+def test_a_message_of_the_first_protocol_is_read(app, consumer):
+    body = {"id": ID, "task": "shop.work", "args": [], "kwargs": {}}
+    write(obituary_of(body=body), consumer)
+    assert state_and_error(app)[0] == "FAILURE"
+
+
+def test_a_body_that_this_worker_cannot_read_leaves_the_result(app, consumer, said):
+    found = obituary_of()
+    strange = found.message.replace("application/json", "application/x-other")
+    write(found._replace(message=strange), consumer)
+    assert state_and_error(app)[0] == "FAILURE"
+    assert said()[0][1].startswith("task shop.work[id1]: errbacks and chord are not told")
+
+
+@pytest.mark.parametrize("message", ["", "{", "[]", '{"properties": {"delivery_tag": "t"}}'])
+def test_a_message_that_nobody_can_read_is_logged_and_not_tried_again(consumer, said, message):
+    write(obituary_of()._replace(message=message), consumer)
+    assert said()[0][1].startswith("a lost task of queue q has no result")
+
+
+def test_events_are_sent_from_the_loop_where_there_is_one(consumer):
+    later = []
+    consumer.hub = SimpleNamespace(call_soon=later.append)
+    write(obituary_of(), consumer)
+    assert consumer.event_dispatcher.sent == []
+    (send,) = later
+    send()
+    assert len(consumer.event_dispatcher.sent) == 1
+
+
+@pytest.mark.parametrize("off", ["none", "disabled"])
+def test_no_event_is_sent_where_there_are_none(app, consumer, off):
+    events = consumer.event_dispatcher
+    if off == "none":
+        consumer.event_dispatcher = None
+    else:
+        events.enabled = False
+    write(obituary_of(), consumer)
+    assert events.sent == []
+    assert state_and_error(app)[0] == "FAILURE"
+
+
+class Redis:
+    """What a mourner asks, with the obituaries that lie there."""
+
+    def __init__(self, *texts: str) -> None:
+        self.left = list(texts)
+        self.written: list[str] = []
+        self.away = 0
+        self.asked = 0
+
+    def mourn(self, written: str) -> Obituary | None:
+        self.asked += 1
+        if self.away:
+            self.away -= 1
+            raise ConnectionError("away")
+        if written:
+            self.written.append(written)
+        return obituary_of()._replace(text=self.left.pop(0)) if self.left else None
+
+
+@pytest.fixture
+def make_mourner(monkeypatch, consumer):
+    monkeypatch.setattr(mourner, "EVERY_SECONDS", 0.01)
+    made = []
+
+    def make(redis):
+        made.append(Mourner(consumer, redis.mourn))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def test_each_obituary_is_written_and_then_forgotten(make_mourner, said):
+    redis = Redis("a", "b", "c")
+    make_mourner(redis)
+    eventually(lambda: redis.written == ["a", "b", "c"])
+    assert len(said()) == 3
+
+
+def test_what_could_not_be_written_is_not_forgotten(make_mourner, monkeypatch, said):
+    wrote = []
+
+    def fails_once(obituary, _consumer):
+        wrote.append(obituary.text)
+        if len(wrote) == 1:
+            raise OSError("no backend")
+
+    monkeypatch.setattr(mourner, "write", fails_once)
+    redis = Redis("a", "b")
+    make_mourner(redis)
+    eventually(lambda: redis.written == ["b"])
+    assert wrote == ["a", "b"]
+    assert said() == [
+        ("ERROR", "the result of a lost task could not be written, it is tried again: no backend")
+    ]
+
+
+def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
+    make_mourner, monkeypatch, said
+):
+    redis = Redis("a")
+
+    def leave(_obituary, _consumer):
+        redis.away = 3
+
+    monkeypatch.setattr(mourner, "write", leave)
+    make_mourner(redis)
+    eventually(lambda: redis.written == ["a"])
+    assert said() == [("ERROR", "obituaries could not be asked for: away")]
+
+
+def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
+    make_mourner, monkeypatch
+):
+    begun, stops = threading.Event(), threading.Event()
+
+    def slow(_obituary, _consumer):
+        begun.set()
+        assert stops.wait(10)
+
+    monkeypatch.setattr(mourner, "write", slow)
+    redis = Redis("a", "b", "c")
+    found = make_mourner(redis)
+    assert begun.wait(10)
+    monkeypatch.setattr(found, "_stopped", stops)
+    found.stop()
+    assert redis.written == ["a"]
+    assert redis.left == ["c"]
+    assert not found._thread.is_alive()
