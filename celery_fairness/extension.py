@@ -28,7 +28,7 @@ from celery_fairness.publishing import publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
-from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
+from celery_fairness.startup import BrokerFacts, prepare_reconnect, prepare_worker, startup_warnings
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.tenants import normalise
@@ -362,8 +362,9 @@ class Fairness:
         if self.claims:
             claiming.prepare_worker(self.app, self.settings)
 
-    def on_worker_ready(self) -> None:
+    def on_worker_ready(self, pool: Any) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
+        prepare_reconnect(self.app, pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
         warnings = [] if self.claims else startup_warnings(self.app, self.settings)

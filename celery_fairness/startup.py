@@ -1,9 +1,11 @@
-"""What a starting worker sets and warns about: queues, waiting times, the broker's own limits."""
+"""What a starting worker sets and warns about: queues, waiting times, Celery's own traps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from celery.concurrency.thread import TaskPool as ThreadPool
 
 from celery_fairness.declaration import service_of
 from celery_fairness.settings import Settings
@@ -86,3 +88,16 @@ def prepare_worker(app: Any) -> None:
             # Looked up and not made: a missing queue is made of the type that the settings say.
             known = name in queues or queues.create_missing
             queues.select_add(queues[name] if known else name)
+
+
+def prepare_reconnect(app: Any, pool: Any) -> None:
+    """Make a worker keep its tasks when the connection to its broker is cut.
+
+    Celery fetches less after a cut, and with each ack more again. It asks the broker for that from
+    where the pool acknowledges, and waits for the answer there. On threads and greenlets that is
+    beside the loop, which reads the same connection: each takes bytes of the other's answers. The
+    worker hangs, loses the connection again, and tasks that were acknowledged early are lost.
+    """
+    name = "worker_enable_prefetch_count_reduction"
+    if (pool.is_green or isinstance(pool, ThreadPool)) and not app.conf.value_set_for(name):
+        app.conf[name] = False

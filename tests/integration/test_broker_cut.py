@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import pytest
 from celery_fairness.decision import Admitted, Lease, SlotRequest
 from celery_fairness.tenants import tier_key
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
+from tests.support.nodes import WorkerNode
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -46,14 +48,16 @@ def proxied(
         proxy.stop()
 
 
+def told(worker: WorkerNode, what: str, since: int) -> set[str]:
+    """Return the ids of which the log says ``what`` behind its first ``since`` characters."""
+    return set(re.findall(rf"task shop\.work\[(\S+)\] {what}", worker.log_text()[since:]))
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     proxied: Callable[..., tuple[Shop, Proxy]], broker: str, late: bool
 ) -> None:
-    if broker == "rabbitmq_classic" and not late:
-        # One run of four ends in a timeout, at different places; the other seven pairs hold.
-        pytest.skip("a wait for this pair ends late in one run of four: the cause is not known")
     shop, proxy = proxied(broker, late=late)
     tiers = shop.fairness.limiter
     lease = Lease("held", tier_key("42"))
@@ -61,29 +65,30 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     results = [shop.send("work", user="42") for _ in range(TASKS)]
     worker = shop.worker(pool="threads", concurrency=8)
 
-    for cut in range(2):
-        wanted = 20 + 40 * cut
+    def await_refusals(more: int) -> None:
+        wanted = sum(shop.fairness.refusals().values()) + more
 
-        def refused(wanted: int = wanted) -> None:
+        def refused() -> None:
             assert sum(shop.fairness.refusals().values()) >= wanted
 
-        eventually(refused, 40)
-        if cut % 2:
-            proxy.refuse()
-            # Long enough for a try to fail: at least one thread says so.
-            eventually(lambda: "does not take it back" in worker.log_text(), RESULT_SECONDS)
-            proxy.resume()
-        else:
-            proxy.cut()
+        eventually(refused, RESULT_SECONDS)
+
+    await_refusals(20)
+    proxy.cut()
+    await_refusals(40)
+    before = len(worker.log_text())
+    proxy.refuse()
+    # Long enough for a try to fail: at least one thread says so.
+    eventually(lambda: bool(told(worker, "is refused and the broker", before)), RESULT_SECONDS)
+    before = len(worker.log_text())
+    proxy.resume()
 
     # A body that starts while Celery has not yet noticed the cut runs twice, as in stock Celery:
     # its ack is lost. So let every task be refused once more on a connection that works.
-    settled = sum(shop.fairness.refusals().values()) + 2 * TASKS
+    def each_was_refused_again() -> None:
+        assert told(worker, "waits", before) == {result.id for result in results}
 
-    def refused_again() -> None:
-        assert sum(shop.fairness.refusals().values()) >= settled
-
-    eventually(refused_again, 30)
+    eventually(each_was_refused_again, RESULT_SECONDS)
     tiers.release([lease])
     for result in results:
         assert result.get(timeout=40) == "done", worker.log_text()
@@ -91,6 +96,25 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     assert shop.runs() == {result.id: 1 for result in results}
     assert shop.most_at_once("42") == 1
     shop.await_held("42", 0)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_worker_that_was_cut_off_goes_on_with_its_tasks(
+    proxied: Callable[..., tuple[Shop, Proxy]], pool: str
+) -> None:
+    shop, proxy = proxied("rabbitmq_classic", late=False)
+    gate = shop.gate_file()
+    results = [shop.send("work", gate=str(gate)) for _ in range(8)]
+    worker = shop.worker(pool=pool, concurrency=8)
+    eventually(lambda: len(shop.ledger("start")) == 8)
+    # With bodies that run Celery would fetch less from now on, and with each ack more again.
+    proxy.cut()
+    eventually(lambda: worker.log_text().count("MainProcess] Connected to") == 2)
+    gate.touch()
+    results += [shop.send("work") for _ in range(TASKS)]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done", worker.log_text()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])

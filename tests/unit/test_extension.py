@@ -7,6 +7,7 @@ import types
 
 import pytest
 from celery import Celery, Task
+from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_fairness import Fairness, FairTask
 from celery_fairness.decision import Lease, SlotRequest
@@ -166,7 +167,7 @@ class TestSecrets:
         caplog.set_level(logging.DEBUG)
         self.fairness.keeper = types.SimpleNamespace(start=lambda: None)
         self.fairness.on_worker_init()
-        self.fairness.on_worker_ready()
+        self.fairness.on_worker_ready(SoloPool())
         assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
         # Nobody is there, which is said too.
         assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
@@ -426,7 +427,7 @@ class TestWorker:
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
         shop.fairness.keeper = types.SimpleNamespace(start=lambda: None)
-        shop.fairness.on_worker_ready()
+        shop.fairness.on_worker_ready(SoloPool())
         assert (
             "variable FAIRNESS_FREE_LIMITS is not known and has no effect, "
             "did you mean 'FAIRNESS_FREE_LIMIT'?"

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 from celery import Celery, Task
+from celery.concurrency import get_implementation
 
 from celery_fairness import FairTask
 from celery_fairness.settings import build_settings
-from celery_fairness.startup import BrokerFacts, prepare_worker, startup_warnings
+from celery_fairness.startup import (
+    BrokerFacts,
+    prepare_reconnect,
+    prepare_worker,
+    startup_warnings,
+)
 
 
 def an_app(broker="memory://", **conf):
@@ -109,3 +115,19 @@ def test_a_dead_child_is_noticed_soon_unless_the_user_chose(conf, found):
     app = an_app(**conf)
     prepare_worker(app)
     assert app.conf.worker_lost_wait == found
+
+
+@pytest.mark.parametrize(
+    ("pool", "conf", "found"),
+    [
+        ("threads", {}, False),
+        ("gevent", {}, False),
+        ("prefork", {}, True),
+        ("solo", {}, True),
+        ("threads", {"worker_enable_prefetch_count_reduction": True}, True),
+    ],
+)
+def test_only_pools_that_acknowledge_beside_the_loop_fetch_as_much_after_a_cut(pool, conf, found):
+    app = an_app(**conf)
+    prepare_reconnect(app, get_implementation(pool)(limit=1))
+    assert app.conf.worker_enable_prefetch_count_reduction is found
