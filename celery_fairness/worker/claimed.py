@@ -10,9 +10,7 @@ and then it waits again in its place.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import WorkerLostError
@@ -25,6 +23,24 @@ if TYPE_CHECKING:
     _Request = Any
 else:
     _Request = object
+
+
+def _ending(method: Any) -> Any:
+    """Let the body have ended after ``method``, whatever Celery thinks of it."""
+
+    @functools.wraps(method)
+    def method_and_end(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except BaseException:
+            # Nobody said what becomes of the message, and it would end so for ever.
+            if self._held is not None:
+                self._held.died = True
+            raise
+        finally:
+            self._end()
+
+    return method_and_end
 
 
 class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
@@ -93,47 +109,34 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         if not self._held.in_pool:
             self._book.end(self._held, verdict)
 
+    @_ending
     def on_success(self, result: Any, **options: Any) -> Any:
         """The pool reported an end."""
-        with self._ending():
-            return super().on_success(result, **options)
+        return super().on_success(result, **options)
 
+    @_ending
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
         """The pool reported a failure, or that the body's process is gone."""
-        with self._ending():
-            exception = exc_info.exception
-            exception = getattr(exception, "exc", None) or exception
-            ended_by_us = self._already_cancelled or self._already_revoked
-            if self._held is not None and not ended_by_us:
-                self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
-            return super().on_failure(
-                exc_info, send_failed_event=send_failed_event, return_ok=return_ok
-            )
+        exception = exc_info.exception
+        exception = getattr(exception, "exc", None) or exception
+        ended_by_us = self._already_cancelled or self._already_revoked
+        if self._held is not None and not ended_by_us:
+            self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
+        return super().on_failure(
+            exc_info, send_failed_event=send_failed_event, return_ok=return_ok
+        )
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """After a hard limit green pools say nothing else."""
-        if soft:
-            return super().on_timeout(soft, timeout)
-        with self._ending():
-            if self._held is not None:
-                self._held.died = True
-            return super().on_timeout(soft, timeout)
+        return super().on_timeout(soft, timeout) if soft else self._on_hard_limit(timeout)
 
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        """The body has ended, whatever Celery thinks of it."""
-        held = self._held
-        try:
-            yield
-        except BaseException:
-            # Nobody said what becomes of the message, and it would end so for ever.
-            if held is not None:
-                held.died = True
-            raise
-        finally:
-            self._end()
+    @_ending
+    def _on_hard_limit(self, timeout: float) -> Any:
+        if self._held is not None:
+            self._held.died = True
+        return super().on_timeout(False, timeout)
 
     def _end(self) -> None:
         held = self._held
@@ -154,15 +157,6 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             cancelled = getattr(job, "cancelled", None)
             self._held.died = cancelled is None or not cancelled()
             self._end()
-
-
-def _ending(on_success: Any) -> Any:
-    @functools.wraps(on_success)
-    def on_success_and_end(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
-        with self._ending():
-            return on_success(self, *args, **options)
-
-    return on_success_and_end
 
 
 def _entering(execute_using_pool: Any) -> Any:
