@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test check lint format types imports headers bench chaos lock clean
+.PHONY: help setup demo site test check lint format types imports headers bench chaos mutants lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 # Passed on to the command: make test ARGS="-k tiers -x"
@@ -44,6 +44,9 @@ bench: setup ## Measure against plain Celery in one run
 
 chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARGS=--quick: 2 minutes)
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+mutants: setup ## Make small mistakes in the Lua scripts, and print those that no test sees
+	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
 
 lock: ## Choose the newest allowed versions anew (constraints.txt; needs uv)
 	@scripts/lock

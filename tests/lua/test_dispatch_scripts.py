@@ -526,9 +526,9 @@ def test_a_put_that_nobody_could_read_is_refused_whole(dispatch, client, field, 
 
 @pytest.mark.parametrize("position", [6, 7])
 def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, position):
-    args = verbs.put_args(Waiting("q", "t1", "a"))
+    args = verbs.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
     args[position] = "many"
-    with pytest.raises(Exception, match="and numbers, got: t1 a"):
+    with pytest.raises(Exception, match="and numbers, got: t1 a s gold 5"):
         dispatch.run(verbs.PUT, args)
     assert client.keys("*") == []
 

@@ -93,7 +93,7 @@ def _put(scene: Scene, random: Random) -> Operation:
         random.choice(scene.tenants),
         random.choice(scene.services),
         random.choice(["free", "free", "free", "pro", "pro", "gold", ""]),
-        random.choice([0, 0, 0, 0, 5, 9]),
+        random.choice([0, 0, 0, 0, 4, 5, 9]),
         random.choice([1.0, 1.0, 1.0, 0.1, 3.0, 1 / 3, 1e-9, 1e9]),
         random.choice([-5, 0, 1, 700, 700, scene.rules.lease_ms, 3_600_000])
         if random.random() < scene.later

@@ -1,0 +1,162 @@
+"""What the limiter's scripts answer, number by number, and what is left of it in Redis.
+
+Invariant: a script and the lifetime of what it wrote are asked in one transaction, in which the
+server's time stands still.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.store.names import Names
+from celery_fairness.store.scripts import load_script
+
+NAMES = Names("fairness")
+LEASES = NAMES.leases("tenant:42")
+NOW = 1_760_000_000_000
+LEASE_MS = 15_000
+KEEP_MS = 1_200_000
+DAY_MS = 86_400_000
+#: Ended leases that one call clears away.
+CLEAR_AT_MOST = 64
+
+
+class Limiter:
+    """The scripts of the limiter for tenant 42, on a time that the test sets."""
+
+    def __init__(self, client):
+        self.client = client
+        self.now = NOW
+
+    def run(self, verb, keys, *args):
+        """Return the answer, and how long each key lives."""
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.eval(load_script(verb).source, len(keys), *keys, *args)
+            for key in keys:
+                pipe.pttl(key)
+            answer, *lives = pipe.execute()
+        return answer, dict(zip(keys, lives, strict=True))
+
+    def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
+        copy = NAMES.copy(message)
+        keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.news, NAMES.counts)
+        known = ("free", limit, "free", limit)
+        copies = (message, serial, next_serial, KEEP_MS)
+        return self.run(
+            "acquire", (*keys, copy), lease, LEASE_MS, enforcement, *known, *copies, self.now
+        )
+
+    def inspect(self):
+        keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.ends)
+        return self.run("inspect", keys, LEASE_MS, "free", 1, "free", 1, self.now)[0]
+
+    def renew(self, *leases, epoch=""):
+        keys = (NAMES.clock, *[LEASES] * len(leases))
+        return self.run("renew", keys, LEASE_MS, epoch, self.now, *leases)
+
+
+@pytest.fixture
+def limiter(redis_url, client):
+    return Limiter(client)
+
+
+def test_an_acquire_answers_with_its_code_and_five_facts(limiter, client):
+    client.hset(NAMES.news, "version", 7)
+    copy = {"message": "_", "next_serial": "s1"}
+
+    def answer(*args, **fields):
+        return limiter.acquire(*args, **fields)[0]
+
+    assert answer("l1") == [1, 1, 1, -1, 7, "free"]
+    limiter.now += 1_000
+    assert answer("l1") == [1, 1, 1, -1, 7, "free"]
+    assert answer("l2", **copy) == [0, 1, 1, LEASE_MS - 1_000, 7, "free"]
+    assert answer("l2", limit=0) == [-1, 1, 0, -1, 7, "free"]
+    assert answer("l2", message="_", serial="s9") == [-2, 1, 1, -1, 7, "free"]
+    assert answer("l2", "observe") == [2, 2, 1, -1, 7, "free"]
+    assert answer("l3", "off") == [1, 3, 1, -1, 7, "free"]
+    assert answer("l4", limit="unlimited") == [1, 4, -1, -1, 7, "free"]
+
+
+def test_nobody_knows_when_the_lease_of_a_claimed_task_ends(limiter, client):
+    client.zadd(LEASES, {"claimed.1": "+inf"})
+    assert limiter.acquire("l1")[0] == [0, 1, 1, -1, 0, "free"]
+
+
+def test_a_lease_that_ends_now_counts_no_more_cleared_or_not(limiter, client):
+    ended = {f"ended{n}": NOW for n in range(CLEAR_AT_MOST + 1)}
+    client.zadd(LEASES, {**ended, "alive": NOW + 5_000})
+    assert limiter.acquire("l1")[0] == [0, 1, 1, 5_000, 0, "free"]
+    assert client.zcard(LEASES) == 2
+    client.zadd(LEASES, ended)
+    assert limiter.acquire("l1", limit=2)[0] == [1, 2, 2, -1, 0, "free"]
+    assert client.zcard(LEASES) == 3
+
+
+def test_what_is_written_is_kept_as_long_as_the_table_of_keys_says(limiter):
+    _, lives = limiter.acquire("l1")
+    assert lives[LEASES] == DAY_MS
+    _, lives = limiter.acquire("l2", message="_", next_serial="s1")
+    assert lives[NAMES.copy("_")] == KEEP_MS
+    limiter.client.pexpire(LEASES, 1_000)
+    limiter.client.pexpire(NAMES.copy("_"), 1_000)
+    assert limiter.renew("l1")[1][LEASES] == DAY_MS
+    _, lives = limiter.acquire("l2", limit=2, message="_", serial="s1")
+    assert lives[NAMES.copy("_")] == KEEP_MS
+
+
+def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter, client):
+    limiter.acquire("l1")
+    assert limiter.acquire("l2", next_serial="s1")[0][0] == 0
+    limiter.acquire("l2", limit=2, serial="s1")
+    assert set(client.keys(NAMES.prefix + "*")) == {NAMES.clock, NAMES.counts, LEASES}
+
+
+def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter, client):
+    client.hset(NAMES.tiers, "pro", '{"concurrency": 3, "weight": 1.0}')
+    client.hset(NAMES.tenant("42"), "tier", "pro")
+    assert limiter.acquire("l1")[0] == [1, 1, 3, -1, 0, "pro"]
+    client.hset(NAMES.tenant("42"), mapping={"tier": "", "concurrency": "7"})
+    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "free"]
+    client.hdel(NAMES.tenant("42"), "tier")
+    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "free"]
+
+
+def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
+    client.zadd(NAMES.ends, {"claimed.1": NOW + 7_000, "late.1": NOW - 1})
+    client.zadd(
+        LEASES, {"gate": NOW + 5_000, "claimed.1": "+inf", "late.1": "+inf", "lost": "+inf"}
+    )
+    shown = ["gate", 5_000, "claimed.1", 7_000, "late.1", 0, "lost", 0]
+    assert limiter.inspect() == [4, 1, "free", *shown]
+
+
+def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
+    def tiers(*args):
+        return limiter.run("publish_tiers", (NAMES.tiers, NAMES.news), *args)[0]
+
+    def tenant(*args):
+        return limiter.run("publish_tenant", (NAMES.tenant("42"), NAMES.news), *args)
+
+    assert tiers("settings", "0", "free", "{}") == [1, 1]
+    assert tiers("settings", "0", "free", "{}") == [1, 1]
+    assert tiers("database", "1", "free", "{}") == [1, 2]
+    assert tiers("settings", "0", "free", "{1}") == [0, 2]
+    assert tenant("pro", "", "5000") == (3, {NAMES.tenant("42"): 5_000, NAMES.news: -1})
+    assert tenant("pro", "7", "5000") == (4, {NAMES.tenant("42"): -1, NAMES.news: -1})
+    client.hdel(NAMES.tenant("42"), "concurrency")
+    assert tenant("pro", "", "1") == (4, {NAMES.tenant("42"): 1, NAMES.news: -1})
+    client.delete(NAMES.news, NAMES.tenant("42"))
+    assert tenant("", "7", "0")[0] == 0
+
+
+def test_a_supersession_answers_with_its_code(limiter, client):
+    copy = NAMES.copy("_")
+    assert limiter.run("supersede", [copy], "s1", "s2") == (1, {copy: -2})
+    client.hset(copy, mapping={"current": "s1", "next": "s2"})
+    assert limiter.run("supersede", [copy], "s1", "s3")[0] == 1
+    assert client.hgetall(copy) == {"current": "s1", "next": "s3"}
+    assert limiter.run("supersede", [copy], "s3", "s4")[0] == 0
+    client.hset(copy, "admitted", "s1")
+    assert limiter.run("supersede", [copy], "s1", "s4")[0] == 0
+    assert client.hget(copy, "next") == "s3"

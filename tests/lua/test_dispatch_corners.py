@@ -1,0 +1,91 @@
+"""Corners of the dispatch scripts that neither random operations nor a worker's life reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.words import Put, Rules, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from tests.lua.test_dispatch_scripts import NOW, PREFIX, RULES, Dispatch
+
+#: More than Redis keeps in a hash as a list, in the order of their coming.
+MANY_QUEUES = 600
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client)
+
+
+def lifetime_after(client, verb, args, key):
+    """Both in one transaction, in which the server's time stands still."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.eval(load_script(verb).source, 1, PREFIX, *args)
+        pipe.pttl(PREFIX + key)
+        return pipe.execute()[1]
+
+
+def test_a_paused_tenant_is_looked_at_when_the_record_of_its_tier_is_forgotten(dispatch, client):
+    dispatch.publish_tiers(free=1, held=0)
+    dispatch.publish_tenant("a", "held", keep_ms=600_000)
+    dispatch.put("a")
+    args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
+    kept_ms = lifetime_after(client, verbs.CLAIM, args, "tenant:a")
+    assert client.zrange(PREFIX + "ends", 0, -1, withscores=True) == [(" tenant:a", NOW + kept_ms)]
+
+
+def test_a_tenant_that_waits_in_very_many_queues_is_back_in_all_rings(dispatch, client):
+    dispatch.publish_tiers(free=0)
+    queues = [f"q{number}" for number in range(MANY_QUEUES)]
+    for queue in queues:
+        dispatch.put("a", queue=queue)
+        assert dispatch.claim(queues=[queue]).tasks == ()
+    dispatch.publish_tiers(free=1)
+    dispatch.claim(want=1, queues=["nobody's"])
+    assert not client.keys(PREFIX + "full:*")
+    assert {client.zcard(PREFIX + "ring:" + queue) for queue in queues} == {1}
+
+
+def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, client):
+    dispatch.rules = Rules(default_limit=None)
+    for tenant in "abcdefz":
+        dispatch.put(tenant)
+    for _ in range(2):
+        dispatch.put("z")
+    left = []
+    for want in (7, 1, 1):
+        assert len(dispatch.claim(want).tasks) == want
+        left.append(client.zcard(PREFIX + "out:q"))
+    assert left == [6, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("bound", "answer", "is_known"), [(1, Put.BINDINGS_CHANGED, 0), (2, Put.WAITS, 1)]
+)
+def test_a_put_that_knows_too_few_bindings_leaves_nothing(
+    dispatch, client, bound, answer, is_known
+):
+    client.sadd("bindings", "one", "two")
+    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
+    assert verbs.read_put(dispatch.run(verbs.PUT, args)) is answer
+    assert client.exists(PREFIX + "known") == is_known
+
+
+def test_a_renewal_keeps_the_leases_of_a_key_for_a_day(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    leases = "leases:" + task.key
+    args = verbs.renew_args([(task.lease, task.key)], RULES.lease_ms, None, str(NOW))
+    assert lifetime_after(client, verbs.RENEW, args, leases) == DAY_MS
+    # What is left of a lost memory, as the gate's leases are.
+    client.delete(PREFIX + "ends")
+    client.persist(PREFIX + leases)
+    assert lifetime_after(client, verbs.RENEW, args, leases) == DAY_MS
+
+
+def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
+    dispatch.put("a")
+    args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
+    assert lifetime_after(client, verbs.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms

@@ -1,0 +1,37 @@
+"""The pieces that read the server's time, beside TIME in one script, in which it stands still."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.store import scripts
+
+NOW = 1_760_000_000_123
+
+
+@pytest.fixture
+def read(redis_url, client):
+    """What a piece says is now, and the server's time in milliseconds."""
+
+    def read(folder, piece, call):
+        source = scripts._expand(folder, f"includes/{piece}.lua", set())
+        now, (seconds, microseconds) = client.eval(
+            f'{source} local now = {call} return {{now, redis.call("TIME")}}', 0
+        )
+        return now, int(seconds) * 1000 + int(microseconds) // 1000
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("folder", "piece", "call"),
+    [
+        ("dispatch", "now", "server_now({})"),
+        ("", "clock", 'read_clock("no clock", 15000, {})'),
+    ],
+)
+def test_it_is_the_servers_time_unless_a_test_says_another(read, folder, piece, call):
+    # Often, so that the milliseconds are of every kind.
+    seen = [read(folder, piece, call.format('""')) for _ in range(40)]
+    assert [now for now, _ in seen] == [server for _, server in seen]
+    assert read(folder, piece, call.format(f'"{NOW}"'))[0] == NOW

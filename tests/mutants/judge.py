@@ -1,0 +1,105 @@
+"""One run of pytest that asks the same tests of every mutant, until one of them fails.
+
+The tests are those that the suite has anyway: random operations on the scripts beside the model and
+beside the limiter in memory, then those of single scripts, then those of the transport. A mutant is
+asked by those that read its file.
+
+Invariant: all tests pass before the first mutant, so what fails afterwards fails by the mutant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.copy import Copy
+
+#: In the order in which they are asked at first.
+SUITES = (
+    "tests/model/test_against_lua.py",
+    "tests/contract",
+    "tests/lua",
+    "tests/transport/test_tenants.py",
+    "tests/transport/test_basic.py",
+    "tests/transport/test_lost.py",
+)
+#: Not asked of those that are listed, for they take longer than all before them.
+LAST = "tests/transport/*"
+#: A mutant may make a test wait for what never comes.
+TEST_SECONDS = 180
+#: A failure is enough, it need not be made shorter; and a small crowd is a crowd.
+ENVIRONMENT = {"MODEL_OPERATIONS": "4800", "MODEL_SHORTER": "0", "DISPATCH_CROWD": "500"}
+
+
+def run(mutants: Connection, seed: int, directory: str) -> None:
+    """Judge what comes through `mutants`, each with whether it is listed, until None comes.
+
+    Sent back is the test that caught it or None; and at first a text, empty where all tests pass.
+    """
+    os.environ.update(ENVIRONMENT, MODEL_SEED=str(seed))
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    # What a script says of itself is no answer.
+    options = ["-q", "-p", "no:cacheprovider", "--ignore-glob=*headers.py"]
+    pytest.main([*options, *SUITES], plugins=[Judge(mutants, Copy(Path(directory)))])
+
+
+class Judge:
+    """A plugin that has a loop of its own over the tests."""
+
+    def __init__(self, mutants: Connection, copy: Copy):
+        self.mutants = mutants
+        self.copy = copy
+        self.tests: list[tuple[pytest.Item, set[str]]] = []
+        self.failed: pytest.TestReport | None = None
+
+    def pytest_configure(self) -> None:
+        # Not before: pytest warns of modules that it could not rewrite.
+        from hypothesis import Phase, settings
+
+        settings.register_profile("mutants", derandomize=True, phases=[Phase.generate])
+        settings.load_profile("mutants")
+
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS), append=False)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        with self.copy.in_use():
+            self.tests = [(item, self.files_of(item)) for item in session.items]
+            self.mutants.send(self.failed.longreprtext if self.failed else "")
+            for mutant, is_listed in iter(self.mutants.recv, None):
+                with self.copy.having(mutant):
+                    self.mutants.send(self.who_catches(mutant.file, is_listed))
+        return True
+
+    def files_of(self, item: pytest.Item) -> set[str]:
+        """Return the scripts and pieces that a test reads; none once a test has failed."""
+        self.copy.load_anew()
+        return set() if self.failed or self.fails(item) else set(self.copy.read)
+
+    def who_catches(self, file: str, is_listed: bool) -> str | None:
+        for place, (item, read) in enumerate(self.tests):
+            if file not in read or (is_listed and item.path.match(LAST)):
+                continue
+            # A listed one twice, for a busy machine may fail a test that looks at the time.
+            if self.fails(item) and (not is_listed or self.fails(item)):
+                # Who caught one mutant of a file catches most of the others too.
+                self.tests.insert(0, self.tests.pop(place))
+                return item.nodeid
+        return None
+
+    def fails(self, item: pytest.Item) -> bool:
+        self.failed = None
+        # The session as the next one: what lives as long as it, the server, is kept.
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=item.session)
+        return self.failed is not None
