@@ -28,6 +28,7 @@ class Budget:
 
     due: int = 16
     moves: int = 64
+    passed: int = 16
     purged: int = 100
 
 

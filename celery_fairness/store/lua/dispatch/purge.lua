@@ -33,5 +33,7 @@ for _ = gone + 1, AT_MOST do
   forget(pop_first(prefix, queue, key))
   task_left(prefix, queue, key)
 end
-if gone < AT_MOST then redis.call("DEL", prefix .. "bell:" .. queue) end
+if gone < AT_MOST then 
+  redis.call("DEL", prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
+end
 return gone
