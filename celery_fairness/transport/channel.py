@@ -27,7 +27,7 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Settle, Verdict
+from celery_fairness.scheduling.words import Claim, Passing, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
@@ -70,6 +70,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         #: By queue, how many tenants the last claim has passed over; and where the next goes on.
         self._passed: Mapping[str, int] = {}
         self._places: Mapping[str, int] = {}
+        self._passing = Passing()
         self._adopt_at = 0.0
         #: The open request is no stock one.
         self._is_ours = False
@@ -176,7 +177,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         # A look that one claim could not finish goes on; it found nothing yet.
         self._places = {} if claim.tasks or seconds else claim.passed
         if claim.passed:
-            seconds = min(seconds, self.home.kinds.opens_in())
+            seconds = min(seconds, self.home.kinds.opens_in(self._passing))
         if 0 < seconds < LATE_SECONDS and not self.stock_queues:
             # Here and not where requests are sent: the hub reads its timers before.
             short = min(seconds, NAP_SECONDS)
@@ -193,8 +194,8 @@ class FairMixin(PublishMixin, QueuesMixin):
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number = claimant.owner, claimant.number
         asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
-        passing = home.kinds.passing(self._places)
-        claim = verbs.claim_args(owner, number, want, queues, home.rules, passing=passing)
+        self._passing = home.kinds.passing(self._places)
+        claim = verbs.claim_args(owner, number, want, queues, home.rules, passing=self._passing)
         asks.append((verbs.CLAIM, claim))
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want

@@ -70,7 +70,8 @@ class Kinds:
         once = self._limits.keys() - waits
         return Passing(tuple(sorted(self._unknown | waits)), tuple(sorted(once)), places)
 
-    def opens_in(self) -> float:
-        """Return the seconds until a kind that is at its limit is taken again."""
-        waits = (bucket.expected_time() for bucket in self._limits.values())
-        return max(SHORTEST_SECONDS, min(filter(None, waits), default=float("inf")))
+    def opens_in(self, passing: Passing) -> float:
+        """Return the seconds until something that a claim was to pass over is taken again."""
+        limits = (self._limits[kind] for kind in passing.never if kind in self._limits)
+        waits = (bucket.expected_time() for bucket in limits)
+        return max(SHORTEST_SECONDS, min(waits, default=float("inf")))

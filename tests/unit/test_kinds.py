@@ -53,7 +53,7 @@ def test_nothing_is_passed_over_where_everything_is_known_and_unlimited(kinds):
     assert kinds.take("a")
     assert kinds.passing({"q": 3}) == Passing()
     assert not kinds.passing({"q": 3})
-    assert kinds.opens_in() == float("inf")
+    assert kinds.opens_in(Passing()) == float("inf")
 
 
 def test_an_unknown_kind_is_passed_over_until_it_is_known_and_is_news_once(kinds):
@@ -72,10 +72,15 @@ def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(kinds,
     assert kinds.take("a")
     assert not kinds.take("a")
     assert kinds.passing({}) == Passing(("a",), (), {})
-    assert kinds.opens_in() == pytest.approx(2, abs=0.1)
+    kinds.pass_over("b")
+    told = kinds.passing({})
+    assert kinds.opens_in(told) == pytest.approx(2, abs=0.1)
     clock.now += 1.9
     assert not kinds.take("a")
     clock.now += 0.2
+    # It opened while the claim was on its way.
+    assert kinds.opens_in(told) < 0.01
+    kinds.know("b")
     assert kinds.passing({}) == Passing((), ("a",), {})
     assert kinds.take("a")
     assert kinds.take("another")
@@ -100,7 +105,7 @@ def test_who_asks_a_little_late_loses_nothing_of_a_limit(kinds, clock, late):
         if kinds.take("a"):
             times.append(clock.now)
         else:
-            clock.now += kinds.opens_in() + late
+            clock.now += kinds.opens_in(kinds.passing({})) + late
     assert len(times) >= 0.98 * 300
 
 
