@@ -178,11 +178,13 @@ class FairMixin(PublishMixin, QueuesMixin):
         self._places = {} if claim.tasks or seconds else claim.passed
         if claim.passed:
             seconds = min(seconds, self.home.kinds.opens_in(self._passing))
-        if 0 < seconds < LATE_SECONDS and not self.stock_queues:
-            # Here and not where requests are sent: the hub reads its timers before.
+        if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
+            # Here and not where requests are sent: the hub reads its timers before. After it has
+            # passed something over it does not hear every bell that rings for others.
             short = min(seconds, NAP_SECONDS)
             self._napping = not self.connection.cycle.nap(short, self._wake_up)
-            seconds = 0.0
+            if seconds < LATE_SECONDS:
+                seconds = 0.0
         self._asleep_until = monotonic() + seconds if seconds else 0.0
 
     def _wake_up(self) -> None:

@@ -164,16 +164,16 @@ def test_a_rate_limit_holds_is_reached_and_loses_nothing(
 
 
 def test_a_task_over_its_rate_waits_in_redis_and_holds_neither_slot_nor_place(
-    fair_shop: Shop, memory: Redis
+    make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
-    worker = fair_shop.worker(app=KINDS, pool="threads", concurrency=1)
-    limit_rate(fair_shop, worker, "1/h")
-    results = [send(fair_shop, "kinds.late", "42") for _ in range(3)]
+    shop = make_fair_shop(conf={"task_annotations": {"kinds.late": {"rate_limit": "1/h"}}})
+    worker = shop.worker(app=KINDS, pool="threads", concurrency=1)
+    results = [send(shop, "kinds.late", "42") for _ in range(3)]
     assert results[0].get(timeout=RESULT_SECONDS) == "done"
     # Another kind of the same tenant, which may have one slot, on the only place.
-    assert send(fair_shop, "kinds.early", "42").get(timeout=RESULT_SECONDS) == "done"
-    fair_shop.await_held("42", 0)
-    assert ask(fair_shop, worker).reserved() == {worker.hostname(): []}
+    assert send(shop, "kinds.early", "42").get(timeout=RESULT_SECONDS) == "done"
+    shop.await_held("42", 0)
+    assert ask(shop, worker).reserved() == {worker.hostname(): []}
     assert waiting_in(memory) == [result.id for result in results[1:]]
     assert worker.terminate() == 0
     assert waiting_in(memory) == [result.id for result in results[1:]]

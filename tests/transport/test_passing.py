@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from kombu import Connection
 from kombu.utils import limits
 from redis import Redis
 
 from celery_fairness.scheduling.words import Passing
+from celery_fairness.transport.channel import NAP_SECONDS
 from celery_fairness.transport.home import homes
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
@@ -25,12 +28,14 @@ def claims(client: Redis) -> int:
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
-def turn_until_asleep(inbox: Inbox, client: Redis) -> None:
-    """Turn the loop until a request is open that only a bell or time ends."""
+def turn_until_asleep(inbox: Inbox, client: Redis, count: int = 1) -> None:
+    """Turn the loop until so many requests are open that only a bell or time ends."""
 
     def is_asleep() -> None:
         inbox.turn(0.01)
-        assert any(each["cmd"] == "brpop" and "b" in each["flags"] for each in client.client_list())
+        assert [each["cmd"] for each in client.client_list() if "b" in each["flags"]] == [
+            "brpop"
+        ] * count
 
     eventually(is_asleep, 5.0, poll_seconds=0)
 
@@ -78,24 +83,37 @@ def test_a_full_queue_that_is_passed_over_does_not_keep_a_worker_awake(
 
 
 def test_who_passes_a_task_over_wakes_who_takes_it(connect: Connect, client: Redis) -> None:
-    # Two installations of one process would share what they pass over: the namespace is one,
-    # and the homes are two.
+    # Two homes of one process, as two processes have them.
     first, second = connect(), connect(fairness={"max_deliveries": 7})
     inboxes = [Inbox(first, "jobs"), Inbox(second, "jobs")]
     at_first = inboxes[0].channel.home
     at_first.kinds.pass_over("shop.new")
     assert len(homes()) == 2
-    publish(first, "other", 0)
-    publish(first, "jobs", "before", headers=named("shop.new"))
-    turn_until_asleep(inboxes[0], client)
-    assert inboxes[1].await_count(1, timeout_seconds=0.5) == ["before"]
-    # Who waits longest hears first, and that is the one that does not take it.
     for number in range(5):
+        # Who waits longest hears first, and that is the one that does not take it.
         turn_until_asleep(inboxes[0], client)
+        turn_until_asleep(inboxes[1], client, 2)
         publish(first, "jobs", number, headers=named("shop.new"))
-        turn_until_asleep(inboxes[0], client)
-        inboxes[1].await_count(number + 2, timeout_seconds=0.5)
+        for _ in range(3):
+            inboxes[0].turn(0.02)
+        inboxes[1].await_count(number + 1, timeout_seconds=0.5)
+        inboxes[1].messages[-1].ack()
     assert inboxes[0].messages == []
+
+
+def test_a_stream_of_what_it_passes_over_wakes_a_worker_a_hundred_times_a_second_at_most(
+    connection: Connection, client: Redis
+) -> None:
+    (home,) = homes()
+    home.kinds.pass_over("shop.new")
+    inbox = Inbox(connection, "jobs")
+    turn_until_asleep(inbox, client)
+    before, begin = claims(client), time.monotonic()
+    for number in range(100):
+        publish(connection, "jobs", number, headers=named("shop.new"))
+        inbox.turn(0.001)
+    # A put is a script too; two more for those that set aside what came while it napped.
+    assert claims(client) - before - 100 <= (time.monotonic() - begin) / NAP_SECONDS + 2
 
 
 def test_a_limited_kind_comes_one_by_one_and_what_is_behind_it_at_once(
