@@ -18,6 +18,7 @@ from functools import partial
 
 from celery_fairness.looking.checks import (
     Account,
+    BackLane,
     Check,
     KeptRecord,
     LeaseOfTask,
@@ -26,7 +27,13 @@ from celery_fairness.looking.checks import (
     QueueKeys,
     WaitingTask,
 )
-from celery_fairness.looking.keys import ORDER_LENGTH, lane_parts, read_record, read_row
+from celery_fairness.looking.keys import (
+    ORDER_LENGTH,
+    is_back,
+    lane_parts,
+    read_record,
+    read_row,
+)
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.sums import SumOfQueue
 from celery_fairness.looking.values import Audit, Finding
@@ -51,7 +58,7 @@ _SINGLE = {
 #: Kinds of keys that hold waiting tasks.
 _WAITING = ("lane", "back", "later")
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
-_FREE = {"bell", "copy", "dead", "later", "leases", "reply", "tenant"}
+_FREE = {"bell", "left", "copy", "dead", "later", "leases", "reply", "tenant"}
 
 
 class Auditor:
@@ -155,14 +162,14 @@ class Auditor:
             for field in reader.read("HKEYS", self._keys.of(kind, name)):
                 if field.startswith("q:"):
                     self._compared["places"] += 1
-                    yield Place(name, field[2:])
+                    yield from self._place(name, field[2:])
         elif kind in ("ring", "full", "out"):
             yield QueueKeys(name)
             if kind != "out":
                 for member, _ in reader.pairs("ZSCAN", self._keys.of(kind, name)):
                     yield from self._without_account(member, name)
         elif kind in ("lane", "back"):
-            yield from self._without_account(*lane_parts(name))
+            yield from self._without_account(*lane_parts(kind, name))
         elif kind == "ready":
             member, _, queue = name.partition(" ")
             yield from self._without_account(member, queue)
@@ -176,10 +183,17 @@ class Auditor:
             again = partial(self._while_there, found, "EXISTS", self._keys.prefix + key)
             self._doubt(key, found, again)
 
-    def _without_account(self, key: str, queue: str) -> Iterator[Place]:
+    def _without_account(self, key: str, queue: str) -> Iterator[Check]:
         """Yield a place that its tenant's account does not lead to."""
         if self._reader.read("HEXISTS", self._keys.of("account", key), f"q:{queue}") == 0:
-            yield Place(key, queue)
+            yield from self._place(key, queue)
+
+    def _place(self, key: str, queue: str) -> Iterator[Check]:
+        ready = self._reader.read("ZRANGE", self._keys.of("ready", f"{key} {queue}"), 0, -1)
+        back = tuple(filter(is_back, ready))
+        yield Place(key, queue, back)
+        for lane in back:
+            yield BackLane(key, lane, queue)
 
     def _while_there(self, found: list[Finding], *command: str) -> list[Finding]:
         return found if self._reader.read(*command) else []
@@ -254,14 +268,14 @@ class Auditor:
     def _record_without_tag(self, tag: str, record: str) -> None:
         """Look whether a record of a task that came back has its tag in a lane."""
         task = read_record(record)
-        key = task.key if task is not None else ""
-        look = partial(self._kept_for_nothing, tag, key)
+        key, kind = (task.key, task.kind) if task is not None else ("", "")
+        look = partial(self._kept_for_nothing, tag, key, kind)
         self._doubt(("returned", tag), look(), look)
 
-    def _kept_for_nothing(self, tag: str, key: str) -> list[Finding]:
+    def _kept_for_nothing(self, tag: str, key: str, kind: str) -> list[Finding]:
         fields = self._reader.read("HKEYS", self._keys.of("account", key))
-        check = KeptRecord(tag, key, tuple(sorted(each[2:] for each in fields if each[:2] == "q:")))
-        return self._again(check)
+        queues = tuple(sorted(each[2:] for each in fields if each[:2] == "q:"))
+        return self._again(KeptRecord(tag, key, kind, queues))
 
     def _tasks(self) -> Iterator[WaitingTask]:
         """Yield every task there is, in the order in which tasks move."""

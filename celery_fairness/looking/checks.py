@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from celery_fairness.looking.keys import RANKS, Keys
+from celery_fairness.looking.keys import RANKS, Keys, is_back, lane_key, lane_length
 from celery_fairness.looking.reading import Command
-from celery_fairness.looking.tenant import lane_lengths
 from celery_fairness.looking.values import Finding
 
 _INFINITE = float("inf")
+#: More than any sequence number; what stands before one in the order of lanes is a rank.
+AFTER_ALL = 2**49
 
 
 class Check(Protocol):
@@ -71,10 +72,17 @@ class LeaseOfTask:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tenant in a queue: its count, its lanes, its place in ring or full."""
+    """A tenant in a queue: its count, its lanes, its place in ring or full.
+
+    Attributes:
+        key: Who is charged.
+        queue: Where.
+        back: Its lanes of what came back, as ``ready`` named them just now.
+    """
 
     key: str
     queue: str
+    back: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -91,12 +99,15 @@ class Place:
             ("ZSCORE", keys.of("ring", self.queue), self.key),
             ("ZSCORE", keys.of("full", self.queue), self.key),
             ("ZRANGE", keys.of("ready", f"{self.key} {self.queue}"), 0, -1),
-            *lane_lengths(keys, self.key, self.queue),
+            *(lane_length(keys, self.key, lane, self.queue) for lane in (*RANKS, *self.back)),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
         count, closed, judged, ring, full, ready, *lengths = answers
+        if not set(filter(is_back, ready)) <= set(self.back):
+            # One came between, and was not counted.
+            return
         counted = int(count or 0)
         lanes = sum(lengths)
         if counted != lanes:
@@ -113,14 +124,35 @@ class Place:
             yield Finding("full is closed", self.name, "closed in its account", "not closed")
         if full is not None and judged is None:
             yield Finding("full is closed", self.name, "its key in closed", "none")
-        filled = [
-            rank + kind
-            for place, rank in enumerate(RANKS)
-            for kind, length in (("b", lengths[2 * place + 1]), ("", lengths[2 * place]))
-            if length
+        named = zip((*RANKS, *self.back), lengths, strict=True)
+        filled = sorted(lane for lane, length in named if length)
+        if sorted(ready) != filled:
+            yield Finding("lanes of a tenant", self.name, _names(filled), _names(sorted(ready)))
+
+
+@dataclass(frozen=True, slots=True)
+class BackLane:
+    """A lane of what came back stands in its tenant's order where its first task does."""
+
+    key: str
+    lane: str
+    queue: str
+
+    def commands(self, keys: Keys) -> list[Command]:
+        """Return what reads all that is compared."""
+        return [
+            ("ZRANGE", lane_key(keys, self.key, self.lane, self.queue), 0, 0, "WITHSCORES"),
+            ("ZSCORE", keys.of("ready", f"{self.key} {self.queue}"), self.lane),
         ]
-        if list(ready) != filled:
-            yield Finding("lanes of a tenant", self.name, _names(filled), _names(ready))
+
+    def findings(self, answers: list[Any]) -> Iterator[Finding]:
+        """Yield what does not agree."""
+        first, order = answers
+        expected = None if not first else str(int(first[1]))
+        found = None if order is None else str(int(float(order)) % AFTER_ALL)
+        if expected != found:
+            name = f"{self.key} {self.lane} {self.queue}"
+            yield Finding("order of lanes", name, expected or "none", found or "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +253,20 @@ class KeptRecord:
     Attributes:
         tag: Its delivery tag.
         key: Who is charged.
+        kind: What it is.
         queues: Where something of that tenant waits.
     """
 
     tag: str
     key: str
+    kind: str
     queues: tuple[str, ...]
 
     def commands(self, keys: Keys) -> list[Command]:
         """Return what reads all that is compared."""
-        lanes = (f"{self.key} {rank} {queue}" for queue in self.queues for rank in RANKS)
+        lanes = (
+            f"{self.key} {rank} {self.kind} {queue}" for queue in self.queues for rank in RANKS
+        )
         return [
             ("HEXISTS", keys.returned, self.tag),
             ("HKEYS", keys.of("account", self.key)),

@@ -10,20 +10,21 @@ from typing import NamedTuple
 
 from celery_fairness.scheduling.words import SYSTEM
 
-#: Ranks, and so lanes of one tenant in one queue.
+#: Ranks, and so lanes of one tenant in one queue beside those of what came back.
 RANKS = "9876543210"
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17
 
-_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ \d (\S*) (\S*) \S*\n")
+_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ \d (\S*) (\S*) \S* (\S*)\n")
 _ROW = re.compile(r"(\S+) ([a-z]+) (\d+) ")
 
 
 class TaskName(NamedTuple):
-    """Which task, and who is charged."""
+    """Which task, who is charged, and what it is."""
 
     tag: str
     key: str
+    kind: str
 
 
 class Row(NamedTuple):
@@ -68,10 +69,11 @@ def read_record(text: str) -> TaskName | None:
     match = _RECORD.match(text)
     if match is None:
         return None
-    tag, tenant, service = match.groups()
+    tag, tenant, service, kind = match.groups()
     if not tenant:
-        return TaskName(tag, SYSTEM)
-    return TaskName(tag, f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}")
+        return TaskName(tag, SYSTEM, kind)
+    key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
+    return TaskName(tag, key, kind)
 
 
 def read_row(text: str) -> Row | None:
@@ -86,7 +88,24 @@ def read_row(text: str) -> Row | None:
     return None if task is None else Row(owner, state, queue, task)
 
 
-def lane_parts(name: str) -> tuple[str, str]:
-    """Return key and queue of ``KEY RANK QUEUE``; of another text, it and ""."""
-    key, _, rest = name.partition(" ")
-    return key, rest.partition(" ")[2]
+def lane_parts(kind: str, name: str) -> tuple[str, str]:
+    """Return key and queue of ``KEY RANK QUEUE`` or ``KEY RANK KIND QUEUE``, "" what is missing."""
+    parts = name.split(" ", 3 if kind == "back" else 2)
+    return parts[0], parts[-1] if len(parts) > 2 else ""
+
+
+def is_back(lane: str) -> bool:
+    """Say whether a lane, as ``ready`` names it, holds what came back."""
+    return lane[1:3] == "b "
+
+
+def lane_key(keys: Keys, key: str, lane: str, queue: str) -> str:
+    """Return the key of a lane that is named as in ``ready``: ``RANK`` or ``RANKb KIND``."""
+    if is_back(lane):
+        return keys.of("back", f"{key} {lane[0]} {lane[3:]} {queue}")
+    return keys.of("lane", f"{key} {lane} {queue}")
+
+
+def lane_length(keys: Keys, key: str, lane: str, queue: str) -> tuple[str, str]:
+    """Return the command that asks for the length of a lane."""
+    return "ZCARD" if is_back(lane) else "LLEN", lane_key(keys, key, lane, queue)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from celery_fairness.decision import HeldLease, LimitState, WaitingLane
-from celery_fairness.looking.keys import Keys, read_row
+from celery_fairness.looking.keys import lane_length, read_row
 from celery_fairness.looking.reading import Command, Reader
 
 #: Leases whose rows are read at once: each holds a message.
 ROWS = 20
+#: Lanes of one queue that are counted: with what came back there is one for each kind of task.
+LANES_AT_MOST = 1000
 
 
 def tier_of_waiting(reader: Reader, key: str) -> str:
@@ -26,43 +28,34 @@ def with_dispatch(reader: Reader, state: LimitState) -> LimitState:
     fields = reader.read("HKEYS", account)
     queues = sorted(field[2:] for field in fields if field.startswith("q:"))
     commands: list[Command] = [("HGET", account, "closed"), ("ZSCORE", keys.closed, state.key)]
+    commands += [("ZSCORE", keys.of("full", queue), state.key) for queue in queues]
+    closed, judged, *full = reader.together(commands)
+    waiting: list[WaitingLane] = []
     for queue in queues:
-        commands.append(("ZSCORE", keys.of("full", queue), state.key))
-        commands += lane_lengths(keys, state.key, queue)
-    closed, judged, *answers = reader.together(commands)
-    waiting, full_in = [], []
-    for queue, (full, *lengths) in zip(queues, _parts(answers, len(queues)), strict=True):
-        if full is not None:
-            full_in.append(queue)
-        waiting += [
-            WaitingLane(queue, 9 - place, new + back)
-            for place, (new, back) in enumerate(zip(lengths[::2], lengths[1::2], strict=True))
-            if new + back
-        ]
+        waiting += _lanes(reader, state.key, queue)
     return replace(
         state,
         leases=tuple(_with_rows(reader, state.leases)),
         waiting=tuple(waiting),
         closed=closed is not None,
-        full_in=tuple(full_in),
+        full_in=tuple(
+            queue for queue, start in zip(queues, full, strict=True) if start is not None
+        ),
         # 0: a put said another tier since.
         judged_by=abs(int(float(judged))) - 1 if judged and float(judged) else None,
     )
 
 
-def lane_lengths(keys: Keys, key: str, queue: str) -> list[Command]:
-    """Return what asks for the lengths of all lanes, two of each rank, 9 first."""
-    return [
-        (command, keys.of(kind, f"{key} {rank} {queue}"))
-        for rank in range(9, -1, -1)
-        for command, kind in (("LLEN", "lane"), ("ZCARD", "back"))
-    ]
-
-
-def _parts(answers: list[Any], count: int) -> Iterator[list[Any]]:
-    size = len(answers) // count if count else 0
-    for start in range(0, size * count, size or 1):
-        yield answers[start : start + size]
+def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
+    """Yield how much waits in each rank, 9 first; what came back counts with the rest."""
+    keys = reader.keys
+    lanes = reader.read("ZRANGE", keys.of("ready", f"{key} {queue}"), 0, LANES_AT_MOST - 1)
+    lengths = reader.together([lane_length(keys, key, lane, queue) for lane in lanes])
+    of_rank: Counter[str] = Counter()
+    for lane, length in zip(lanes, lengths, strict=True):
+        of_rank[lane[0]] += length
+    for rank in sorted(+of_rank, reverse=True):
+        yield WaitingLane(queue, int(rank), of_rank[rank])
 
 
 def _with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:

@@ -28,6 +28,7 @@ class Budget:
 
     due: int = 16
     moves: int = 64
+    passed: int = 16
     purged: int = 100
 
 
@@ -62,7 +63,7 @@ class Running:
         return (
             f"{self.owner} {self.state} {len(self.queue.encode())} {self.queue}"
             f"{task.seq} {task.tag} {task.attempt} {task.deaths} {task.cost:.17g} {task.rank} "
-            f"{task.tenant} {task.service} {task.tier}\n{task.message}"
+            f"{task.tenant} {task.service} {task.tier} {task.kind}\n{task.message}"
         )
 
 

@@ -12,8 +12,9 @@ Where a task ends for good and nobody is there to write its result (a dead lette
 acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker until
 one says that the result is written.
 
-Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), how long a
-lease lives the clock's (``clock``), and what a tenant may hold the entitlements'. Here they meet.
+Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), what a
+process leaves to others its own (``passing``), how long a lease lives the clock's (``clock``), and
+what a tenant may hold the entitlements'. Here they meet.
 
 A claim that meets a tenant at its limit in a ring moves it out, and *closes* it: from then on no
 claim looks at it. What opens it again:
@@ -30,10 +31,11 @@ Invariants, after every operation:
 
 1. With enforcement on, no claim grants a tenant a lease at or above its limit.
 2. A known task is in exactly one place: a lane, later, running, or the dead letters.
-3. A claim serves the member of the ring with the least start that is open.
+3. A claim serves the member of the ring with the least start that is open and that it does not pass
+   over; one that it was asked to go on with, of those behind its place.
 4. A tenant with something waiting in a queue is in its ring, or it is closed and full there. Where
    it is closed and would be open, one of the due entries above stands. A queue whose ring is not
-   empty has its bell set, unless a worker has heard it and has not claimed yet.
+   empty has a bell set, unless a worker has heard it and has not claimed yet.
 5. A tenant with nothing waiting and nothing running is in no table, but for a debt in a ring.
 
 Every verb does a bounded part of what is due, and says so where there is more.
@@ -45,12 +47,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_fairness.scheduling.installation import NEVER, Installation, Running
-from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.lanes import LaneName, Task
+from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
     Obituary,
+    Passing,
     Put,
     Rules,
     Settle,
@@ -63,6 +67,8 @@ from celery_fairness.units import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it.
 SLEEP_MS = 1000
+#: Nothing is passed over.
+NOTHING = Passing()
 
 
 class Scheduler(Installation):
@@ -95,6 +101,7 @@ class Scheduler(Installation):
             waiting.tenant,
             waiting.service,
             waiting.tier,
+            waiting.kind,
             waiting.message,
         )
         if waiting.eta_ms > self.now_ms():
@@ -111,7 +118,13 @@ class Scheduler(Installation):
     # -- claim ------------------------------------------------------------------------------------
 
     def claim(
-        self, owner: str, number: int, want: int, queues: Sequence[str], rules: Rules
+        self,
+        owner: str,
+        number: int,
+        want: int,
+        queues: Sequence[str],
+        rules: Rules,
+        passing: Passing = NOTHING,
     ) -> Claim:
         """Lease the next tasks that may start, or say how long to sleep."""
         logical = self.clock.tick(self.now_ms(), rules.lease_ms)
@@ -125,28 +138,31 @@ class Scheduler(Installation):
         sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
 
         leases = []
-        moves = self.budget.moves
+        moves, look = self.budget.moves, Look(passing, self.budget.passed)
         asked, turn = list(queues), 0
         while asked and len(leases) < want:
             turn %= len(asked)
             queue = asked[turn]
-            key, moved, stuck = self._first_open(queue, logical, rules, moves)
+            key, lane, moved, stuck = self._first_open(queue, logical, rules, moves, look)
             moves -= moved
             more |= stuck
             if key is None:
                 del asked[turn]
                 continue
-            leases.append(self._serve(queue, key, owner, logical, rules))
+            leases.append(self._serve(queue, key, lane, owner, logical, rules))
+            look.took(self.running[leases[-1]].task)
             turn += 1
         if leases:
             self.replies[owner] = (number, leases)
         for queue in queues:
             # What is left is for somebody else who sleeps; a bell for nothing would only wake.
             if queue in self.rings:
-                self.rings[queue].bell = bool(self.rings[queue].members)
+                ring = self.rings[queue]
+                ring.left = bool(ring.members)
+                ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
-        return Claim(tasks, Milliseconds(0 if more or tasks else sleep_ms))
+        return Claim(tasks, Milliseconds(0 if more or tasks else sleep_ms), look.places)
 
     def _forget_unused(self, queue: str) -> None:
         if not any(other == queue for other, _ in self.lanes):
@@ -158,30 +174,46 @@ class Scheduler(Installation):
         return Claimed(lease, row.queue, task.attempt, task.key, task.rank, task.message)
 
     def _first_open(
-        self, queue: str, logical: int, rules: Rules, moves: int
-    ) -> tuple[str | None, int, bool]:
+        self, queue: str, logical: int, rules: Rules, moves: int, look: Look
+    ) -> tuple[str | None, LaneName | None, int, bool]:
         """Find who is served next, moving out who is at its limit.
 
         Returns:
-            The key, None where nobody is open; how many were moved; whether the moves ran out.
+            The key, None where nobody is open; the lane, None where the first; how many were
+            moved; whether the moves ran out.
         """
         ring = self.rings[queue]
         moved = 0
-        while (key := ring.first()) is not None:
+        lane: LaneName | None = None
+        while (key := ring.at(look.places.get(queue, 0))) is not None:
+            if look.passes:
+                lane = look.open_lane(self.lanes[queue, key])
+                if lane is None:
+                    if not look.pass_over(queue):
+                        return None, None, moved, True
+                    continue
             if self.is_open(key, logical, rules):
                 self.reopen(key, logical, rules)
-                return key, moved, False
+                return key, lane, moved, False
             if moved == moves:
-                return None, moved, True
+                return None, None, moved, True
             ring.fill(key)
             self.close(key, logical, rules)
             moved += 1
-        return None, moved, False
+        return None, None, moved, False
 
-    def _serve(self, queue: str, key: str, owner: str, logical: int, rules: Rules) -> str:
+    def _serve(
+        self,
+        queue: str,
+        key: str,
+        lane: LaneName | None,
+        owner: str,
+        logical: int,
+        rules: Rules,
+    ) -> str:
         ring = self.rings[queue]
         weight = self.entitlement(key, rules).weight
-        task = self.lanes[queue, key].pop()
+        task = self.lanes[queue, key].pop(lane)
         task = replace(task, attempt=task.attempt + 1)
         ring.charge(key, charge_of(task.cost, weight))
         self.task_left(queue, key)
@@ -347,7 +379,7 @@ class Scheduler(Installation):
         while len(gone) < self.budget.purged and queue in self.rings:
             ring = self.rings[queue]
             full = min(ring.full, key=lambda key: (ring.full[key], key), default=None)
-            key = ring.first() or full
+            key = ring.at(0) or full
             if key is None:
                 break
             gone.append(self.lanes[queue, key].pop())

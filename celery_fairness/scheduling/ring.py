@@ -36,7 +36,8 @@ class Ring:
         members: Tenants that may start something, with their start.
         full: Tenants that were found at their limit, with theirs.
         out: Tenants that have nothing waiting and are ahead of the ring, with their finish.
-        bell: Whether a sleeping worker will be woken.
+        bell: Something came: a sleeping worker will be woken.
+        left: A claim left something: a sleeping worker that passed nothing over will be woken.
     """
 
     def __init__(self) -> None:
@@ -45,10 +46,14 @@ class Ring:
         self.full: dict[str, float] = {}
         self.out: dict[str, float] = {}
         self.bell = False
+        self.left = False
 
-    def first(self) -> str | None:
-        """Return who is served next: the least start, and of equal ones the least key."""
-        return min(self.members, key=lambda key: (self.members[key], key), default=None)
+    def at(self, place: int) -> str | None:
+        """Return who stands at ``place``: the least start first, of equal ones the least key."""
+        if not place:
+            return min(self.members, key=lambda key: (self.members[key], key), default=None)
+        order = sorted((start, key) for key, start in self.members.items())
+        return order[place][1] if place < len(order) else None
 
     def enter(self, key: str) -> None:
         """Take in a tenant that had nothing waiting."""
@@ -64,9 +69,12 @@ class Ring:
         self.bell = True
 
     def charge(self, key: str, amount: float) -> None:
-        """The tenant is served: the ring is at its start, and it is due later by ``amount``."""
-        self.virtual = self.members[key]
-        self.members[key] += amount
+        """The tenant is served: the ring is at its start, and it is due later by ``amount``.
+
+        Who was passed over and lags behind the ring has no credit for it.
+        """
+        self.virtual = max(self.members[key], self.virtual)
+        self.members[key] = self.virtual + amount
 
     def fill(self, key: str) -> None:
         """The tenant is at its limit: it leaves and keeps its place."""

@@ -17,9 +17,10 @@ def dump(installation: Installation) -> dict[str, Any]:
     clock = installation.clock
     lanes: dict[str, list[Any]] = {}
     for (queue, key), each in installation.lanes.items():
-        for kind, by_rank in (("lane", each.new), ("back", each.back)):
-            for rank, tasks in by_rank.items():
-                lanes[f"{kind}:{key} {rank} {queue}"] = [astuple(task) for task in tasks]
+        for rank, new in each.new.items():
+            lanes[f"lane:{key} {rank} {queue}"] = [astuple(task) for task in new]
+        for (rank, kind), back in each.back.items():
+            lanes[f"back:{key} {rank} {kind} {queue}"] = [astuple(task) for task in back]
     rings = {queue: _ring(ring) for queue, ring in installation.rings.items()}
     return {
         "clock": None if clock.logical is None else (clock.logical, clock.seen, clock.epoch),
@@ -52,4 +53,5 @@ def _ring(ring: Ring) -> dict[str, Any]:
         "full": dict(ring.full),
         "out": dict(ring.out),
         "bell": ring.bell,
+        "left": ring.left,
     }

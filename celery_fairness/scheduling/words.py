@@ -7,7 +7,8 @@ model that they are compared with.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_fairness.units import Milliseconds
@@ -30,6 +31,7 @@ class Waiting:
         cost: What the tenant is charged, before the weight.
         eta_ms: Server time before which it does not start; 0: none.
         message: What the broker keeps.
+        kind: Name of the task as written in keys; "": the message does not say it in its headers.
     """
 
     queue: str
@@ -41,6 +43,7 @@ class Waiting:
     cost: float = 1.0
     eta_ms: int = 0
     message: str = ""
+    kind: str = ""
 
 
 class Put(enum.IntEnum):
@@ -85,10 +88,31 @@ class Claim:
     Attributes:
         tasks: What may start now, in this order.
         sleep_ms: How long there is nothing more to ask, unless a bell rings; 0: ask again.
+        passed: By queue, how many members at the beginning of its ring were passed over.
     """
 
     tasks: tuple[Claimed, ...]
     sleep_ms: Milliseconds
+    passed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """What one claim leaves where it is, for reasons of its own process alone.
+
+    Attributes:
+        never: Kinds that it does not take.
+        once: Kinds of which it takes one task at most.
+        places: By queue, how many members of its ring the claim before has passed over: where a
+            look goes on that one call could not finish.
+    """
+
+    never: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.never or self.once)
 
 
 class Obituary(NamedTuple):

@@ -6,13 +6,16 @@ the connection that it polls.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
     Obituary,
+    Passing,
     Put,
     Rules,
     Settle,
@@ -30,8 +33,8 @@ RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 
-#: Fields of one task in the answer to a claim.
-_FIELDS = 6
+#: Fields of one task in the answer to a claim, and what stands before the first.
+_FIELDS, _BEFORE = 6, 2
 
 
 def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: int = 0) -> list[str]:
@@ -56,6 +59,7 @@ def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: in
         now_text,
         bindings,
         str(bound),
+        waiting.kind,
     ]
 
 
@@ -65,7 +69,13 @@ def read_put(answer: Any) -> Put:
 
 
 def claim_args(
-    owner: str, number: int, want: int, queues: Sequence[str], rules: Rules, now_text: str = ""
+    owner: str,
+    number: int,
+    want: int,
+    queues: Sequence[str],
+    rules: Rules,
+    now_text: str = "",
+    passing: Passing | None = None,
 ) -> list[str]:
     """Return the arguments of a claim.
 
@@ -76,6 +86,7 @@ def claim_args(
         queues: In the order in which they are asked.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
+        passing: What this process does not take.
     """
     return [
         owner,
@@ -87,6 +98,7 @@ def claim_args(
         _limit_text(rules),
         str(rules.max_deliveries),
         now_text,
+        json.dumps(asdict(passing)) if passing else "",
         *queues,
     ]
 
@@ -102,9 +114,10 @@ def read_claim(answer: Sequence[Any]) -> Claim:
             int(answer[at + 4]),
             _text(answer[at + 5]),
         )
-        for at in range(1, len(answer), _FIELDS)
+        for at in range(_BEFORE, len(answer), _FIELDS)
     )
-    return Claim(tasks, Milliseconds(int(answer[0])))
+    passed = json.loads(answer[1]) if answer[1] else {}
+    return Claim(tasks, Milliseconds(int(answer[0])), passed)
 
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:

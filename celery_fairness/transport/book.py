@@ -25,6 +25,7 @@ class Held:
         attempt: Which claim of the task this is, from 1.
         lane: Where the task waited.
         key: Who is charged.
+        queue: Where its message came from.
         attended: A worker's request looks after it: its end is the end of the body, not the ack.
         in_pool: The pool has it; until then, an ack or reject ends it.
         verdict: What becomes of the message when the body ends; None while nobody has said.
@@ -44,6 +45,7 @@ class Held:
         "lane",
         "lease",
         "lost",
+        "queue",
         "since",
         "verdict",
     )
@@ -53,6 +55,7 @@ class Held:
         self.attempt = task.attempt
         self.lane = task.lane
         self.key = task.key
+        self.queue = task.queue
         self.attended = False
         self.in_pool = False
         self.verdict: Verdict | None = None

@@ -5,7 +5,8 @@ the connection that kombu polls, in turn:
 
     claim    while it may find something: one round trip for many tasks, and with it the ends of
              those that ran; it asks for as many as there are free places
-    BRPOP    of the queues' bells, when a claim found nothing
+    BRPOP    of the queues' bells, when a claim found nothing: of what comes, and where nothing was
+             passed over also of what others leave
 
 An answer that is lost with its connection is asked for again under the same number.
 """
@@ -13,7 +14,9 @@ An answer that is lost with its connection is asked for again under the same num
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from collections.abc import Mapping
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -24,18 +27,20 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Settle, Verdict
+from celery_fairness.scheduling.words import Claim, Passing, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
-from celery_fairness.transport.envelope import message_of
+from celery_fairness.transport.envelope import kind_of, message_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queues import QueuesMixin
+
+logger = logging.getLogger("celery_fairness")
 
 #: How the queues end that Celery's remote control is answered on.
 REPLY_SUFFIX = ".reply.celery.pidbox"
@@ -62,6 +67,10 @@ class FairMixin(PublishMixin, QueuesMixin):
         self._claim_wants = 0
         self._asleep_until = 0.0
         self._napping = False
+        #: By queue, how many tenants the last claim has passed over; and where the next goes on.
+        self._passed: Mapping[str, int] = {}
+        self._places: Mapping[str, int] = {}
+        self._passing = Passing()
         self._adopt_at = 0.0
         #: The open request is no stock one.
         self._is_ours = False
@@ -161,13 +170,21 @@ class FairMixin(PublishMixin, QueuesMixin):
         else:
             self._adopt_at = monotonic() + ADOPT_SECONDS
 
-    def _sleep(self, seconds: float) -> None:
-        """Ask again after ``seconds``, or when a bell rings."""
-        if 0 < seconds < LATE_SECONDS and not self.stock_queues:
-            # Here and not where requests are sent: the hub reads its timers before.
+    def _sleep(self, claim: Claim) -> None:
+        """Ask again after a time, or when a bell rings."""
+        seconds = claim.sleep_ms / 1000
+        self._passed = claim.passed
+        # A look that one claim could not finish goes on; it found nothing yet.
+        self._places = {} if claim.tasks or seconds else claim.passed
+        if claim.passed:
+            seconds = min(seconds, self.home.kinds.opens_in(self._passing))
+        if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
+            # Here and not where requests are sent: the hub reads its timers before. After it has
+            # passed something over it does not hear every bell that rings for others.
             short = min(seconds, NAP_SECONDS)
             self._napping = not self.connection.cycle.nap(short, self._wake_up)
-            seconds = 0.0
+            if seconds < LATE_SECONDS:
+                seconds = 0.0
         self._asleep_until = monotonic() + seconds if seconds else 0.0
 
     def _wake_up(self) -> None:
@@ -179,7 +196,9 @@ class FairMixin(PublishMixin, QueuesMixin):
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number = claimant.owner, claimant.number
         asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
-        asks.append((verbs.CLAIM, verbs.claim_args(owner, number, want, queues, home.rules)))
+        self._passing = home.kinds.passing(self._places)
+        claim = verbs.claim_args(owner, number, want, queues, home.rules, passing=self._passing)
+        asks.append((verbs.CLAIM, claim))
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
         home.asked(want)
@@ -196,7 +215,9 @@ class FairMixin(PublishMixin, QueuesMixin):
         return pack((*how, "1", self.home.prefix, *args))
 
     def _send_wait(self, fair: list[str], others: list[str], seconds: float) -> None:
-        keys = [f"{self.home.prefix}bell:{queue}" for queue in fair]
+        prefix = self.home.prefix
+        keys = [f"{prefix}bell:{queue}" for queue in fair]
+        keys += [f"{prefix}left:{queue}" for queue in fair if queue not in self._passed]
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
             for priority in self.priority_steps
@@ -232,7 +253,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         if not answer:
             raise Empty
         key = bytes_to_str(answer[0])
-        if key.startswith(f"{self.home.prefix}bell:"):
+        if key.startswith(self.home.prefix):
             raise Empty
         queue = key.removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
         self._queue_cycle.rotate(queue)
@@ -265,7 +286,7 @@ class FairMixin(PublishMixin, QueuesMixin):
             raise problem
         claimant.number += 1
         claim = verbs.read_claim(answer)
-        self._sleep(claim.sleep_ms / 1000)
+        self._sleep(claim)
         if not claim.tasks:
             raise Empty
         self._deliver_all(claimant, claim)
@@ -275,13 +296,15 @@ class FairMixin(PublishMixin, QueuesMixin):
         waiting = self.home.enter(claimant, claim.tasks)
         self.claimed.update(held.lease for _, held in waiting)
         for position, (task, held) in enumerate(waiting):
-            if task.queue not in self.connection._callbacks:
+            message = message_of(task)
+            is_wanted = task.queue in self.connection._callbacks
+            if not (is_wanted and self.home.kinds.take(kind_of(message.get("headers")))):
                 self._end(held, Verdict.HEAD)
                 continue
             if task.queue in self._no_ack:
                 self._end(held, Verdict.DONE)
             try:
-                self.connection._deliver(message_of(task), task.queue)
+                self.connection._deliver(message, task.queue)
             except Exception:
                 # What was delivered is its consumer's, also where that failed.
                 for _, left in waiting[position + 1 :]:
@@ -298,6 +321,28 @@ class FairMixin(PublishMixin, QueuesMixin):
         message._state = "ACK"
         self.claimed.discard(message.delivery_tag)
         self.qos._quick_ack(message.delivery_tag)
+
+    def leave_to_others(self, message: Any) -> bool:
+        """Give back a claimed task that this process does not know, and claim no more of its kind.
+
+        Returns:
+            Whether it was given back. A message that does not say its kind where Redis reads it
+            would come again at once, and one that was not claimed is not ours.
+        """
+        home, kind = self.home, kind_of(message.headers)
+        held = home.book.get(message.delivery_tag) if kind else None
+        if held is None:
+            return False
+        if home.kinds.pass_over(kind):
+            logger.error(
+                "tasks %s are not known to this worker: those in queue %s wait for a worker that "
+                "knows them; import their module here, or correct their name where they are sent",
+                message.headers["task"],
+                held.queue,
+            )
+        home.book.end(held, Verdict.HEAD)
+        self.acknowledged(message)
+        return True
 
     def _read(self) -> Any:
         try:

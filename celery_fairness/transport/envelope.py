@@ -1,8 +1,8 @@
 """A message of kombu as a waiting task, and a claimed task as a message again.
 
-Only what the scheduler needs is read: who is charged, the priority, and the time before which the
-task must not start. Messages without the ``fairness`` header are system tasks. A header that cannot
-be read charges the task to ``_invalid``: it is never bypassed and never dropped.
+Only what the scheduler needs is read: who is charged, the kind, the priority, and the time before
+which the task must not start. Messages without the ``fairness`` header are system tasks. A header
+that cannot be read charges the task to ``_invalid``: it is never bypassed and never dropped.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         cost=cost,
         eta_ms=_eta_ms(headers.get("eta")),
         message=dumps(message),
+        kind=kind_of(headers),
     )
 
 
@@ -71,6 +72,18 @@ def message_of(task: Claimed) -> dict[str, Any]:
     if task.attempt > 1:
         properties.setdefault("delivery_info", {})["redelivered"] = True
     return message
+
+
+def kind_of(headers: Any) -> str:
+    """Return the name of a message's task as it is written in keys; "" where no header says it.
+
+    Messages of task protocol 1 say it in the body alone.
+    """
+    name = headers.get("task") if isinstance(headers, dict) else None
+    try:
+        return key_part(name) if isinstance(name, str) and name else ""
+    except UnicodeEncodeError:
+        return ""
 
 
 def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float]:

@@ -26,6 +26,7 @@ from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
+from celery_fairness.transport.kinds import Kinds
 from celery_fairness.transport.options import DispatchOptions
 
 logger = logging.getLogger("celery_fairness")
@@ -91,6 +92,8 @@ class Home:
         """Hold nothing, as in the beginning: in a forked child all of it is the parent's."""
         self.book = Book()
         self.book.changed = self._wake
+        #: What this process does not take now.
+        self.kinds = Kinds()
         #: Free places are this less what is held; None without a worker.
         self.slots: Callable[[], int] | None = None
         #: No new claims: the worker is stopping.

@@ -2,6 +2,9 @@
 
 It puts the request mixin on every task, whatever its base class, says how many places the pool has,
 and sees that nothing is claimed, and nothing that ended stays untold, once the worker stops.
+
+What the worker does not know, and what is at its rate limit, its claims pass over: neither waits in
+the worker, nor is discarded by it. Messages that were not claimed are Celery's matter as before.
 """
 
 from __future__ import annotations
@@ -35,15 +38,36 @@ class ClaimStep(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        update = consumer.update_strategies
+        update, discard = consumer.update_strategies, consumer.on_unknown_task
+        make_bucket = consumer.bucket_for_task
 
         def update_strategies() -> Any:
             for task in consumer.app.tasks.values():
                 task.Request = claimed_request(task.Request)
-            return update()
+            updated = update()
+            if self._home is not None:
+                self._home.kinds.know(consumer.strategies)
+            return updated
+
+        def on_unknown_task(body: Any, message: Any, error: Exception) -> None:
+            leave = getattr(message.channel, "leave_to_others", None)
+            if leave is None or not leave(message):
+                discard(body, message, error)
+
+        def bucket_for_task(task: Any) -> Any:
+            bucket = make_bucket(task)
+            if self._home is None:
+                return bucket
+            limited = bucket is not None and not consumer.disable_rate_limits
+            self._home.kinds.limit(task.name, bucket.fill_rate if limited else 0.0)
+            # There, tasks would hold places.
+            return None
 
         # Celery calls it at the start, and again when the pool is restarted.
         consumer.update_strategies = update_strategies
+        consumer.on_unknown_task = on_unknown_task
+        # This one with every new rate limit too.
+        consumer.bucket_for_task = bucket_for_task
 
         self._home: Any = None
         self._timer: Any = None
@@ -52,8 +76,10 @@ class ClaimStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Claim as many tasks as the pool has places."""
         home = self._home = getattr(consumer.connection.default_channel, "home", None)
+        consumer.reset_rate_limits()
         if home is None:
             return
+        home.kinds.know(consumer.strategies)
         fairness = find(consumer.app)
         if fairness is not None:
             home.on_memory_lost = fairness.republish
@@ -90,6 +116,7 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._home is not None:
             self._home.slots = None
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
+            self._home.kinds.forget()
 
 
 def _end_bodies(consumer: Any, lost: list[Any]) -> None:

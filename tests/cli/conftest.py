@@ -50,7 +50,7 @@ class Installation:
         (task,) = self.claim()
         self.settle(task, Verdict.BEGUN)
         self.settle(task, Verdict.DIED)
-        self.put("back", "b1")
+        self.put("back", "b1", kind="shop.work")
         (returned,) = self.claim()
         for number in range(3):
             self.put("42", f"t{number}", rank=5)

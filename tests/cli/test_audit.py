@@ -122,7 +122,7 @@ PLANTED = {
         [("waiting of a tenant", "tenant:42 celery"), ("closed agrees", "tenant:42")],
     ),
     "a lane of nobody": (
-        change("RPUSH", "lane:tenant:nobody 0 celery", "1 x 0 0 1 0 nobody  \n{}"),
+        change("RPUSH", "lane:tenant:nobody 0 celery", "1 x 0 0 1 0 nobody   \n{}"),
         [("waiting of a tenant", "tenant:nobody celery"), ("waiting is known", "x")],
     ),
     "a record in a lane that nobody can read": (
@@ -165,12 +165,23 @@ PLANTED = {
         change("ZADD", "ready:tenant:idle celery", 0, "9"),
         [("lanes of a tenant", "tenant:idle celery")],
     ),
+    "a lane of what came back that stands in the wrong place": (
+        change("ZADD", "ready:tenant:back celery", 5e15, "0b shop.work"),
+        [("order of lanes", "tenant:back 0b shop.work celery")],
+    ),
+    "a lane of what came back that is not there": (
+        change("ZADD", "ready:tenant:back celery", 5, "0b nothing"),
+        [
+            ("lanes of a tenant", "tenant:back celery"),
+            ("order of lanes", "tenant:back 0b nothing celery"),
+        ],
+    ),
     "a task that came back without its record": (
         change("HDEL", "returned", "b1"),
         [("what came back is kept", "b1")],
     ),
     "a record of a task that came back, and no task": (
-        change("HSET", "returned", "gone", "1 gone 1 0 1 0 42  \n{}"),
+        change("HSET", "returned", "gone", "1 gone 1 0 1 0 42   \n{}"),
         [("what came back is kept", "gone")],
     ),
     "an account of which nothing waits": (

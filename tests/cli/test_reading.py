@@ -64,9 +64,9 @@ def test_a_list_from_which_others_take_meanwhile_loses_nothing_that_stays(
 
 
 def test_texts_are_read_as_the_scripts_write_them():
-    record = "7 tag 1 0 1 9 42 analysis pro\n{} more\nlines"
-    assert read_record(record) == ("tag", "tenant:42:analysis")
-    assert read_record("7 tag 1 0 1 9   \n") == ("tag", "_system")
+    record = "7 tag 1 0 1 9 42 analysis pro shop.work\n{} more\nlines"
+    assert read_record(record) == ("tag", "tenant:42:analysis", "shop.work")
+    assert read_record("7 tag 1 0 1 9    \n") == ("tag", "_system", "")
     queue = "schlänge 1"
     row = read_row(f"owner claimed {len(queue.encode())} {queue}{record}")
     assert (row.owner, row.state, row.queue, row.task.tag) == ("owner", "claimed", queue, "tag")

@@ -150,27 +150,62 @@ def test_tasks_are_claimed_ahead_only_where_the_user_asks_for_it(
     assert len(shop.ledger("start")) == 6
 
 
-def test_a_rate_limit_holds_and_loses_nothing(fair_shop: Shop, memory: Redis) -> None:
-    worker = fair_shop.worker(app=KINDS, pool="threads", concurrency=2)
-    name, control = worker.hostname(), fair_shop.app.control
-    control.rate_limit("kinds.late", "5/s", destination=[name], reply=True, timeout=5)
-    results = [send(fair_shop, "kinds.late", None) for _ in range(6)]
-    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+def limit_rate(shop: Shop, worker: WorkerNode, rate: str) -> None:
+    """Give the tasks ``kinds.late`` of a worker a rate limit."""
+    name = worker.hostname()
+    reply = shop.app.control.rate_limit(
+        "kinds.late", rate, destination=[name], reply=True, timeout=5
+    )
+    assert "ok" in reply[0][name]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_rate_limit_holds_is_reached_and_loses_nothing(
+    fair_shop: Shop, memory: Redis, pool: str
+) -> None:
+    worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=2)
+    limit_rate(fair_shop, worker, "20/s")
+    results = [send(fair_shop, "kinds.late", None) for _ in range(41)]
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 41
     times = sorted(entry["at"] for entry in fair_shop.ledger("start"))
-    assert times[-1] - times[0] > 0.6
+    # One task more than the limit in a second, and a place in the pool that was slow to begin.
+    assert all(later - first > 0.9 for first, later in zip(times, times[22:], strict=False))
+    assert 1.9 < times[-1] - times[0] < 4
+    limit_rate(fair_shop, worker, "1/h")
+    assert send(fair_shop, "kinds.late", None).get(timeout=RESULT_SECONDS) == "done"
+    waits = send(fair_shop, "kinds.late", None)
+    assert send(fair_shop, "kinds.early", None).get(timeout=RESULT_SECONDS) == "done"
+    assert waiting_in(memory) == [waits.id]
+    limit_rate(fair_shop, worker, "0")
+    assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
 
 
-def test_a_task_in_a_rate_limit_s_bucket_waits_again_after_a_warm_shutdown(
-    fair_shop: Shop, memory: Redis
+def test_a_task_over_its_rate_waits_in_redis_and_holds_neither_slot_nor_place(
+    make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
-    worker = fair_shop.worker(app=KINDS, pool="threads", concurrency=3)
-    name, control = worker.hostname(), fair_shop.app.control
-    control.rate_limit("kinds.late", "1/h", destination=[name], reply=True, timeout=5)
-    results = [send(fair_shop, "kinds.late", None) for _ in range(3)]
+    shop = make_fair_shop(conf={"task_annotations": {"kinds.late": {"rate_limit": "1/h"}}})
+    worker = shop.worker(app=KINDS, pool="threads", concurrency=1)
+    results = [send(shop, "kinds.late", "42") for _ in range(3)]
     assert results[0].get(timeout=RESULT_SECONDS) == "done"
+    # Another kind of the same tenant, which may have one slot, on the only place.
+    assert send(shop, "kinds.early", "42").get(timeout=RESULT_SECONDS) == "done"
+    shop.await_held("42", 0)
+    assert ask(shop, worker).reserved() == {worker.hostname(): []}
+    assert waiting_in(memory) == [result.id for result in results[1:]]
     assert worker.terminate() == 0
     assert waiting_in(memory) == [result.id for result in results[1:]]
+
+
+def test_rate_limits_that_are_switched_off_are_not_kept(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"worker_disable_rate_limits": True})
+    worker = shop.worker(app=KINDS, pool="threads", concurrency=1)
+    limit_rate(shop, worker, "1/h")
+    results = [send(shop, "kinds.late", None) for _ in range(3)]
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
+    assert_nothing_left(memory)
 
 
 def test_the_command_line_sees_and_empties_queues(fair_shop: Shop, memory: Redis) -> None:

@@ -67,13 +67,3 @@ def test_a_task_without_a_tenant_has_no_limit(fair_shop: Shop, memory: Redis) ->
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
     assert_nothing_left(memory)
-
-
-def test_a_task_that_nobody_knows_is_discarded_and_frees_its_slot(
-    fair_shop: Shop, memory: Redis
-) -> None:
-    worker = fair_shop.worker()
-    send(fair_shop, "kinds.nobody_knows", "42")
-    worker.wait_for_log("Received unregistered task of type 'kinds.nobody_knows'")
-    assert_nothing_left(memory)
-    assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"

@@ -24,7 +24,7 @@ _TYPE_OF = {
     "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE"},
-    "list": {"LPOP", "RPUSH"},
+    "list": {"LPOP", "RPUSH", "LINDEX"},
     "set": {"SADD", "SREM", "SCARD"},
     "string": {"INCR"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
@@ -35,8 +35,9 @@ _GIVEN = {"lane": {"lane", "back"}, "clock_key": {"clock"}, "bindings": {"_kombu
 _ENDS = {
     "#ARGV": "arguments, which Python sends in batches",
     "want + #queues": "arguments",
-    "moves": "counts down from MOVES_AT_MOST",
     "#fields": "the queues in which one tenant waits",
+    "#lanes": "of one reading",
+    "#kinds": "arguments",
 }
 _WORDS_OF_ONE_ANSWER = 'lease in string.gmatch(last[2], "%S+")'
 
@@ -138,7 +139,8 @@ def _body_problems(body: str, types: Mapping[str, str]) -> list[str]:
             found.append(f"{command} {arguments[0]}: not in the table of keys")
         if command == "ZRANGEBYSCORE" and '"LIMIT"' not in " ".join(arguments):
             found.append(f"ZRANGEBYSCORE {arguments[0]}: reads without a bound")
-        if command == "ZRANGE" and not re.fullmatch(r"0|[1-9]\d*", arguments[2]):
+        one = arguments[1:2] == arguments[2:3]
+        if command == "ZRANGE" and not one and not re.fullmatch(r"0|[1-9]\d*", arguments[2]):
             found.append(f"ZRANGE {arguments[0]}: reads without a bound")
     return found + _loop_problems(body)
 

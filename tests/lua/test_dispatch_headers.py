@@ -114,7 +114,7 @@ PLANTED = [
     ("put", "put: a task", "push: a task", "expected a header that begins with 'put: '"),
     ("claim", "#ARGV do\n  local wait_ms", "last do\n  local wait_ms", "a loop's end has no bound"),
     ("claim", ', "LIMIT", 0, DUE_AT_MOST)', ")", "reads without a bound"),
-    ("claim", 'ZRANGE", ring, 0, 0', 'ZRANGE", ring, 0, -1', "reads without a bound"),
+    ("claim", 'ZRANGE", ring, at, at', 'ZRANGE", ring, at, -1', "reads without a bound"),
     ("settle", " and 2 or 0", " and 3 or 0", "codes: documented"),
     ("settle", "for index = 7, #ARGV", "for index = 8, #ARGV", "used from [8]"),
     ("size", "KEYS[1] prefix str", "KEYS[1] prefix hash", "the prefix alone"),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 from redis import Redis
 
-from celery_fairness.scheduling.model import Scheduler
+from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.state import dump
 from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
@@ -34,10 +35,11 @@ class WatchedRing(Ring):
         self.finish = {}
 
     def charge(self, key, amount):
-        start = self.members[key]
-        assert start >= self.virtual, "the ring's time went back"
+        start, virtual = self.members[key], self.virtual
         super().charge(key, amount)
-        assert self.members[key] > start
+        assert self.virtual >= virtual, "the ring's time went back"
+        assert self.virtual >= start
+        assert self.members[key] > self.virtual
         self.finish[key] = self.members[key]
 
     def _enter(self, key, finish):
@@ -53,14 +55,43 @@ class WatchedScheduler(Scheduler):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
 
-    def _serve(self, queue, key, owner, logical, rules):
+    def claim(self, owner, number, want, queues, rules, passing=NOTHING):
+        self.passing, self.taken = passing, []
+        return super().claim(owner, number, want, queues, rules, passing)
+
+    def takes(self, task):
+        kinds = [each.kind for each in self.taken]
+        return task.kind not in self.passing.never and not (
+            task.kind in self.passing.once and task.kind in kinds
+        )
+
+    def _serve(self, queue, key, lane, owner, logical, rules):
         members = self.rings[queue].members
-        opened = [other for other in members if self.is_open(other, logical, rules)]
-        assert key == min(opened, key=lambda other: (members[other], other))
+        passed = self.passing.places.get(queue, 0) if self.passing else 0
+        order = sorted(members, key=lambda other: (members[other], other))
+        opened = [
+            other
+            for other in order[passed:]
+            if self.is_open(other, logical, rules)
+            and any(map(self.takes, self.waiting(queue, other)))
+        ]
+        assert key == opened[0]
+        wanted = [task for task in self.waiting(queue, key) if self.takes(task)]
         limit = self.entitlement(key, rules).limit
         held = self.held(key, logical)
         assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
-        return super()._serve(queue, key, owner, logical, rules)
+        lease = super()._serve(queue, key, lane, owner, logical, rules)
+        self.taken.append(self.running[lease].task)
+        assert self.taken[-1].tag == wanted[0].tag, "not the first of what it takes"
+        return lease
+
+    def waiting(self, queue, key):
+        """Everything in a tenant's lanes, in the order in which it would go."""
+        lanes = self.lanes[queue, key]
+        tasks = [
+            task for each in (lanes.new, lanes.back) for lane in each.values() for task in lane
+        ]
+        return sorted(tasks, key=lambda task: (-task.rank, task.seq))
 
 
 class Scripts:
@@ -78,6 +109,7 @@ class Scripts:
             for name, value in (
                 ("DUE_AT_MOST = 16", self.budget.due),
                 ("MOVES_AT_MOST = 64", self.budget.moves),
+                ("PASSED_AT_MOST = 16", self.budget.passed),
                 ("FORGET_AT_MOST = 100", self.budget.purged),
             ):
                 source = source.replace(name, f"{name.partition('=')[0]}= {value}")
@@ -106,6 +138,7 @@ class Both:
         self.tags = 0
         self.written = ""
         self.numbers = Counter()
+        self.places = defaultdict(dict)
         self.heard = set()
         self.starts = 0
         self._new_model()
@@ -133,7 +166,7 @@ class Both:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta):
+    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind):
         if old is None:
             self.tags += 1
         number = self.tags if old is None else old
@@ -147,20 +180,24 @@ class Both:
             cost,
             0 if eta is None else self.now + eta,
             f"message {number}\n 1",
+            kind,
         )
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
 
-    def do_claim(self, owner, again, want, queues, enforcement, after_bell):
+    def do_claim(self, owner, again, want, queues, enforcement, after_bell, passing, goes_on):
         if after_bell and not self.do_hear(queues[0])[0]:
             return None, None
+        if goes_on and passing:
+            passing = replace(passing, places=self.places[owner])
         if not (again and self.numbers[owner]):
             self.numbers[owner] += 1
         number, rules = self.numbers[owner], self.rules(enforcement)
-        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now))
+        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now), passing)
         theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
         replay = self.model.replies.get(owner, (None,))[0] == number
-        ours = self.model.claim(owner, number, want, queues, rules)
+        ours = self.model.claim(owner, number, want, queues, rules, passing)
+        self.places[owner] = {} if ours.tasks or ours.sleep_ms else ours.passed
         if not replay and ours.tasks:
             self.keep_reply(owner)
         if not replay:
@@ -177,11 +214,15 @@ class Both:
 
     def do_hear(self, queue):
         """A worker hears the bell; what it does then is its own matter."""
-        theirs = self.scripts.client.lpop(self.scripts.prefix + "bell:" + queue) is not None
-        ours = queue in self.model.rings and self.model.rings[queue].bell
-        if ours:
-            self.model.rings[queue].bell = False
-            self.heard.add(queue)
+        ring = self.model.rings.get(queue)
+        for bell in ("bell", "left"):
+            theirs = self.scripts.client.lpop(f"{self.scripts.prefix}{bell}:{queue}") is not None
+            ours = ring is not None and getattr(ring, bell)
+            if ours:
+                setattr(ring, bell, False)
+                self.heard.add(queue)
+            if ours or theirs:
+                break
         return ours, theirs
 
     def pick(self, number: int) -> Claimed | None:
@@ -314,7 +355,8 @@ class Both:
 
     def check_rings(self) -> None:
         model, rules = self.model, self.rules("on")
-        logical = model.clock.logical or self.now
+        # Steps that are too short to be noted count all the same.
+        logical = model.clock.read(self.now, rules.lease_ms)
         self.check_counts(logical)
         for queue, ring in model.rings.items():
             waiting = {key for other, key in model.lanes if other == queue}
@@ -322,7 +364,7 @@ class Both:
             assert not set(ring.members) & set(ring.full)
             assert not set(ring.out) & waiting
             if ring.members:
-                assert ring.bell or queue in self.heard, "nobody will be woken"
+                assert ring.bell or ring.left or queue in self.heard, "nobody will be woken"
             for key in ring.full:
                 assert model.accounts[key].closed
                 if model.is_open(key, logical, rules):

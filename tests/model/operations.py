@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from random import Random
 
 from celery_fairness.scheduling.installation import Budget
-from celery_fairness.scheduling.words import Rules, Verdict
+from celery_fairness.scheduling.words import Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0")
 QUEUES = ("q", "p q|1", "löng\nname")
 OWNERS = ("w1", "w2", "w3")
 #: Operations of a long run are cut into pieces of so many.
 LENGTH = 400
+#: What a task is; "" where its message does not say it.
+KINDS = ("x", "x", "y", "y", "z", "")
 
 Operation = tuple[object, ...]
 
@@ -34,6 +36,7 @@ class Scene:
     enforcements: tuple[str, ...]
     weights: dict[str, float]
     later: float
+    passing: float
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -76,13 +79,14 @@ def scene(seed: int) -> Scene:
             default_limit=random.choice([0, 1, 2, None]),
             max_deliveries=random.choice([0, 1, 2, 5]),
         ),
-        random.choice([Budget(), Budget(due=2, moves=1, purged=3), Budget(due=3, moves=2)]),
+        random.choice([Budget(), Budget(2, 1, 3, 1), Budget(3, 2, passed=3)]),
         random.choice([("",), ("",), ("s", "t")]),
         TENANTS[: random.randint(2, len(TENANTS))],
         QUEUES[: random.randint(1, len(QUEUES))],
         random.choice([("on",)] * 3 + [("on", "on", "on", "off"), ("on", "observe", "off")]),
         weights,
         random.choice([0.05, 0.3, 0.8]),
+        random.choice([0.0, 0.2, 0.8]),
     )
 
 
@@ -98,6 +102,7 @@ def _put(scene: Scene, random: Random) -> Operation:
         random.choice([-5, 0, 1, 700, 700, scene.rules.lease_ms, 3_600_000])
         if random.random() < scene.later
         else None,
+        random.choice(KINDS),
     )
 
 
@@ -109,6 +114,17 @@ def _claim(scene: Scene, random: Random) -> Operation:
         tuple(random.sample(scene.queues, random.randint(1, len(scene.queues)))),
         random.choice(scene.enforcements),
         random.random() < 0.5,
+        _passing(random) if random.random() < scene.passing else Passing(),
+        random.random() < 0.7,
+    )
+
+
+def _passing(random: Random) -> Passing:
+    kinds = sorted(set(KINDS))
+    return Passing(
+        tuple(random.sample(kinds, random.randint(0, 3))),
+        tuple(random.sample(kinds, random.randint(0, 2))),
+        {queue: random.randint(1, 3) for queue in QUEUES if random.random() < 0.1},
     )
 
 

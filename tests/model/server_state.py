@@ -27,7 +27,7 @@ end
 return found
 """
 
-_RECORD = re.compile(r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*)\n(.*)", re.DOTALL)
+_RECORD = re.compile(r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)\n(.*)", re.DOTALL)
 _RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def _scores(flat: list[str]) -> dict[str, float]:
 
 
 def _ring() -> dict[str, Any]:
-    return {"virtual": 0.0, "members": {}, "full": {}, "out": {}, "bell": False}
+    return {"virtual": 0.0, "members": {}, "full": {}, "out": {}, "bell": False, "left": False}
 
 
 def read(client: Redis, prefix: str) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind in ("ring", "full", "out"):
             field = "members" if kind == "ring" else kind
             state["rings"][name][field] = _scores(value)
-        elif kind == "bell":
+        elif kind in ("bell", "left"):
             assert value == ["1"], value
-            state["rings"][name]["bell"] = True
+            state["rings"][name][kind] = True
         elif kind == "reply":
             fields = _pairs(value)
             state["replies"][name] = (int(fields["number"]), fields["leases"].split())
@@ -140,14 +140,18 @@ def _check_what_is_kept_twice(
 ) -> None:
     of_tenant: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     of_queue: defaultdict[str, int] = defaultdict(int)
-    order: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    order: defaultdict[str, list[tuple[int, float, str]]] = defaultdict(list)
     for lane, tasks in lanes.items():
         kind, _, name = lane.partition(":")
-        key, rank, queue = name.split(" ", 2)
+        key, rank, rest = name.split(" ", 2)
+        of_kind, queue = rest.split(" ", 1) if kind == "back" else ("", rest)
         of_tenant[key][queue] += len(tasks)
         of_queue[queue] += len(tasks)
-        is_back = kind == "back"
-        order[f"{key} {queue}"].append((-2 * int(rank) - is_back, rank + "b" * is_back))
+        if kind == "back":
+            assert all(task[9] == of_kind for task in tasks), (lane, tasks)
+            order[f"{key} {queue}"].append((-int(rank), tasks[0][0], f"{rank}b {of_kind}"))
+        else:
+            order[f"{key} {queue}"].append((-int(rank), float("inf"), rank))
     assert counted == {key: dict(queues) for key, queues in of_tenant.items()}
     assert waiting == dict(of_queue)
-    assert ready == {name: [member for _, member in sorted(each)] for name, each in order.items()}
+    assert ready == {name: [member for *_, member in sorted(each)] for name, each in order.items()}

@@ -4,7 +4,8 @@
   It first does a bounded part of what is due: leases that ended, tasks whose time came, tenants that
   were found full before the last news. Then it takes from the queues in turn, beginning with the
   first: the tenant with the least virtual time, its first lane, that lane's first task. A tenant at
-  its limit leaves the ring and costs nothing until something opens it.
+  its limit leaves the ring and costs nothing until something opens it. A tenant of whom this process
+  takes nothing stays where it is.
 
   KEYS[1]  prefix         str  what every key of the installation begins with
 
@@ -17,16 +18,19 @@
   ARGV[7]  default_limit  str  of the default tier, an integer or "unlimited"
   ARGV[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
   ARGV[9]  frozen_ms      str  "" in production (server TIME); set only by tests
-  ARGV[10+] queues        str  in the order in which they are asked
+  ARGV[10] passing        str  what this process does not take (passing.lua), or ""
+  ARGV[11+] queues        str  in the order in which they are asked
 
-  Returns {sleep_ms, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0 where there is
-  more to do at once.
+  Returns {sleep_ms, passed, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0 where there is
+  more to do at once; passed is "", or the places of the rings that it passed over, as JSON.
 ]]
 --- @include "serve"
+--- @include "passing"
 --- @include "later"
 --- @include "tick"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
-local want, lease_ms, frozen_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[9]
+local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local frozen_ms, passing = ARGV[9], ARGV[10]
 
 -- Moves of each kind that one call makes.
 local DUE_AT_MOST = 16
@@ -41,10 +45,10 @@ end
 local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
-  max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms,
+  max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
 }
-local answer = {SLEEP_MS}
+local answer = {SLEEP_MS, ""}
 local leases = {}
 local replies = prefix .. "reply:" .. owner
 
@@ -76,36 +80,44 @@ local stale = redis.call("ZRANGEBYSCORE", prefix .. "closed", "(-" .. judged_by,
 for index = 1, #stale do reopen(prefix, stale[index], rules) end
 more = more or #stale == DUE_AT_MOST
 
-for index = 10, #ARGV do
+for index = 11, #ARGV do
   local wait_ms = bring_in(prefix, ARGV[index], now, DUE_AT_MOST)
   if wait_ms then answer[1] = math.min(answer[1], wait_ms) end
 end
 
-local moves = MOVES_AT_MOST
+local moves, look = MOVES_AT_MOST, read_passing(passing)
+local LOOKS_AT_MOST = MOVES_AT_MOST + PASSED_AT_MOST
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)
   local ring = prefix .. "ring:" .. queue
-  for _ = 0, moves do
-    local first = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
-    local key, start = first[1], tonumber(first[2])
+  for _ = 0, LOOKS_AT_MOST do
+    local at = look and look.places[queue] or 0
+    local found = redis.call("ZRANGE", ring, at, at, "WITHSCORES")
+    local key, start = found[1], tonumber(found[2])
     if not key then return false end
-    local verdict = judge(prefix, key, rules)
-    if verdict.open then
-      if verdict.closed then reopen(prefix, key, rules) end
-      local lease, task, message = serve(prefix, queue, key, start, verdict.weight, rules)
-      tell(lease, queue, task, message)
-      return true
+    local lane = look and open_lane(prefix, queue, key, look)
+    if look and not lane then
+      if not pass_over(look, queue) then break end
+    else
+      local verdict = judge(prefix, key, rules)
+      if verdict.open then
+        if verdict.closed then reopen(prefix, key, rules) end
+        local lease, task, message = serve(prefix, queue, key, lane, start, verdict.weight, rules)
+        tell(lease, queue, task, message)
+        if look and look.once[task.kind] then look.never[task.kind] = true end
+        return true
+      end
+      if moves == 0 then break end
+      moves = moves - 1
+      fill(prefix, queue, key, start, verdict, rules)
     end
-    if moves == 0 then break end
-    moves = moves - 1
-    fill(prefix, queue, key, start, verdict, rules)
   end
   more = true
   return false
 end
 
 -- Each turn takes a task or is the last of its queue.
-local queues, turn = {unpack(ARGV, 10)}, 1
+local queues, turn = {unpack(ARGV, 11)}, 1
 for _ = 1, want + #queues do
   if #leases == want or #queues == 0 then break end
   if turn > #queues then turn = 1 end
@@ -115,13 +127,15 @@ if #leases > 0 then
   redis.call("HSET", replies, "number", number, "leases", table.concat(leases, " "))
   redis.call("PEXPIRE", replies, 2 * lease_ms)
 end
-for index = 10, #ARGV do
+for index = 11, #ARGV do
   -- What is left is for somebody else who sleeps; a bell for nothing would only wake.
-  if redis.call("EXISTS", prefix .. "ring:" .. ARGV[index]) == 1 then
-    ring_bell(prefix, ARGV[index])
+  local queue = ARGV[index]
+  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 1 then
+    ring_left(prefix, queue)
   else
-    redis.call("DEL", prefix .. "bell:" .. ARGV[index])
+    redis.call("DEL", prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
   end
 end
+if look and next(look.places) then answer[2] = cjson.encode(look.places) end
 if more or #leases > 0 then answer[1] = 0 end
 return answer

@@ -17,6 +17,7 @@
   ARGV[10] frozen_ms  str  "" in production (server TIME); set only by tests
   ARGV[11] bindings   str  the key of the exchange's bindings, or "": the caller looked them up
   ARGV[12] bound      int  how many bindings the caller knows
+  ARGV[13] kind       str  name of the task as it is written in keys; "": nobody knows
 
   Returns what became of it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED
@@ -28,11 +29,11 @@ local prefix = KEYS[1]
 local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local bindings, bound = ARGV[11], tonumber(ARGV[12])
+local bindings, bound, kind = ARGV[11], tonumber(ARGV[12]), ARGV[13]
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
-local words = table.concat({tag, tenant, service, tier, rank}, " ")
-if not (string.match(words, "^%S+ %S* %S* %S* %d$") and cost and eta_ms) then
+local words = table.concat({tag, tenant, service, tier, rank, kind}, " ")
+if not (string.match(words, "^%S+ %S* %S* %S* %d %S*$") and cost and eta_ms) then
   return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
 end
 
@@ -42,7 +43,7 @@ if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 local task = {
   seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,
   cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
-  key = key_of(tenant, service),
+  kind = kind, key = key_of(tenant, service),
 }
 if eta_ms > 0 and eta_ms > server_now(frozen_ms) then
   wait_until(prefix, queue, task, message, eta_ms)

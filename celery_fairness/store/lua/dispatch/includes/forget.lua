@@ -27,6 +27,8 @@ local function forget_waiting(prefix, queue)
     task_left(prefix, queue, key)
     gone = gone + 1
   end
-  if gone < FORGET_AT_MOST then redis.call("DEL", prefix .. "bell:" .. queue) end
+  if gone < FORGET_AT_MOST then
+    redis.call("DEL", prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
+  end
   return gone
 end

@@ -2,10 +2,11 @@
   Lanes: the waiting tasks of one queue, one tenant and one rank, first in, first out; and what is
   counted of them: `waiting` by queue, `account:KEY` by tenant and queue.
 
-  What was claimed and comes back stands in a lane of its own (`back`), by sequence number. It is
-  served first, because whatever was claimed is older than all that never was.
+  What was taken out and comes back stands in lanes of its own (`back`), one for each kind, by
+  sequence number. It is served first, because whatever was taken out is older than all that is left.
 
-  `ready:KEY QUEUE` orders a tenant's lanes: by rank, and what came back before the others.
+  `ready:KEY QUEUE` orders a tenant's lanes, each named RANK or `RANKb KIND`: by rank, and what came
+  back before the others, by the sequence number of its first task.
 ]]
 --- @include "record"
 --- @include "ring"
@@ -14,21 +15,39 @@ local function lane_name(key, rank, queue)
   return "lane:" .. key .. " " .. rank .. " " .. queue
 end
 
-local function back_name(key, rank, queue)
-  return "back:" .. key .. " " .. rank .. " " .. queue
+local function back_name(key, rank, kind, queue)
+  return "back:" .. key .. " " .. rank .. " " .. kind .. " " .. queue
+end
+
+-- More than there will be sequence numbers; with a rank before it, not more than a double holds.
+local AFTER_ALL = 2 ^ 49
+
+local function order_of(rank, seq)
+  return string.format("%.0f", (9 - tonumber(rank)) * AFTER_ALL + seq)
+end
+
+-- The first task of a lane of what came back is another one, or there is none.
+local function order_back(prefix, queue, key, rank, kind)
+  local back = prefix .. back_name(key, rank, kind, queue)
+  local ready = prefix .. "ready:" .. key .. " " .. queue
+  local seq = redis.call("ZRANGE", back, 0, 0, "WITHSCORES")[2]
+  if seq then
+    redis.call("ZADD", ready, order_of(rank, tonumber(seq)), rank .. "b " .. kind)
+  else
+    redis.call("ZREM", ready, rank .. "b " .. kind)
+  end
 end
 
 local function place_task(prefix, queue, task, message, is_back)
   local key, rank = task.key, task.rank
   local record = write_record(task, message)
-  local ready = prefix .. "ready:" .. key .. " " .. queue
-  local order = 2 * (9 - tonumber(rank))
   if is_back then
-    redis.call("ZADD", prefix .. back_name(key, rank, queue), task.seq, task.tag)
+    redis.call("ZADD", prefix .. back_name(key, rank, task.kind, queue), task.seq, task.tag)
     redis.call("HSET", prefix .. "returned", task.tag, record)
-    redis.call("ZADD", ready, order, rank .. "b")
+    order_back(prefix, queue, key, rank, task.kind)
   elseif redis.call("RPUSH", prefix .. lane_name(key, rank, queue), record) == 1 then
-    redis.call("ZADD", ready, order + 1, rank)
+    redis.call("ZADD", prefix .. "ready:" .. key .. " " .. queue,
+      order_of(rank, AFTER_ALL - 1), rank)
   end
 end
 
@@ -80,37 +99,33 @@ local function task_left(prefix, queue, key, finish)
   return of_tenant
 end
 
-local function lane_ended(prefix, queue, key, lane, member)
-  if redis.call("EXISTS", lane) == 0 then
-    redis.call("ZREM", prefix .. "ready:" .. key .. " " .. queue, member)
+-- The record of the tenant's first task, or of the first of `lane`, which is in no lane any more.
+local function pop_first(prefix, queue, key, lane)
+  local ready = prefix .. "ready:" .. key .. " " .. queue
+  lane = lane or redis.call("ZRANGE", ready, 0, 0)[1]
+  local rank, kind = string.match(lane, "^(%d)b (.*)$")
+  if not rank then
+    local list = prefix .. lane_name(key, lane, queue)
+    local record = redis.call("LPOP", list)
+    if redis.call("EXISTS", list) == 0 then redis.call("ZREM", ready, lane) end
+    return record
   end
-end
-
--- The record of the tenant's first task, which is in no lane any more.
-local function pop_first(prefix, queue, key)
-  local member = redis.call("ZRANGE", prefix .. "ready:" .. key .. " " .. queue, 0, 0)[1]
-  local rank = string.sub(member, 1, 1)
-  local lane, record
-  if member == rank then
-    lane = prefix .. lane_name(key, rank, queue)
-    record = redis.call("LPOP", lane)
-  else
-    lane = prefix .. back_name(key, rank, queue)
-    local tag = redis.call("ZPOPMIN", lane)[1]
-    record = redis.call("HGET", prefix .. "returned", tag)
-    redis.call("HDEL", prefix .. "returned", tag)
-  end
-  lane_ended(prefix, queue, key, lane, member)
+  local tag = redis.call("ZPOPMIN", prefix .. back_name(key, rank, kind, queue))[1]
+  local record = redis.call("HGET", prefix .. "returned", tag)
+  redis.call("HDEL", prefix .. "returned", tag)
+  order_back(prefix, queue, key, rank, kind)
   return record
 end
 
 -- Takes a task that came back out of its lane: returns whether it waited there.
 local function withdraw(prefix, queue, key, rank, tag)
-  local back = prefix .. back_name(key, rank, queue)
-  if redis.call("ZREM", back, tag) == 0 then return false end
+  local record = redis.call("HGET", prefix .. "returned", tag)
+  if not record then return false end
+  local kind = read_record(record).kind
+  if redis.call("ZREM", prefix .. back_name(key, rank, kind, queue), tag) == 0 then return false end
   redis.call("HDEL", prefix .. "returned", tag)
   redis.call("SREM", prefix .. "known", tag)
-  lane_ended(prefix, queue, key, back, rank .. "b")
+  order_back(prefix, queue, key, rank, kind)
   task_left(prefix, queue, key)
   return true
 end

@@ -1,8 +1,8 @@
 --[[
-  A record is one waiting task as text: nine fields with one space between them, a newline, and the
+  A record is one waiting task as text: ten fields with one space between them, a newline, and the
   message as the producer sent it.
 
-    seq tag attempt deaths cost rank tenant service tier \n message
+    seq tag attempt deaths cost rank tenant service tier kind \n message
 
   seq      its place among all tasks of the installation: who began to wait earlier has the smaller
   tag      the delivery tag, which no other message has
@@ -13,6 +13,7 @@
   tenant   as it is written in keys; "" is a system task
   service  "" unless each service counts apart
   tier     the tenant's tier as the producer knew it, may be ""
+  kind     name of the task as it is written in keys; "": the message's headers do not say it
 ]]
 
 local SYSTEM = "_system"
@@ -25,18 +26,18 @@ local function key_of(tenant, service)
 end
 
 local function read_record(record)
-  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, at =
-    string.match(record, "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*)\n()")
+  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, at =
+    string.match(record, "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*)\n()")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
     cost = tonumber(cost), rank = rank, tenant = tenant, service = service, tier = tier,
-    key = key_of(tenant, service),
+    kind = kind, key = key_of(tenant, service),
   }, string.sub(record, at)
 end
 
 local function write_record(task, message)
-  return string.format("%.0f %s %d %d %.17g %s %s %s %s\n", task.seq, task.tag, task.attempt,
-    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier) .. message
+  return string.format("%.0f %s %d %d %.17g %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
+    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, task.kind) .. message
 end
 
 -- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.

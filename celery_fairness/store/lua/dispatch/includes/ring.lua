@@ -4,11 +4,19 @@
   A tenant enters at the larger of its own finish and the ring's virtual time, for whatever reason
   it was out: no credit for having been idle, no debt forgiven. A tenant that is at its limit keeps
   its place in `full`, one that has nothing waiting in `out` until the ring has passed it.
+
+  A queue has two bells. `bell` says that something came, `left` that a claim left something: a worker
+  that passed it over does not listen to that one, and hears of what comes all the same.
 ]]
 
 local function ring_bell(prefix, queue)
   local bell = prefix .. "bell:" .. queue
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
+end
+
+local function ring_left(prefix, queue)
+  local left = prefix .. "left:" .. queue
+  if redis.call("EXISTS", left) == 0 then redis.call("RPUSH", left, "1") end
 end
 
 local function virtual_time(prefix, queue)
@@ -51,5 +59,6 @@ end
 -- The queue has nothing waiting any more: its ring begins anew.
 local function forget_ring(prefix, queue)
   redis.call("HDEL", prefix .. "virtual", queue)
-  redis.call("UNLINK", prefix .. "out:" .. queue, prefix .. "bell:" .. queue)
+  redis.call("UNLINK",
+    prefix .. "out:" .. queue, prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
 end

@@ -1,7 +1,8 @@
 --[[
-  serve: start the first task of a tenant that has room, and charge it.
+  serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
-  `rules` is as for judge, and owner, lease_ms.
+  `rules` is as for judge, and owner, lease_ms, and virtual: by queue, the ring's time as far as this
+  claim has read it.
 ]]
 --- @include "leases"
 
@@ -30,10 +31,18 @@ local function lease_task(prefix, queue, record, rules)
 end
 
 -- A tenant whose limit is full now stays in the ring: mostly a task has ended before it is its turn.
-local function serve(prefix, queue, key, start, weight, rules)
-  local lease, task, message = lease_task(prefix, queue, pop_first(prefix, queue, key), rules)
+local function serve(prefix, queue, key, lane, start, weight, rules)
+  local record = pop_first(prefix, queue, key, lane)
+  local lease, task, message = lease_task(prefix, queue, record, rules)
+  local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
+  if start > ring_at then
+    redis.call("HSET", prefix .. "virtual", queue, start)
+  else
+    -- Who was passed over and lags behind the ring has no credit for it.
+    start = ring_at
+  end
+  rules.virtual[queue] = start
   local finish = start + charge_of(task.cost, weight)
-  redis.call("HSET", prefix .. "virtual", queue, start)
   if task_left(prefix, queue, key, finish) > 0 then
     redis.call("ZADD", prefix .. "ring:" .. queue, finish, key)
   end

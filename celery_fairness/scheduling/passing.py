@@ -1,0 +1,65 @@
+"""What one claim passes over: tasks that may start, and not in the process that asks.
+
+Whatever it passes over keeps its place for everybody else. The head of a lane that is of a kind it
+does not take is set aside: it stands before the lane from now on, as what came back does, and the
+lane is looked at further. So each task is met once, and what stands behind it is served.
+
+A claim makes a bounded number of these moves. One that found nothing meanwhile says where it
+stopped, and the next goes on there: a crowd of tenants that all wait for another worker hides
+nobody.
+"""
+
+from __future__ import annotations
+
+from celery_fairness.scheduling.lanes import LaneName, Lanes, Task
+from celery_fairness.scheduling.words import Passing
+
+#: Lanes of one tenant in one queue that a claim looks at.
+LANES_AT_MOST = 64
+
+
+class Look:
+    """What one claim does not take, and how far it looked.
+
+    Args:
+        passing: What it was told.
+        moves: Tenants that it passes over and heads that it sets aside, at most.
+    """
+
+    def __init__(self, passing: Passing, moves: int) -> None:
+        self._never = set(passing.never)
+        self._once = set(passing.once)
+        self.passes = bool(passing)
+        self.moves = moves
+        #: By queue, how many members of its ring were passed over.
+        self.places = dict(passing.places) if passing else {}
+
+    def open_lane(self, lanes: Lanes) -> LaneName | None:
+        """Return the first lane whose head is taken; None where there is none, or no move left."""
+        for name in lanes.in_order()[:LANES_AT_MOST]:
+            rank, kind = name
+            if kind is not None:
+                if kind not in self._never:
+                    return name
+                continue
+            while rank in lanes.new:
+                if lanes.head(name).kind not in self._never:
+                    return name
+                if not self.moves:
+                    return None
+                self.moves -= 1
+                lanes.put_back(lanes.pop(name))
+        return None
+
+    def pass_over(self, queue: str) -> bool:
+        """Leave a tenant where it is; False where no move is left."""
+        if not self.moves:
+            return False
+        self.moves -= 1
+        self.places[queue] = self.places.get(queue, 0) + 1
+        return True
+
+    def took(self, task: Task) -> None:
+        """One task was taken."""
+        if task.kind in self._once:
+            self._never.add(task.kind)

@@ -1,0 +1,126 @@
+"""What a worker does not know, and what is over a rate limit, waits in Redis for who takes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kombu import pools
+from redis import Redis
+
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, waiting_in
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.nodes import WorkerNode
+from tests.support.waiting import eventually
+
+KINDS = "tests.dispatch.kinds"
+POOLS = ["prefork", "threads", "gevent", "solo"]
+
+
+def unknown(worker: WorkerNode) -> int:
+    return worker.log_text().count("are not known to this worker")
+
+
+def claims(memory: Redis) -> int:
+    """Return how many scripts ran."""
+    stats = memory.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
+
+
+def seconds_of_claims(memory: Redis, count: int) -> float:
+    """Return how long a worker that finds nothing takes for so many claims."""
+    first = claims(memory)
+    eventually(lambda: claims(memory) > first, 5.0)
+    begin, first = time.monotonic(), claims(memory)
+    eventually(lambda: claims(memory) >= first + count, 5.0)
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
+    fair_shop: Shop, memory: Redis, pool: str
+) -> None:
+    stranger = fair_shop.worker(pool=pool, concurrency=1)
+    waiting = [send(fair_shop, "kinds.late", "42") for _ in range(3)]
+    waiting += [send(fair_shop, "kinds.late", None)]
+    stranger.wait_for_log("tasks kinds.late are not known to this worker: those in queue celery")
+    # What is behind it runs, of the same tenant too, whose slot it does not hold.
+    assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
+    assert fair_shop.send("plain").get(timeout=RESULT_SECONDS) is not None
+    eventually(lambda: sorted(waiting_in(memory)) == sorted(each.id for each in waiting))
+    assert [each for each in waiting_in(memory) if each != waiting[3].id] == [
+        each.id for each in waiting[:3]
+    ]
+    assert fair_shop.held("42") == 0
+    assert {result.state for result in waiting} == {"PENDING"}
+    # Two claims in a second at most: it sleeps beside what it cannot take.
+    assert seconds_of_claims(memory, 3) > 1.0
+    assert unknown(stranger) == 1
+
+    fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
+    assert [result.get(timeout=RESULT_SECONDS) for result in waiting] == ["done"] * 4
+    # Both are idle: whoever hears first, it runs at once.
+    for _ in range(6):
+        begin = time.monotonic()
+        assert send(fair_shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
+        assert time.monotonic() - begin < 0.9
+    assert unknown(stranger) == 1
+    assert_nothing_left(memory)
+    assert not memory.hgetall(f"{PREFIX}counts").get("dead_lettered")
+
+
+def test_many_tenants_with_a_task_that_nobody_knows_hide_nobody(
+    fair_shop: Shop, memory: Redis
+) -> None:
+    worker = fair_shop.worker(concurrency=2)
+    for number in range(100):
+        send(fair_shop, "kinds.nobody_knows", f"user{number}")
+    results = [fair_shop.send("work", user=f"u{number}") for number in range(5)]
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 5
+    assert len(waiting_in(memory)) == 100
+    assert unknown(worker) == 1
+
+
+def test_what_a_worker_comes_to_know_it_takes(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"worker_pool_restarts": True})
+    worker = shop.worker(concurrency=1)
+    result = send(shop, "kinds.later", "42")
+    worker.wait_for_log("tasks kinds.later are not known to this worker")
+    shop.app.control.pool_restart(
+        modules=["tests.dispatch.later_kind"], destination=[worker.hostname()], reply=True
+    )
+    assert result.get(timeout=RESULT_SECONDS) == "known now"
+    assert_nothing_left(memory)
+
+
+def test_an_unknown_task_of_protocol_1_is_discarded_as_celery_does(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"task_protocol": 1})
+    worker = shop.worker()
+    result = send(shop, "kinds.nobody_knows", "42")
+    worker.wait_for_log("Received unregistered task of type 'kinds.nobody_knows'")
+    eventually(lambda: result.state == "FAILURE")
+    assert_nothing_left(memory)
+    assert unknown(worker) == 0
+
+
+def test_what_is_no_task_is_logged_whole_and_gone(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker()
+    with pools.producers[fair_shop.app.connection_for_write()].acquire(block=True) as producer:
+        producer.publish({"no": "task one"}, routing_key="celery")
+        producer.publish("no task two", routing_key="celery")
+        producer.publish(
+            {"task": "shop.plain", "id": "1", "args": [], "kwargs": "no task three"},
+            routing_key="celery",
+        )
+    worker.wait_for_log("Received and deleted unknown message")
+    worker.wait_for_log("Can't decode message body")
+    worker.wait_for_log("Received invalid task message")
+    for name in ("one", "two", "three"):
+        assert f"no task {name}" in worker.log_text()
+    assert_nothing_left(memory)
+    assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"

@@ -1,0 +1,103 @@
+"""The consumer's step: whose rate limits are kept by whom, and who sees unknown tasks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+from celery.worker.consumer import Consumer
+
+from celery_fairness.scheduling.words import Passing
+from celery_fairness.transport.kinds import Kinds
+from celery_fairness.worker.step import ClaimStep
+
+
+def body():
+    """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_mourns(monkeypatch):
+    mourner = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    monkeypatch.setattr("celery_fairness.worker.step.Mourner", lambda *_: mourner)
+
+
+class Channel:
+    """A channel that gives back what it is told to."""
+
+    def __init__(self, gives_back):
+        self.gives_back = gives_back
+
+    def leave_to_others(self, message):
+        return self.gives_back
+
+
+class Worker:
+    """A consumer of Celery with the step, up to where it would connect."""
+
+    def __init__(self, fair=True, disable_rate_limits=False):
+        self.app = Celery("shop", broker="memory://", set_as_current=False)
+        self.app.task(name="slow", rate_limit="5/s", shared=False)(body)
+        self.app.task(name="fast", shared=False)(body)
+        self.discarded = []
+        self.consumer = Consumer(
+            lambda request: None,
+            app=self.app,
+            controller=SimpleNamespace(use_eventloop=False),
+            disable_rate_limits=disable_rate_limits,
+        )
+        self.consumer.on_unknown_task = lambda *args: self.discarded.append(args)
+        self.step = ClaimStep(self.consumer)
+        self.kinds = Kinds()
+        home = SimpleNamespace(
+            kinds=self.kinds,
+            book=SimpleNamespace(),
+            start=lambda slots: None,
+            stop=lambda: None,
+            mourn=None,
+        )
+        channel = SimpleNamespace(home=home) if fair else SimpleNamespace()
+        self.consumer.connection = SimpleNamespace(default_channel=channel)
+        self.step.start(self.consumer)
+
+
+def test_a_rate_limit_is_kept_by_the_claims_and_by_no_bucket_of_the_worker():
+    worker = Worker()
+    assert not any(worker.consumer.task_buckets.values())
+    assert worker.kinds.passing({}) == Passing((), ("slow",), {})
+    worker.app.tasks["fast"].rate_limit = "1/m"
+    worker.consumer.reset_rate_limits()
+    assert not any(worker.consumer.task_buckets.values())
+    assert worker.kinds.passing({}).once == ("fast", "slow")
+    worker.app.tasks["slow"].rate_limit = None
+    worker.consumer.reset_rate_limits()
+    assert worker.kinds.passing({}).once == ("fast",)
+
+
+def test_rate_limits_that_are_switched_off_are_nobody_s():
+    worker = Worker(disable_rate_limits=True)
+    assert worker.kinds.passing({}) == Passing()
+
+
+def test_another_broker_s_rate_limits_are_celery_s():
+    worker = Worker(fair=False)
+    assert worker.consumer.task_buckets["slow"].fill_rate == 5
+    assert worker.consumer.task_buckets["fast"] is None
+    assert worker.kinds.passing({}) == Passing()
+
+
+@pytest.mark.parametrize(
+    ("channel", "is_discarded"), [(Channel(True), 0), (Channel(False), 1), (object(), 1)]
+)
+def test_an_unknown_task_that_was_not_claimed_is_celery_s_matter(channel, is_discarded):
+    worker = Worker()
+    worker.consumer.on_unknown_task(None, SimpleNamespace(channel=channel), KeyError("new"))
+    assert len(worker.discarded) == is_discarded
+
+
+def test_after_the_worker_its_process_takes_everything():
+    worker = Worker()
+    worker.kinds.pass_over("new")
+    worker.step.shutdown(worker.consumer)
+    assert not worker.kinds.passing({})

@@ -1,0 +1,121 @@
+"""Kinds: what a process passes over now, and how often it takes what has a rate limit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import pytest
+from kombu.utils import limits
+
+from celery_fairness.scheduling.words import Passing
+from celery_fairness.transport.kinds import Kinds
+
+
+class Clock:
+    """Seconds, as the bucket of kombu asks for them."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(limits, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def kinds(clock):
+    return Kinds()
+
+
+def taken(kinds, clock, every, seconds=3.0):
+    """When a task is taken that waits always, asked for `every` so many seconds."""
+    times, begin = [], clock.now
+    for step in range(round(seconds / every)):
+        clock.now = begin + step * every
+        while kinds.take("a"):
+            times.append(clock.now)
+    return times
+
+
+def most_in_a_second(times):
+    # A hair less: the sum of many steps is no exact second.
+    return max(bisect_left(times, start + 0.999999) - at for at, start in enumerate(times))
+
+
+def test_nothing_is_passed_over_where_everything_is_known_and_unlimited(kinds):
+    kinds.limit("a", 0)
+    assert kinds.take("a")
+    assert kinds.passing({"q": 3}) == Passing()
+    assert not kinds.passing({"q": 3})
+    assert kinds.opens_in(Passing()) == float("inf")
+
+
+def test_an_unknown_kind_is_passed_over_until_it_is_known_and_is_news_once(kinds):
+    assert kinds.pass_over("a")
+    assert not kinds.pass_over("a")
+    assert kinds.pass_over("b")
+    assert kinds.passing({"q": 3}) == Passing(("a", "b"), (), {"q": 3})
+    kinds.know(["a", "c"])
+    assert kinds.passing({}) == Passing(("b",), (), {})
+    assert kinds.pass_over("a")
+
+
+def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(kinds, clock):
+    kinds.limit("a", 0.5)
+    assert kinds.passing({}) == Passing((), ("a",), {})
+    assert kinds.take("a")
+    assert not kinds.take("a")
+    assert kinds.passing({}) == Passing(("a",), (), {})
+    kinds.pass_over("b")
+    told = kinds.passing({})
+    assert kinds.opens_in(told) == pytest.approx(2, abs=0.1)
+    clock.now += 1.9
+    assert not kinds.take("a")
+    clock.now += 0.2
+    # It opened while the claim was on its way.
+    assert kinds.opens_in(told) < 0.01
+    kinds.know("b")
+    assert kinds.passing({}) == Passing((), ("a",), {})
+    assert kinds.take("a")
+    assert kinds.take("another")
+
+
+@pytest.mark.parametrize("rate", [1, 5, 18, 100, 1000])
+@pytest.mark.parametrize("every", [0.0001, 0.0037, 0.0113])
+def test_no_second_has_more_than_the_limit_and_one(kinds, clock, rate, every):
+    kinds.limit("a", rate)
+    times = taken(kinds, clock, every)
+    assert most_in_a_second(times) <= rate + 1
+    clock.now += 60
+    # A time without tasks is not made up for.
+    assert most_in_a_second(taken(kinds, clock, every)) <= rate + 1
+
+
+@pytest.mark.parametrize("late", [0.0, 0.001, 0.004])
+def test_who_asks_a_little_late_loses_nothing_of_a_limit(kinds, clock, late):
+    kinds.limit("a", 100)
+    times = []
+    while clock.now < 1003:
+        if kinds.take("a"):
+            times.append(clock.now)
+        else:
+            clock.now += kinds.opens_in(kinds.passing({})) + late
+    assert len(times) >= 0.98 * 300
+
+
+def test_the_same_limit_again_gives_nothing_away(kinds):
+    kinds.limit("a", 1)
+    assert kinds.take("a")
+    kinds.limit("a", 1)
+    assert not kinds.take("a")
+    kinds.limit("a", 2)
+    assert kinds.take("a")
+    kinds.limit("a", 0)
+    assert kinds.take("a")
+    assert kinds.take("a")
