@@ -16,7 +16,7 @@ PREFIX = "{fairness}:"
 OF_TASKS = (
     *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "obituaries"),
     *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
-    *("ring:*", "full:*", "out:*", "later:*", "bell:*", "dead:*"),
+    *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

@@ -54,8 +54,8 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
     ]
     assert fair_shop.held("42") == 0
     assert {result.state for result in waiting} == {"PENDING"}
-    # Two claims in a second at most: it sleeps beside what it cannot take.
-    assert seconds_of_claims(memory, 3) > 1.0
+    # It sleeps beside what it cannot take: three claims, and one renewal that may come between.
+    assert seconds_of_claims(memory, 4) > 1.0
     assert unknown(stranger) == 1
 
     fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
@@ -73,12 +73,14 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
 def test_many_tenants_with_a_task_that_nobody_knows_hide_nobody(
     fair_shop: Shop, memory: Redis
 ) -> None:
-    worker = fair_shop.worker(concurrency=2)
     for number in range(100):
         send(fair_shop, "kinds.nobody_knows", f"user{number}")
+    # Its first claim has four of them.
+    worker = fair_shop.worker(concurrency=4)
     results = [fair_shop.send("work", user=f"u{number}") for number in range(5)]
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 5
-    assert len(waiting_in(memory)) == 100
+    # They are set aside meanwhile, and what is read is not of one moment.
+    eventually(lambda: len(waiting_in(memory)) == 100)
     assert unknown(worker) == 1
 
 
@@ -111,16 +113,16 @@ def test_an_unknown_task_of_protocol_1_is_discarded_as_celery_does(
 def test_what_is_no_task_is_logged_whole_and_gone(fair_shop: Shop, memory: Redis) -> None:
     worker = fair_shop.worker()
     with pools.producers[fair_shop.app.connection_for_write()].acquire(block=True) as producer:
-        producer.publish({"no": "task one"}, routing_key="celery")
-        producer.publish("no task two", routing_key="celery")
-        producer.publish(
-            {"task": "shop.plain", "id": "1", "args": [], "kwargs": "no task three"},
-            routing_key="celery",
-        )
+        for body in (
+            {"no": "apple"},
+            "pear",
+            {"task": "shop.plain", "id": "1", "args": [], "kwargs": "plum"},
+        ):
+            producer.publish(body, routing_key="celery")
     worker.wait_for_log("Received and deleted unknown message")
     worker.wait_for_log("Can't decode message body")
     worker.wait_for_log("Received invalid task message")
-    for name in ("one", "two", "three"):
-        assert f"no task {name}" in worker.log_text()
+    for word in ("apple", "pear", "plum"):
+        assert word in worker.log_text()
     assert_nothing_left(memory)
     assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
