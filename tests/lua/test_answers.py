@@ -40,7 +40,7 @@ class Limiter:
     def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
         copy = NAMES.copy(message)
         keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.news, NAMES.counts)
-        known = ("free", limit, "free", limit)
+        known = ("basic", limit, "free", 0)
         copies = (message, serial, next_serial, KEEP_MS)
         return self.run(
             "acquire", (*keys, copy), lease, LEASE_MS, enforcement, *known, *copies, self.now
@@ -48,7 +48,7 @@ class Limiter:
 
     def inspect(self):
         keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.ends)
-        return self.run("inspect", keys, LEASE_MS, "free", 1, "free", 1, self.now)[0]
+        return self.run("inspect", keys, LEASE_MS, "basic", 1, "free", 0, self.now)[0]
 
     def renew(self, *leases, epoch=""):
         keys = (NAMES.clock, *[LEASES] * len(leases))
@@ -67,29 +67,29 @@ def test_an_acquire_answers_with_its_code_and_five_facts(limiter, client):
     def answer(*args, **fields):
         return limiter.acquire(*args, **fields)[0]
 
-    assert answer("l1") == [1, 1, 1, -1, 7, "free"]
+    assert answer("l1") == [1, 1, 1, -1, 7, "basic"]
     limiter.now += 1_000
-    assert answer("l1") == [1, 1, 1, -1, 7, "free"]
-    assert answer("l2", **copy) == [0, 1, 1, LEASE_MS - 1_000, 7, "free"]
-    assert answer("l2", limit=0) == [-1, 1, 0, -1, 7, "free"]
-    assert answer("l2", message="_", serial="s9") == [-2, 1, 1, -1, 7, "free"]
-    assert answer("l2", "observe") == [2, 2, 1, -1, 7, "free"]
-    assert answer("l3", "off") == [1, 3, 1, -1, 7, "free"]
-    assert answer("l4", limit="unlimited") == [1, 4, -1, -1, 7, "free"]
+    assert answer("l1") == [1, 1, 1, -1, 7, "basic"]
+    assert answer("l2", **copy) == [0, 1, 1, LEASE_MS - 1_000, 7, "basic"]
+    assert answer("l2", limit=0) == [-1, 1, 0, -1, 7, "basic"]
+    assert answer("l2", message="_", serial="s9") == [-2, 1, 1, -1, 7, "basic"]
+    assert answer("l2", "observe") == [2, 2, 1, -1, 7, "basic"]
+    assert answer("l3", "off") == [1, 3, 1, -1, 7, "basic"]
+    assert answer("l4", limit="unlimited") == [1, 4, -1, -1, 7, "basic"]
 
 
 def test_nobody_knows_when_the_lease_of_a_claimed_task_ends(limiter, client):
     client.zadd(LEASES, {"claimed.1": "+inf"})
-    assert limiter.acquire("l1")[0] == [0, 1, 1, -1, 0, "free"]
+    assert limiter.acquire("l1")[0] == [0, 1, 1, -1, 0, "basic"]
 
 
 def test_a_lease_that_ends_now_counts_no_more_cleared_or_not(limiter, client):
     ended = {f"ended{n}": NOW for n in range(CLEAR_AT_MOST + 1)}
     client.zadd(LEASES, {**ended, "alive": NOW + 5_000})
-    assert limiter.acquire("l1")[0] == [0, 1, 1, 5_000, 0, "free"]
+    assert limiter.acquire("l1")[0] == [0, 1, 1, 5_000, 0, "basic"]
     assert client.zcard(LEASES) == 2
     client.zadd(LEASES, ended)
-    assert limiter.acquire("l1", limit=2)[0] == [1, 2, 2, -1, 0, "free"]
+    assert limiter.acquire("l1", limit=2)[0] == [1, 2, 2, -1, 0, "basic"]
     assert client.zcard(LEASES) == 3
 
 
@@ -117,9 +117,9 @@ def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter,
     client.hset(NAMES.tenant("42"), "tier", "pro")
     assert limiter.acquire("l1")[0] == [1, 1, 3, -1, 0, "pro"]
     client.hset(NAMES.tenant("42"), mapping={"tier": "", "concurrency": "7"})
-    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "free"]
+    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "basic"]
     client.hdel(NAMES.tenant("42"), "tier")
-    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "free"]
+    assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "basic"]
 
 
 def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
@@ -128,7 +128,7 @@ def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
         LEASES, {"gate": NOW + 5_000, "claimed.1": "+inf", "late.1": "+inf", "lost": "+inf"}
     )
     shown = ["gate", 5_000, "claimed.1", 7_000, "late.1", 0, "lost", 0]
-    assert limiter.inspect() == [4, 1, "free", *shown]
+    assert limiter.inspect() == [4, 1, "basic", *shown]
 
 
 def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
@@ -140,6 +140,7 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
 
     assert tiers("settings", "0", "free", "{}") == [1, 1]
     assert tiers("settings", "0", "free", "{}") == [1, 1]
+    assert tiers("database", "1", "free", "{}") == [1, 2]
     assert tiers("database", "1", "free", "{}") == [1, 2]
     assert tiers("settings", "0", "free", "{1}") == [0, 2]
     assert tenant("pro", "", "5000") == (3, {NAMES.tenant("42"): 5_000, NAMES.news: -1})

@@ -67,8 +67,8 @@ def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, clien
 def test_a_put_that_knows_too_few_bindings_leaves_nothing(
     dispatch, client, bound, answer, is_known
 ):
-    client.sadd("bindings", "one", "two")
-    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
+    client.sadd("_", "one", "two")
+    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "_", bound)
     assert verbs.read_put(dispatch.run(verbs.PUT, args)) is answer
     assert client.exists(PREFIX + "known") == is_known
 
@@ -89,3 +89,10 @@ def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
     dispatch.put("a")
     args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
     assert lifetime_after(client, verbs.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms
+
+
+def test_a_purge_of_what_waits_for_its_time_leaves_no_bell(dispatch, client):
+    dispatch.put("a", eta_ms=NOW + 5_000)
+    assert client.exists(PREFIX + "bell:q")
+    assert dispatch.run(verbs.PURGE, ["q"]) == 1
+    assert not client.exists(PREFIX + "bell:q")

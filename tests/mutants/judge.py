@@ -1,7 +1,7 @@
 """One run of pytest that asks the same tests of every mutant, until one of them fails.
 
 The tests are those that the suite has anyway: random operations on the scripts beside the model and
-beside the limiter in memory, then those of single scripts, then those of the transport. A mutant is
+beside the limiter in memory, those of single scripts, and those of the transport. A mutant is
 asked by those that read its file.
 
 Invariant: all tests pass before the first mutant, so what fails afterwards fails by the mutant.
@@ -21,8 +21,8 @@ from tests.mutants.copy import Copy
 #: In the order in which they are asked at first.
 SUITES = (
     "tests/model/test_against_lua.py",
-    "tests/contract",
     "tests/lua",
+    "tests/contract",
     "tests/transport/test_tenants.py",
     "tests/transport/test_basic.py",
     "tests/transport/test_lost.py",
