@@ -86,10 +86,17 @@ def address_from_broker(app: Any) -> Address:
     """Read the address from the broker of a Celery app.
 
     Raises:
-        SettingsError: The broker is not Redis.
+        SettingsError: The broker is not Redis, or none that kombu knows.
     """
-    connection = app.connection_for_write()
-    if connection.get_transport_cls().driver_type != "redis":
+    try:
+        connection = app.connection_for_write()
+        transport_cls = connection.get_transport_cls()
+    except KeyError as error:
+        raise SettingsError(
+            "broker_url: expected one that kombu knows, such as fairredis://localhost:6379/0, "
+            f"got: {error.args[0]}"
+        ) from None
+    if transport_cls.driver_type != "redis":
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
     configured = app.conf.broker_write_url
     text = configured if isinstance(configured, str) else ";".join(configured)
@@ -120,6 +127,12 @@ def _plain_url(url: str, options: dict[str, Any]) -> str:
     """Return ``url`` in redis-py's words, moving kombu's spellings out of the query."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
+    database = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and database and not database.isdecimal():
+        raise SettingsError(
+            f"{hide_password(url)}: expected the number of a database behind the last '/', "
+            f"got: {database!r}"
+        )
     requirement = options.get("ssl_cert_reqs", query.pop("ssl_cert_reqs", None))
     if isinstance(requirement, str):
         options["ssl_cert_reqs"] = requirement.lower().removeprefix("cert_")

@@ -176,3 +176,21 @@ def test_a_credential_provider_is_taken_over(monkeypatch):
 
 def test_addresses_are_values():
     assert Address(("redis://h",)) == Address(("redis://h",))
+
+
+def test_a_broker_that_kombu_does_not_know_is_a_wrong_setting():
+    app = Celery(broker="fairredi://localhost/0", set_as_current=False)
+    with pytest.raises(SettingsError, match=r"broker_url: expected .*got: .*fairredi"):
+        address_from_broker(app)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_a_database_is_a_number(scheme):
+    with pytest.raises(
+        SettingsError, match="expected the number of a database .* got: 'abc'"
+    ) as at:
+        address_from_url(f"{scheme}://:secret@localhost:6379/abc")
+    assert "secret" not in str(at.value)
+    assert address_from_url(f"{scheme}://localhost:6379/7").urls == (
+        f"{scheme}://localhost:6379/7",
+    )
