@@ -187,7 +187,7 @@ def test_a_broker_that_kombu_does_not_know_is_a_wrong_setting():
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_a_database_is_a_number(scheme):
     with pytest.raises(
-        SettingsError, match="expected the number of a database .* got: 'abc'"
+        SettingsError, match=r"expected the number of a database .* got: 'abc'"
     ) as at:
         address_from_url(f"{scheme}://:secret@localhost:6379/abc")
     assert "secret" not in str(at.value)
