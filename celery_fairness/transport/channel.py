@@ -121,6 +121,8 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def want(self) -> int:
         """Return how many tasks this channel may claim now."""
+        if self._closing:
+            return 0
         free = self.home.free()
         if self.home.slots is None and self.qos.prefetch_count:
             free = min(free, self.qos.prefetch_count - len(self.claimed))
@@ -297,7 +299,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         self.claimed.update(held.lease for _, held in waiting)
         for position, (task, held) in enumerate(waiting):
             message = message_of(task)
-            is_wanted = task.queue in self.connection._callbacks
+            is_wanted = not self._closing and task.queue in self.connection._callbacks
             if not (is_wanted and self.home.kinds.take(kind_of(message.get("headers")))):
                 self._end(held, Verdict.HEAD)
                 continue
@@ -352,13 +354,19 @@ class FairMixin(PublishMixin, QueuesMixin):
             raise
 
     def close(self) -> None:
-        """Close the channel; an open request is answered, to it or to the next under its number."""
+        """Close the channel; an open request is answered, to it or to the next under its number.
+
+        What is answered here goes back to its place, and nothing more is asked.
+        """
+        self._closing = True
         if self._claimant is not None and self._claimant.process != os.getpid():
             # A forked child: the socket and the answer on it are its parent's.
             self._claim = self._claimant = self._in_poll = None
         if self._claim is not None:
             with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
                 self._brpop_read()
+            # Where nobody could read it: its ends are told again.
+            self._claim_over()
         elif self._is_ours:
             # Nothing but a bell can come.
             self._in_poll = None

@@ -56,6 +56,25 @@ def test_bodies_run_on_over_a_lost_connection_and_run_once(
     assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
 
 
+def test_a_solo_worker_outlives_the_connection_of_its_remote_control(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop()
+    worker = shop.worker(app=KINDS, pool="solo", concurrency=1)
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.early", f"u{n}", gate=str(gate)) for n in range(5)]
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    memory.client_kill_filter(_type="pubsub")
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    worker.wait_for_log("Connection to broker lost")
+    eventually(lambda: worker.log_text().count("] Connected to fairredis") == 2, RESULT_SECONDS)
+    assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
+
+
 @pytest.fixture
 def proxied_shop(
     make_fair_shop: Callable[..., Shop], redis_url: str
