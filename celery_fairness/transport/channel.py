@@ -94,7 +94,10 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def _place(self) -> tuple[str, ...]:
         """Return what tells this Redis from others."""
-        return (self.connection.client.as_uri(include_password=True),)
+        client = self.connection.client
+        # Of a socket the address has neither the user nor the database.
+        where = client.as_uri(include_password=True), client.userid, client.virtual_host
+        return tuple(str(part or "") for part in where)
 
     def _own_client(self) -> Any:
         """Return a client whose connections outlive the channel, as many as there are callers."""
