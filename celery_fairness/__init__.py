@@ -21,7 +21,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_fairness.errors import DeliveriesExhausted, FairnessError, LimiterUnavailable
+    from celery_fairness.errors import (
+        DeliveriesExhausted,
+        FairnessError,
+        LimiterUnavailable,
+        MessageUnreadable,
+    )
     from celery_fairness.extension import Fairness
     from celery_fairness.task import FairTask
     from celery_fairness.tiers import Tier, select_queue
@@ -34,6 +39,7 @@ __all__ = [
     "Fairness",
     "FairnessError",
     "LimiterUnavailable",
+    "MessageUnreadable",
     "Tier",
     "__version__",
     "select_queue",
@@ -45,6 +51,7 @@ _HOMES = {
     "Fairness": "celery_fairness.extension",
     "FairnessError": "celery_fairness.errors",
     "LimiterUnavailable": "celery_fairness.errors",
+    "MessageUnreadable": "celery_fairness.errors",
     "Tier": "celery_fairness.tiers",
     "select_queue": "celery_fairness.tiers",
 }

@@ -11,7 +11,8 @@
     │   └── TenantMissing      no tenant although ``no_tenant="error"``        (ValueError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
-    ├── DeliveriesExhausted    the result of a task that is a dead letter
+    ├── DeliveriesExhausted    the result of a dead letter: its process died too often
+    ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
 Each carries its facts as fields, says the next step, and survives pickling: a result backend
@@ -184,6 +185,27 @@ class DeliveriesExhausted(FairnessError):
             f"task {self.task}[{self.task_id}] was delivered {self.deliveries} times and its "
             f"process died each time: it lies in the dead letters of queue {self.queue!r}; "
             "find what ends its process, then send it again"
+        )
+
+
+class MessageUnreadable(FairnessError):
+    """The result of a task whose message a worker could not read: it is a dead letter.
+
+    Attributes:
+        task: The task's name.
+        task_id: Its id.
+        queue: Among whose dead letters it lies.
+    """
+
+    def __init__(self, task: str, task_id: str, queue: str) -> None:
+        super().__init__(task, task_id, queue)
+        self.task, self.task_id, self.queue = task, task_id, queue
+
+    def _text(self) -> str:
+        return (
+            f"task {self.task}[{self.task_id}] has a message that a worker could not read: it lies "
+            f"in the dead letters of queue {self.queue!r}; give all workers the types and codecs "
+            "of its producer, then send it again"
         )
 
 

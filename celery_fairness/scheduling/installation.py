@@ -49,7 +49,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A claimed task: ``state`` is claimed, begun or acked; of an obituary, acked or dead."""
+    """A claimed task, or one that ended for good.
+
+    ``state`` is claimed, begun or acked; of an obituary acked, dead or unreadable.
+    """
 
     owner: str
     state: str
@@ -209,8 +212,12 @@ class Installation:
         """The process of a body that had begun is gone."""
         task = replace(row.task, deaths=row.task.deaths + 1)
         if rules.max_deliveries and task.deaths >= rules.max_deliveries:
-            self.dead[row.queue].append(task)
-            self.counts["dead_lettered"] += 1
-            self.obituaries[replace(row, state="dead", task=task)] = logical
+            self.bury(replace(row, state="dead", task=task), logical)
         else:
             self.enqueue(row.queue, task, back=True)
+
+    def bury(self, row: Running, logical: int) -> None:
+        """A task becomes a dead letter; ``row.state`` says why."""
+        self.dead[row.queue].append(row.task)
+        self.counts["dead_lettered"] += 1
+        self.obituaries[row] = logical

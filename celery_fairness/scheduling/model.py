@@ -6,7 +6,7 @@ until nobody has renewed the lease for its length.
 
     put --> later --> lane --claim--> running --settle--> done
               |        ^  ^              |
-              +--------+  +---- head, tail, died, lease ended ---> dead (died too often)
+              +--------+  +---- head, tail, died, lease ended ---> dead (died too often, unreadable)
 
 Where a task ends for good and nobody is there to write its result (a dead letter, and an
 acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker until
@@ -293,6 +293,8 @@ class Scheduler(Installation):
             self.enqueue(row.queue, replace(row.task, seq=self.next_seq()))
         elif end.verdict is Verdict.DIED:
             self.after_death(row, logical, rules)
+        elif end.verdict is Verdict.UNREADABLE:
+            self.bury(replace(row, state="unreadable"), logical)
         else:
             self.enqueue(row.queue, row.task, back=True)
         self.reopen(row.task.key, logical, rules)

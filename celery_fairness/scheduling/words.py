@@ -121,7 +121,8 @@ class Obituary(NamedTuple):
     Attributes:
         text: All of it, as it is kept: says which one was written.
         owner: The process that held it last.
-        state: ``acked``: its lease ended; ``dead``: it is a dead letter.
+        state: ``acked``: its lease ended; ``dead``: it is a dead letter, as its process died too
+            often; ``unreadable``: it is one, as its message could not be read.
         queue: Where it waited.
         tenant: Who was charged, as written in keys; "" is a system task.
         deaths: How often its process died after its body began, where that was counted.
@@ -152,6 +153,8 @@ class Verdict(enum.Enum):
     TAIL = "tail"
     #: Its process died: as HEAD, until that was too often.
     DIED = "died"
+    #: Its message cannot be read: it is a dead letter.
+    UNREADABLE = "unreadable"
 
 
 class Settled(enum.IntEnum):

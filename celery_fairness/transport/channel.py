@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -27,12 +27,13 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Passing, Settle, Verdict
+from celery_fairness.scheduling.words import Claim, Claimed, Passing, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
-from celery_fairness.transport.envelope import kind_of, message_of
+from celery_fairness.transport.book import Held
+from celery_fairness.transport.envelope import kind_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import DispatchOptions
@@ -74,7 +75,8 @@ class FairMixin(PublishMixin, QueuesMixin):
         self._adopt_at = 0.0
         #: The open request is no stock one.
         self._is_ours = False
-        self._no_ack: set[str] = set()
+        #: By queue, whether without acks, and who takes its messages.
+        self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
         self._home: Home | None = None
         super().__init__(*args, **kwargs)
 
@@ -92,7 +94,10 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def _place(self) -> tuple[str, ...]:
         """Return what tells this Redis from others."""
-        return (self.connection.client.as_uri(include_password=True),)
+        client = self.connection.client
+        # Of a socket the address has neither the user nor the database.
+        where = client.as_uri(include_password=True), client.userid, client.virtual_host
+        return tuple(str(part or "") for part in where)
 
     def _own_client(self) -> Any:
         """Return a client whose connections outlive the channel, as many as there are callers."""
@@ -121,6 +126,8 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def want(self) -> int:
         """Return how many tasks this channel may claim now."""
+        if self._closing:
+            return 0
         free = self.home.free()
         if self.home.slots is None and self.qos.prefetch_count:
             free = min(free, self.qos.prefetch_count - len(self.claimed))
@@ -128,14 +135,13 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     # -- claiming ---------------------------------------------------------------------------------
 
-    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[[Any], None], *args: Any, **kwargs: Any
+    ) -> Any:
         """Consume from ``queue``; without acks, a delivery is the end."""
-        if no_ack:
-            self._no_ack.add(queue)
-        else:
-            self._no_ack.discard(queue)
+        self._takers[queue] = no_ack, callback
         self._asleep_until = 0.0
-        return super().basic_consume(queue, no_ack, *args, **kwargs)
+        return super().basic_consume(queue, no_ack, callback, *args, **kwargs)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         if not self.has_fair_queues:
@@ -296,20 +302,30 @@ class FairMixin(PublishMixin, QueuesMixin):
         waiting = self.home.enter(claimant, claim.tasks)
         self.claimed.update(held.lease for _, held in waiting)
         for position, (task, held) in enumerate(waiting):
-            message = message_of(task)
-            is_wanted = task.queue in self.connection._callbacks
-            if not (is_wanted and self.home.kinds.take(kind_of(message.get("headers")))):
-                self._end(held, Verdict.HEAD)
-                continue
-            if task.queue in self._no_ack:
-                self._end(held, Verdict.DONE)
             try:
-                self.connection._deliver(message, task.queue)
+                self._deliver(task, held)
             except Exception:
                 # What was delivered is its consumer's, also where that failed.
                 for _, left in waiting[position + 1 :]:
                     self._end(left, Verdict.HEAD)
                 raise
+
+    def _deliver(self, task: Claimed, held: Held) -> None:
+        if self._closing or task.queue not in self._takers:
+            self._end(held, Verdict.HEAD)
+            return
+        no_ack, callback = self._takers[task.queue]
+        message = self._read_message(task, held)
+        if message is None:
+            return
+        if not self.home.kinds.take(kind_of(message.headers)):
+            self._end(held, Verdict.HEAD)
+            return
+        if no_ack:
+            self._end(held, Verdict.DONE)
+        else:
+            self.qos.append(message, held.lease)
+        callback(message)
 
     def _on_connection_disconnect(self, connection: Any) -> None:
         if self._in_poll is connection and self._claim is not None:
@@ -352,13 +368,19 @@ class FairMixin(PublishMixin, QueuesMixin):
             raise
 
     def close(self) -> None:
-        """Close the channel; an open request is answered, to it or to the next under its number."""
+        """Close the channel; an open request is answered, to it or to the next under its number.
+
+        What is answered here goes back to its place, and nothing more is asked.
+        """
+        self._closing = True
         if self._claimant is not None and self._claimant.process != os.getpid():
             # A forked child: the socket and the answer on it are its parent's.
             self._claim = self._claimant = self._in_poll = None
         if self._claim is not None:
             with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
                 self._brpop_read()
+            # Where nobody could read it: its ends are told again.
+            self._claim_over()
         elif self._is_ours:
             # Nothing but a bell can come.
             self._in_poll = None

@@ -6,6 +6,7 @@ from it or consumed it. Whoever uses one looks for those whose time is over.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from queue import Empty
 from time import monotonic
@@ -16,6 +17,8 @@ from celery_fairness.store import verbs
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
 from celery_fairness.transport.home import Claimant
+
+logger = logging.getLogger("celery_fairness")
 
 #: Longest time between two looks at the queues that expire, in seconds.
 LOOK_SECONDS = 60.0
@@ -39,26 +42,46 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         self.claimed.discard(held.lease)
         self.home.book.end(held, verdict)
 
-    def _get(self, queue: str) -> Any:
-        if not self.is_fair(queue):
-            return super()._get(queue)
+    def _read_message(self, task: Claimed, held: Held) -> Any:
+        """Return the message of a claimed task; where it cannot be read, a dead letter and None."""
+        try:
+            return self.Message(message_of(task), channel=self)
+        except Exception as error:  # noqa: BLE001 - types that users register may raise anything
+            # Its text may tell what is in the message.
+            logger.error(
+                "the task of lease %s is a dead letter of queue %s: its message cannot be read: %s",
+                held.lease,
+                held.queue,
+                type(error).__name__,
+            )
+            self._end(held, Verdict.UNREADABLE)
+            return None
+
+    def _take(self, queue: str) -> Any:
+        """Claim one message and return it, None where there is none."""
         self._use([queue])
         claimant = self.home.borrow_claimant()
-        found: Claimed | None = None
+        found = None
         try:
             while found is None and (tasks := self._claim_now(claimant, queue)):
                 for task, held in self.home.enter(claimant, tasks):
                     if found is None and task.queue == queue:
-                        found = task
                         self.claimed.add(held.lease)
+                        found = self._read_message(task, held)
                     else:
                         # Of an answer that a channel before this one has lost.
                         self.home.book.end(held, Verdict.HEAD)
         finally:
             self.home.return_claimant(claimant)
-        if found is None:
+        return found
+
+    def _get(self, queue: str) -> Any:
+        if not self.is_fair(queue):
+            return super()._get(queue)
+        message = self._take(queue)
+        if message is None:
             raise Empty
-        return message_of(found)
+        return message._raw
 
     def _claim_now(self, claimant: Claimant, queue: str) -> tuple[Claimed, ...]:
         # What was acknowledged just now may hold the slot.
@@ -71,8 +94,12 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Take one message; without acks, taking it is the end."""
-        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
-        if message is not None and no_ack:
+        if not self.is_fair(queue):
+            return super().basic_get(queue, no_ack=no_ack, **kwargs)
+        message = self._take(queue)
+        if message is not None and not no_ack:
+            self.qos.append(message, message.delivery_tag)
+        elif message is not None:
             held = self.home.book.get(message.delivery_tag)
             if held is not None:
                 self._end(held, Verdict.DONE)

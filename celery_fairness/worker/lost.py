@@ -1,15 +1,16 @@
 """The result of a task that ended for good while nobody was there to write one.
 
-Redis ends two kinds of tasks alone: an acknowledged one whose worker is gone, and one whose process
-died too often. Of each it leaves an obituary with the message; from that, a worker writes what
-Celery writes for a task whose process is lost: the result, the parts of chords and chains,
-errbacks, signal and event.
+Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
+often, and one whose message a worker could not read. Of each it leaves an obituary with the
+message; from that, a worker writes what Celery writes for a task whose process is lost: the result,
+the parts of chords and chains, errbacks, signal and event.
 
 Invariant: written twice it says the same, and an end that the task itself had stored stays.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -25,7 +26,12 @@ from kombu.transport import virtual
 from kombu.utils.encoding import safe_repr
 from kombu.utils.json import loads
 
-from celery_fairness.errors import DeliveriesExhausted, HeaderInvalid, TenantInvalid
+from celery_fairness.errors import (
+    DeliveriesExhausted,
+    HeaderInvalid,
+    MessageUnreadable,
+    TenantInvalid,
+)
 from celery_fairness.header import HEADER, parse_header
 from celery_fairness.scheduling.words import Obituary
 
@@ -38,6 +44,8 @@ logger = logging.getLogger("celery_fairness")
 
 #: Backends that cannot be asked: none is kept, or it lies with whoever waits for it.
 _BLIND = ("disabled://", "rpc://")
+#: What is written here.
+_OURS = (WorkerLostError, DeliveriesExhausted, MessageUnreadable)
 
 
 class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
@@ -53,7 +61,7 @@ class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is use
         if not self.store_errors or backend.as_uri() in _BLIND:
             return ""
         meta = backend.get_task_meta(self.id, cache=False)
-        ours = isinstance(meta["result"], (WorkerLostError, DeliveriesExhausted))
+        ours = isinstance(meta["result"], _OURS)
         return "" if ours or meta["status"] not in states.READY_STATES else str(meta["status"])
 
     def fail(self, error: Exception) -> None:
@@ -111,7 +119,14 @@ class _Decoder:
     """What reading a message needs of a channel."""
 
     codecs = virtual.Channel.codecs
-    decode_body = virtual.Channel.decode_body
+
+    def decode_body(self, body: Any, encoding: str | None = None) -> Any:
+        """Decode; what cannot be is no body of any content type, and found when it is loaded."""
+        reader: Any = self
+        try:
+            return virtual.Channel.decode_body(reader, body, encoding)
+        except Exception:  # noqa: BLE001 - a producer may have written anything
+            return b"\xff"
 
 
 def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
@@ -123,7 +138,7 @@ def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
     app = consumer.app
     decoder: Any = _Decoder()
     accept = prepare_accept_content(app.conf.accept_content)
-    message: Any = virtual.Message(loads(obituary.message), channel=decoder, accept=accept)
+    message: Any = virtual.Message(_loads(obituary.message), channel=decoder, accept=accept)
     body, headers = message.body, message.headers
     decoded = False
     try:
@@ -147,6 +162,14 @@ def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
         headers=headers,
         decoded=decoded,
     )
+
+
+def _loads(text: str) -> Any:
+    """Return a message; with values of types that this worker does not know as they are written."""
+    try:
+        return loads(text)
+    except Exception:  # noqa: BLE001 - a type's decoder is a user's
+        return json.loads(text)
 
 
 def stranger(app: Any, name: str) -> Any:
@@ -181,6 +204,16 @@ def write(obituary: Obituary, consumer: Any) -> None:
             who,
             obituary.queue,
             obituary.deaths,
+        )
+    elif obituary.state == "unreadable":
+        request.fail(MessageUnreadable(name, task_id, obituary.queue))
+        logger.error(
+            "task %s[%s] of %s is a dead letter of queue %s: worker %s could not read its message",
+            name,
+            task_id,
+            who,
+            obituary.queue,
+            obituary.owner,
         )
     else:
         request.fail(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from redis import Redis
 
+from celery_fairness import MessageUnreadable
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
@@ -54,6 +55,44 @@ def test_bodies_run_on_over_a_lost_connection_and_run_once(
     assert set(shop.runs().values()) == {1}
     assert_nothing_left(memory)
     assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_solo_worker_outlives_the_connection_of_its_remote_control(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop()
+    worker = shop.worker(app=KINDS, pool="solo", concurrency=1)
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.early", f"u{n}", gate=str(gate)) for n in range(5)]
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    memory.client_kill_filter(_type="pubsub")
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    worker.wait_for_log("Connection to broker lost")
+    eventually(lambda: worker.log_text().count("] Connected to fairredis") == 2, RESULT_SECONDS)
+    assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_a_message_that_no_worker_can_read_ends_none_of_them(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    shop = make_fair_shop(fairness={"max_deliveries": 0})
+    typed = {"x": {"__type__": "of its producer alone", "__value__": "secret"}}
+    poison = shop.app.send_task("kinds.plain", headers=typed)
+    after = send(shop, "kinds.plain", "42")
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=1)
+    assert after.get(timeout=RESULT_SECONDS) == "done"
+    with pytest.raises(MessageUnreadable, match="dead letters of queue 'celery'"):
+        poison.get(timeout=RESULT_SECONDS)
+    assert memory.llen(f"{PREFIX}dead:celery") == 1
+    assert shop.fairness.counts()["dead_lettered"] == 1
+    worker.wait_for_log("is a dead letter of queue celery: its message cannot be read: ValueError")
+    assert "secret" not in worker.log_text()
+    assert not memory.exists(f"{PREFIX}running", f"{PREFIX}waiting")
 
 
 @pytest.fixture

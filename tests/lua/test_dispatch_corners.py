@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.words import Put, Rules, Waiting
+from celery_fairness.scheduling.words import Put, Rules, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from tests.lua.test_dispatch_scripts import NOW, PREFIX, RULES, Dispatch
@@ -96,3 +96,19 @@ def test_a_purge_of_what_waits_for_its_time_leaves_no_bell(dispatch, client):
     assert client.exists(PREFIX + "bell:q")
     assert dispatch.run(verbs.PURGE, ["q"]) == 1
     assert not client.exists(PREFIX + "bell:q")
+
+
+@pytest.mark.parametrize("max_deliveries", [0, 5])
+def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client, max_deliveries):
+    dispatch.rules = Rules(max_deliveries=max_deliveries)
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    dispatch.put("a")
+    assert dispatch.settle([task], Verdict.UNREADABLE) == [Settled.SETTLED]
+    (letter,) = client.lrange(PREFIX + "dead:q", 0, -1)
+    assert letter.endswith("\nof t1")
+    assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
+    found = dispatch.mourn()
+    assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
+    assert dispatch.mourn(found.text) is None
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"], "its slot is free"

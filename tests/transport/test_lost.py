@@ -118,6 +118,25 @@ def test_an_answer_lost_with_its_channel_is_given_to_the_next(
     settled(client)
 
 
+def test_what_a_closing_channel_is_answered_goes_back_to_its_place(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", *range(4))
+    first = Inbox(connect(), "jobs", prefetch_count=3)
+    home = home_of(first)
+    # As a worker's solo pool says; the next claim is then sent before the answer is done with.
+    home.body_blocks_loop = True
+    ask(first)
+    eventually(lambda: client.hlen(RUNNING) == 3)
+    first.channel.close()
+    assert first.messages == []
+    assert not home.claim_is_open
+    assert leases(client) == 0
+    home.body_blocks_loop = False
+    second = Inbox(connect(), "jobs")
+    assert second.await_count(4) == [0, 1, 2, 3]
+
+
 def test_a_message_is_taken_from_its_own_queue_whatever_was_lost(
     connect: Connect, client: Redis
 ) -> None:

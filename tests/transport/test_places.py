@@ -112,6 +112,22 @@ def test_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
             works(connection.clone())
 
 
+def test_two_databases_of_one_unix_socket_are_two_places(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with RedisServer(args=("--unixsocket", str(path))) as server:
+        connections = [
+            connect(f"fairredis+socket://{path}", virtual_host=str(database))
+            for database in range(2)
+        ]
+        for number, connection in enumerate(connections):
+            publish(connection, "jobs", number)
+        for database, connection in enumerate(connections):
+            with server.client() as client:
+                client.select(database)
+                assert client.hget("{fairness}:waiting", "jobs") == b"1"
+            assert Inbox(connection, "jobs").await_count(1) == [database]
+
+
 def test_user_and_password(connect: Connect) -> None:
     with RedisServer() as server:
         with server.client() as client:

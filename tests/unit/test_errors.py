@@ -14,6 +14,7 @@ from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
     LimiterUnavailable,
+    MessageUnreadable,
     NotWired,
     SettingsError,
     TaskDeclarationError,
@@ -38,6 +39,7 @@ EXAMPLES = [
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
         ("task", "task_id", "deliveries", "queue"),
     ),
+    (MessageUnreadable("shop.t", "id1", "celery"), ("task", "task_id", "queue")),
     (FairnessError("anything", 3), ()),
 ]
 
@@ -97,6 +99,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
+        (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
     ],
 )
 def test_an_error_says_the_next_step(error, step):

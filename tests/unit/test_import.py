@@ -57,6 +57,7 @@ def test_what_is_exported_is_fixed():
         "Fairness",
         "FairnessError",
         "LimiterUnavailable",
+        "MessageUnreadable",
         "Tier",
         "__version__",
         "select_queue",

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery, signals
 from celery.exceptions import WorkerLostError
 
-from celery_fairness.errors import DeliveriesExhausted
+from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable
 from celery_fairness.scheduling.words import Obituary
 from celery_fairness.worker import mourner
 from celery_fairness.worker.lost import write
@@ -102,6 +102,39 @@ def test_a_dead_letter_failed_and_its_error_is_whole_for_the_client(app, consume
     )
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"properties": {"body_encoding": "rot13", "delivery_tag": "tag", "delivery_info": {}}},
+        {"body": "a"},
+        {"x": {"__type__": "of its producer alone", "__value__": "1"}},
+    ],
+)
+def test_a_message_that_a_worker_could_not_read_failed(app, consumer, said, broken):
+    obituary = obituary_of("unreadable")
+    message = json.dumps({**json.loads(obituary.message), **broken})
+    write(obituary._replace(message=message), consumer)
+    state, error = state_and_error(app)
+    assert state == "FAILURE"
+    assert isinstance(error, MessageUnreadable)
+    assert (error.task, error.task_id, error.queue) == ("shop.work", ID, "q")
+    assert said()[-1][1] == (
+        "task shop.work[id1] of tenant '42' is a dead letter of queue q: worker 1-a could not read "
+        "its message"
+    )
+
+
+@pytest.mark.parametrize("message", ["", "[]", "{}", '{"properties": 1}', "[" * 100_000])
+def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, message):
+    write(obituary_of("unreadable")._replace(message=message), consumer)
+    ((level, text),) = said()
+    assert (level, text.partition(":")[0]) == (
+        "ERROR",
+        "a lost task of queue q has no result, its message cannot be read",
+    )
+
+
 def test_the_log_names_the_tenant_as_the_producer_did(consumer, said):
     header = {"v": 1, "tenant": "user@example.org"}
     write(obituary_of(tenant="h_0", fairness=header), consumer)
@@ -121,6 +154,7 @@ def test_the_log_names_the_tenant_as_the_producer_did(consumer, said):
         # A worker of ours died before the chord knew.
         ((WorkerLostError("before"), "FAILURE"), False),
         ((DeliveriesExhausted("t", ID, 1, "q"), "FAILURE"), False),
+        ((MessageUnreadable("t", ID, "q"), "FAILURE"), False),
     ],
 )
 def test_an_end_that_the_task_had_stored_stays(app, consumer, said, stored, stays):

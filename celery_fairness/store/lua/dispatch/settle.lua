@@ -16,6 +16,7 @@
              begun  the body runs          acked  and the message is acknowledged
              done   it ended               head   it waits again, in its place
              tail   it waits again, last   died   its process died: as head, until too often
+             unreadable    its message cannot be read: it is a dead letter
 
   Returns one code for each.
     1 SETTLED   2 WITHDRAWN   0 LATE
@@ -61,6 +62,8 @@ local function settle(lease, verdict, lane_text)
     enqueue(prefix, queue, task, message, false, false)
   elseif verdict == "died" then
     after_death(prefix, rules, owner, queue, task, message)
+  elseif verdict == "unreadable" then
+    bury(prefix, rules, verdict, owner, queue, task, message)
   else
     enqueue(prefix, queue, task, message, false, true)
   end

@@ -18,17 +18,22 @@ local function leave_obituary(prefix, rules, row)
   redis.call("ZADD", prefix .. "obituaries", rules.logical, row)
 end
 
+-- A task becomes a dead letter; `why` is the state of its obituary.
+local function bury(prefix, rules, why, owner, queue, task, message)
+  local record = write_record(task, message)
+  redis.call("RPUSH", prefix .. "dead:" .. queue, record)
+  redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
+  leave_obituary(prefix, rules, write_running(owner, why, queue, record))
+end
+
 -- The process of a body that had begun is gone: its task waits again, or is a dead letter.
 local function after_death(prefix, rules, owner, queue, task, message)
   task.deaths = task.deaths + 1
   if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
     enqueue(prefix, queue, task, message, false, true)
-    return
+  else
+    bury(prefix, rules, "dead", owner, queue, task, message)
   end
-  local record = write_record(task, message)
-  redis.call("RPUSH", prefix .. "dead:" .. queue, record)
-  redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
-  leave_obituary(prefix, rules, write_running(owner, "dead", queue, record))
 end
 
 local function expire_one(prefix, rules, lease, row)
