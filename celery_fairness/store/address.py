@@ -127,11 +127,11 @@ def _plain_url(url: str, options: dict[str, Any]) -> str:
     """Return ``url`` in redis-py's words, moving kombu's spellings out of the query."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
-    database = parts.path.strip("/")
-    if parts.scheme in ("redis", "rediss") and database and not database.isdecimal():
+    number = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and number and not number.isdecimal():
         raise SettingsError(
             f"{hide_password(url)}: expected the number of a database behind the last '/', "
-            f"got: {database!r}"
+            f"got: {number!r}"
         )
     requirement = options.get("ssl_cert_reqs", query.pop("ssl_cert_reqs", None))
     if isinstance(requirement, str):
