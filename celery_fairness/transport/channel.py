@@ -27,11 +27,12 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Passing, Settle, Verdict
+from celery_fairness.scheduling.words import Claim, Claimed, Passing, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
+from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import kind_of, message_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
 from celery_fairness.transport.migration import adopt
@@ -197,7 +198,11 @@ class FairMixin(PublishMixin, QueuesMixin):
         owner, number = claimant.owner, claimant.number
         asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
         self._passing = home.kinds.passing(self._places)
-        claim = verbs.claim_args(owner, number, want, queues, home.rules, passing=self._passing)
+        claim = verbs.claim_args(
+            *(owner, number, want, queues, home.rules),
+            passing=self._passing,
+            epoch=home.renewals.epoch,
+        )
         asks.append((verbs.CLAIM, claim))
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
@@ -287,13 +292,13 @@ class FairMixin(PublishMixin, QueuesMixin):
         claimant.number += 1
         claim = verbs.read_claim(answer)
         self._sleep(claim)
+        # All are held before one is delivered: a body may run here and take its time.
+        waiting = home.enter(claimant, claim)
         if not claim.tasks:
             raise Empty
-        self._deliver_all(claimant, claim)
+        self._deliver_all(waiting)
 
-    def _deliver_all(self, claimant: Claimant, claim: Claim) -> None:
-        # All are held before one is delivered: a body may run here and take its time.
-        waiting = self.home.enter(claimant, claim.tasks)
+    def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
         for position, (task, held) in enumerate(waiting):
             message = message_of(task)

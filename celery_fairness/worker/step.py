@@ -82,8 +82,8 @@ class ClaimStep(bootsteps.StartStopStep):
         home.kinds.know(consumer.strategies)
         fairness = find(consumer.app)
         if fairness is not None:
-            home.on_memory_lost = fairness.republish
-        home.on_leases_lost = partial(_end_bodies, consumer)
+            home.renewals.on_memory_lost = fairness.republish
+        home.renewals.on_leases_lost = partial(_end_bodies, consumer)
         home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing

@@ -89,3 +89,17 @@ def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
     dispatch.put("a")
     args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
     assert lifetime_after(client, verbs.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms
+
+
+def test_where_the_memory_was_lost_nothing_is_leased_before_what_is_held_counts(dispatch, client):
+    dispatch.put("a")
+    first = dispatch.claim()
+    client.flushall()
+    dispatch.now += 1000
+    dispatch.put("a")
+    refused = dispatch.claim(epoch=first.epoch)
+    assert (refused.tasks, refused.epoch, refused.sleep_ms) == ((), dispatch.now, 10)
+    assert dispatch.renew(first.tasks, first.epoch) == (refused.epoch, [])
+    assert dispatch.claim(epoch=refused.epoch).tasks == (), "its slot is taken"
+    dispatch.settle(first.tasks)
+    assert len(dispatch.claim(epoch=refused.epoch).tasks) == 1

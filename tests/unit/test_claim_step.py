@@ -54,6 +54,7 @@ class Worker:
             kinds=self.kinds,
             book=SimpleNamespace(),
             start=lambda slots: None,
+            renewals=SimpleNamespace(),
             stop=lambda: None,
             mourn=None,
         )
