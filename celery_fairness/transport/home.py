@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
+from weakref import WeakMethod
 
 from redis.exceptions import RedisError
 
@@ -98,7 +99,7 @@ class Home:
         #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
         self.body_blocks_loop = False
         #: Wakes the loops that claim.
-        self.wakers: list[Callable[[], None]] = []
+        self.wakers: list[WeakMethod[Callable[[], None]]] = []
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
@@ -249,8 +250,10 @@ class Home:
         if self.slots is None:
             # Without a worker nobody knows when a loop turns again.
             self.tell_soon()
-        for wake in list(self.wakers):
-            wake()
+        for waker in list(self.wakers):
+            wake = waker()
+            if wake is not None:
+                wake()
 
 
 _homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Home] = {}
