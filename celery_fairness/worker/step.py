@@ -125,7 +125,8 @@ def _end_bodies(consumer: Any, lost: list[Any]) -> None:
     def end() -> None:
         for request in list(active_requests):
             if getattr(request, "_held", None) in lost and request.task.acks_late:
-                with contextlib.suppress(NotImplementedError):
+                # Not every pool can, and its process may be gone by itself.
+                with contextlib.suppress(NotImplementedError, OSError):
                     request.cancel(consumer.pool, emit_retry=False)
 
     if consumer.hub is not None:
