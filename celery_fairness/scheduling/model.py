@@ -67,6 +67,8 @@ from celery_fairness.units import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it.
 SLEEP_MS = 1000
+#: So soon a process has entered again what it holds.
+ENTERED_MS = 10
 #: Nothing is passed over.
 NOTHING = Passing()
 
@@ -125,13 +127,20 @@ class Scheduler(Installation):
         queues: Sequence[str],
         rules: Rules,
         passing: Passing = NOTHING,
+        epoch: int | None = None,
     ) -> Claim:
-        """Lease the next tasks that may start, or say how long to sleep."""
+        """Lease the next tasks that may start, or say how long to sleep.
+
+        Where the memory was lost since ``epoch`` it leases nothing: what the process holds counts
+        for no limit until a renewal enters it again.
+        """
         logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        if epoch is not None and epoch != self.clock.epoch:
+            return Claim((), Milliseconds(ENTERED_MS), {}, self.clock.epoch)
         last, leases = self.replies.get(owner, (None, []))
         if last == number:
             again = [self._claimed(lease) for lease in leases if lease in self.running]
-            return Claim(tuple(again), Milliseconds(0))
+            return Claim(tuple(again), Milliseconds(0), {}, self.clock.epoch)
 
         more = self._expire(logical, rules) == self.budget.due
         more |= self._judge_anew(logical, rules) == self.budget.due
@@ -162,7 +171,8 @@ class Scheduler(Installation):
                 ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
-        return Claim(tasks, Milliseconds(0 if more or tasks else sleep_ms), look.places)
+        sleep_ms = 0 if more or tasks else sleep_ms
+        return Claim(tasks, Milliseconds(sleep_ms), look.places, self.clock.epoch)
 
     def _forget_unused(self, queue: str) -> None:
         if not any(other == queue for other, _ in self.lanes):

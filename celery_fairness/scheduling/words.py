@@ -89,11 +89,13 @@ class Claim:
         tasks: What may start now, in this order.
         sleep_ms: How long there is nothing more to ask, unless a bell rings; 0: ask again.
         passed: By queue, how many members at the beginning of its ring were passed over.
+        epoch: When the memory that answered began, in ms.
     """
 
     tasks: tuple[Claimed, ...]
     sleep_ms: Milliseconds
     passed: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

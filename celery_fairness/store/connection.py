@@ -197,9 +197,15 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        made, self._made, self._idle = self._made, None, []
-        if made is not None:
-            made.close()
+        made, self._made = self._made, None
+        idle, self._idle = self._idle, []
+        if made is None:
+            return
+        if self._made_in == os.getpid():
+            # A client that was given its pool leaves the pool's connections open.
+            for line in idle:
+                made.connection_pool.release(_closed(line.connection))
+        made.close()
 
     def _call(self, parts: Sequence[Any]) -> Any:
         """Send one command and read its answer, on a connection of its own for that time.

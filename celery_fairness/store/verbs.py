@@ -34,7 +34,7 @@ UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 
 #: Fields of one task in the answer to a claim, and what stands before the first.
-_FIELDS, _BEFORE = 6, 2
+_FIELDS, _BEFORE = 6, 3
 
 
 def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: int = 0) -> list[str]:
@@ -76,6 +76,7 @@ def claim_args(
     rules: Rules,
     now_text: str = "",
     passing: Passing | None = None,
+    epoch: int | None = None,
 ) -> list[str]:
     """Return the arguments of a claim.
 
@@ -87,6 +88,8 @@ def claim_args(
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
         passing: What this process does not take.
+        epoch: In which what this process holds is known; None where it holds nothing. In another
+            one nothing is leased.
     """
     return [
         owner,
@@ -99,6 +102,7 @@ def claim_args(
         str(rules.max_deliveries),
         now_text,
         json.dumps(asdict(passing)) if passing else "",
+        _epoch_text(epoch),
         *queues,
     ]
 
@@ -117,7 +121,7 @@ def read_claim(answer: Sequence[Any]) -> Claim:
         for at in range(_BEFORE, len(answer), _FIELDS)
     )
     passed = json.loads(answer[1]) if answer[1] else {}
-    return Claim(tasks, Milliseconds(int(answer[0])), passed)
+    return Claim(tasks, Milliseconds(int(answer[0])), passed, int(answer[2]))
 
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
@@ -148,10 +152,10 @@ def renew_args(
     Args:
         held: Leases, each with its key (``Claimed.key``).
         lease_ms: How long a lease lives without a renewal.
-        epoch: That of the renewal before; None where there was none.
+        epoch: In which they were known; None where the caller does not know.
         now_text: The server's time in tests, in ms.
     """
-    args = [str(lease_ms), "" if epoch is None else str(epoch), now_text]
+    args = [str(lease_ms), _epoch_text(epoch), now_text]
     for lease, key in held:
         args += (lease, key)
     return args
@@ -205,6 +209,10 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
 
 def _limit_text(rules: Rules) -> str:
     return "unlimited" if rules.default_limit is None else str(rules.default_limit)
+
+
+def _epoch_text(epoch: int | None) -> str:
+    return "" if epoch is None else str(epoch)
 
 
 def _text(value: Any) -> str:

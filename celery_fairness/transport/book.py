@@ -32,6 +32,7 @@ class Held:
         died: Its process died.
         ended: Its end is noted.
         lost: Redis says that the lease has ended.
+        epoch: Of the memory in which Redis knows it.
         since: When its claim was answered (monotonic seconds).
     """
 
@@ -40,6 +41,7 @@ class Held:
         "attended",
         "died",
         "ended",
+        "epoch",
         "in_pool",
         "key",
         "lane",
@@ -50,7 +52,7 @@ class Held:
         "verdict",
     )
 
-    def __init__(self, task: Claimed) -> None:
+    def __init__(self, task: Claimed, epoch: int) -> None:
         self.lease = task.lease
         self.attempt = task.attempt
         self.lane = task.lane
@@ -62,6 +64,7 @@ class Held:
         self.died = False
         self.ended = False
         self.lost = False
+        self.epoch = epoch
         self.since = monotonic()
 
 
@@ -88,11 +91,11 @@ class Book:
         """Return one lease, None where it has ended or is not ours."""
         return self._held.get(lease)
 
-    def hold(self, task: Claimed) -> Held | None:
+    def hold(self, task: Claimed, epoch: int) -> Held | None:
         """Enter a claimed task; None where it is known: the answer was given twice."""
         if task.lease in self._held or task.lease in self._ends:
             return None
-        held = self._held[task.lease] = Held(task)
+        held = self._held[task.lease] = Held(task, epoch)
         return held
 
     def note(self, held: Held, verdict: Verdict) -> None:

@@ -203,7 +203,11 @@ class FairMixin(PublishMixin, QueuesMixin):
         owner, number = claimant.owner, claimant.number
         asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
         self._passing = home.kinds.passing(self._places)
-        claim = verbs.claim_args(owner, number, want, queues, home.rules, passing=self._passing)
+        claim = verbs.claim_args(
+            *(owner, number, want, queues, home.rules),
+            passing=self._passing,
+            epoch=home.renewals.epoch,
+        )
         asks.append((verbs.CLAIM, claim))
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
@@ -293,13 +297,13 @@ class FairMixin(PublishMixin, QueuesMixin):
         claimant.number += 1
         claim = verbs.read_claim(answer)
         self._sleep(claim)
+        # All are held before one is delivered: a body may run here and take its time.
+        waiting = home.enter(claimant, claim)
         if not claim.tasks:
             raise Empty
-        self._deliver_all(claimant, claim)
+        self._deliver_all(waiting)
 
-    def _deliver_all(self, claimant: Claimant, claim: Claim) -> None:
-        # All are held before one is delivered: a body may run here and take its time.
-        waiting = self.home.enter(claimant, claim.tasks)
+    def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
         for position, (task, held) in enumerate(waiting):
             try:

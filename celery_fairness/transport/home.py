@@ -1,10 +1,10 @@
-"""One Redis as one process sees it: its book, its connections, and the thread that renews.
+"""One Redis as one process sees it: its book, its connections, and what renews its leases.
 
 Every channel of the process that talks to the same Redis shares one home, and so do those that come
 after a lost connection. A forked child makes its own.
 
     claimed --end--> noted --settle--> told
-       ^ renewed at a third of a lease, by a native thread, until it ends
+       ^ renewed (renewing.py) until it ends
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
+from weakref import WeakMethod
 
 from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.native import Bell, native_lock, start_thread
-from celery_fairness.scheduling.words import Claimed, Obituary, Put, Verdict, Waiting
+from celery_fairness.native import native_lock
+from celery_fairness.scheduling.words import Claim, Claimed, Obituary, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
 from celery_fairness.transport.kinds import Kinds
 from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.renewing import Call, Renewals
 
 logger = logging.getLogger("celery_fairness")
 
@@ -37,12 +39,6 @@ SETTLE_AT_MOST = 64
 CLAIM_AT_MOST = 64
 #: The same without a worker that says how many places it has.
 CLAIM_WITHOUT_WORKER = 16
-#: Leases that one call renews.
-RENEW_AT_MOST = 250
-#: Within what time Redis hears of an end, where no worker's loop turns, in seconds.
-TELL_SECONDS = 0.01
-#: Pause after a renewal that failed, in seconds.
-AGAIN_SECONDS = 0.25
 
 
 class Claimant:
@@ -102,26 +98,23 @@ class Home:
         self.at_once = False
         #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
         self.body_blocks_loop = False
-        self._tells_soon = False
         #: Wakes the loops that claim.
-        self.wakers: list[Callable[[], None]] = []
-        #: Called, in a thread, when Redis lost its memory.
-        self.on_memory_lost: Callable[[], None] = lambda: None
-        #: Called, in a thread, with leases that ended while their tasks are here.
-        self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
+        self.wakers: list[WeakMethod[Callable[[], None]]] = []
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
-        # The thread that renews shares no lock with the threads or greenlets of the worker.
-        self._of_thread = Connection(self._address, make=lambda: self._client_of_thread)
+        of_thread = self._client_of_thread
+        self.renewals = Renewals(
+            self.book,
+            of_thread,
+            Connection(self._address, make=lambda: of_thread),
+            self.prefix,
+            self.rules.lease_ms,
+            self._tell,
+        )
         self._asked = 0
         self._claimants: list[Claimant] = []
         self._lock = native_lock()
-        self._bell = Bell()
-        self._renewing = False
-        self._renewed_at = 0.0
-        self._closed = False
-        self._epoch: int | None = None
 
     # -- places -----------------------------------------------------------------------------------
 
@@ -172,12 +165,10 @@ class Home:
         self._tell(self.call)
 
     def tell_soon(self) -> None:
-        """Let the thread tell Redis what no loop takes along within :data:`TELL_SECONDS`."""
-        if not self._tells_soon:
-            self._tells_soon = True
-            self._bell.ring()
+        """Let the thread that renews tell Redis what no loop takes along."""
+        self.renewals.tell_soon()
 
-    def _tell(self, call: Callable[[str, list[str]], Any]) -> None:
+    def _tell(self, call: Call) -> None:
         while ends := self.book.take_ends(SETTLE_AT_MOST):
             try:
                 call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
@@ -191,21 +182,22 @@ class Home:
                 )
                 return
 
-    def hold(self, task: Any) -> Held | None:
-        """Enter a claimed task and renew it from now on; None where it is known."""
-        held = self.book.hold(task)
-        if held is not None and not self._renewing:
-            self._renew_from_now_on()
-        return held
-
-    def enter(self, claimant: Claimant, tasks: Iterable[Claimed]) -> list[tuple[Claimed, Held]]:
+    def enter(self, claimant: Claimant, claim: Claim) -> list[tuple[Claimed, Held]]:
         """Hold what a claim gave, less what is held already and what took too long to get here."""
-        entered = [(task, held) for task in tasks if (held := self.hold(task)) is not None]
+        entered = [
+            (task, held)
+            for task in claim.tasks
+            if (held := self.book.hold(task, claim.epoch)) is not None
+        ]
+        if entered:
+            self.renewals.begin()
+        # Only now: what was given before Redis lost its memory is entered again with the rest.
+        self.renewals.hears(claim.epoch)
         if not entered or monotonic() - claimant.sent_at < self.rules.lease_ms / 3000:
             return entered
         all_held = [held for _, held in entered]
         try:
-            _, gone = self._renew_batch(self._connection, all_held, None)
+            _, gone = self.renewals.renew_batch(self.call, all_held, claim.epoch)
         except BaseException:
             for held in all_held:
                 self.book.end(held, Verdict.HEAD)
@@ -216,21 +208,14 @@ class Home:
 
     def is_lost(self, held: Held) -> bool:
         """Say whether the lease has ended; asks where nobody has renewed it for its length."""
-        if monotonic() - max(held.since, self._renewed_at) >= self.rules.lease_ms / 1000:
+        if monotonic() - max(held.since, self.renewals.renewed_at) >= self.rules.lease_ms / 1000:
             try:
-                _, gone = self._renew_batch(self._connection, [held], None)
+                _, gone = self.renewals.renew_batch(self.call, [held], held.epoch)
             except (RedisError, OSError):
                 # Nothing ends while nobody can renew.
                 return held.lost
             held.lost = bool(gone)
         return held.lost
-
-    def _renew_from_now_on(self) -> None:
-        with self._lock:
-            if self._renewing:
-                return
-            self._renewing = True
-        start_thread(self._renew_while_held)
 
     def channel_gone(self, leases: list[str]) -> None:
         """Give back what a closed channel delivered and no pool has."""
@@ -255,8 +240,7 @@ class Home:
 
     def close(self) -> None:
         """Renew nothing any more, and close the connections."""
-        self._closed = True
-        self._bell.ring()
+        self.renewals.close()
         self._connection.close()
 
     def _wake(self) -> None:
@@ -266,80 +250,10 @@ class Home:
         if self.slots is None:
             # Without a worker nobody knows when a loop turns again.
             self.tell_soon()
-        for wake in list(self.wakers):
-            wake()
-
-    # -- renewal ----------------------------------------------------------------------------------
-
-    def _renew_while_held(self) -> None:
-        """Renew at a third of a lease; ends when nothing was held for a whole lease."""
-        every = self.rules.lease_ms / 3000
-        connection = self._of_thread
-        _hurry(self._client_of_thread, every)
-        quiet, renew_at = 0, monotonic() + every
-        while quiet < 3 and not self._closed:
-            self._bell.wait(renew_at - monotonic())
-            if self._tells_soon:
-                self._bell.wait(min(TELL_SECONDS, every))
-                # Before it tells: an end that comes now rings again.
-                self._tells_soon = False
-                self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
-            if monotonic() < renew_at or self._closed:
-                continue
-            held = self.book.held()
-            quiet = 0 if held or self.book.has_ends else quiet + 1
-            try:
-                begun = monotonic()
-                self._renew(connection, held)
-                self._renewed_at = begun
-                renew_at = monotonic() + every
-                # While the worker makes a new connection nobody else tells them.
-                self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
-            except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
-                logger.error("leases could not be renewed: %s", error or type(error).__name__)
-                renew_at = monotonic() + min(AGAIN_SECONDS, every)
-        connection.close()
-        self._renewing = False
-        if (self.book.held() or self.book.has_ends) and not self._closed:
-            # Claimed just now, by somebody who saw this thread alive.
-            self._renew_from_now_on()
-
-    def _renew(self, connection: Connection, held: list[Held]) -> None:
-        known = self._epoch
-        lost = []
-        for start in range(0, max(1, len(held)), RENEW_AT_MOST):
-            batch = held[start : start + RENEW_AT_MOST]
-            self._epoch, gone = self._renew_batch(connection, batch, known)
-            for position in gone:
-                each = batch[position - 1]
-                if not each.ended and not each.lost:
-                    each.lost = True
-                    lost.append(each)
-                    logger.error(
-                        "the lease %s has ended while its task runs: another worker may run it",
-                        each.lease,
-                    )
-        if lost:
-            self.on_leases_lost(lost)
-        if known is not None and self._epoch != known:
-            # The script has entered them again.
-            logger.error("Redis lost its memory: %d leases entered again", len(held))
-            self.on_memory_lost()
-
-    def _renew_batch(
-        self, connection: Connection, batch: list[Held], epoch: int | None
-    ) -> tuple[int, list[int]]:
-        leases = [(each.lease, each.key) for each in batch]
-        args = verbs.renew_args(leases, self.rules.lease_ms, epoch)
-        return verbs.read_renew(connection.execute(verbs.RENEW, (self.prefix,), args))
-
-
-def _hurry(client: Any, seconds: float) -> None:
-    """Let ``client`` wait no longer for an answer, unless the user said how long."""
-    options = client.connection_pool.connection_kwargs
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        if options.get(name) is None:
-            options[name] = seconds
+        for waker in list(self.wakers):
+            wake = waker()
+            if wake is not None:
+                wake()
 
 
 _homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Home] = {}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty
 from time import sleep
 from typing import Any
+from weakref import WeakMethod
 
 from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
@@ -37,7 +39,8 @@ class FairPoller(stock.MultiChannelPoller):
         """Wake for the ends of ``home`` and tell them."""
         if home not in self._homes:
             self._homes.append(home)
-            home.wakers.append(self.wake)
+            # The home lives as long as the process; a poller that nobody closed does not.
+            home.wakers.append(WeakMethod(self.wake, home.wakers.remove))
 
     def wake(self) -> None:
         """Wake the loop; from any thread."""
@@ -108,8 +111,8 @@ class FairPoller(stock.MultiChannelPoller):
     def close(self) -> None:
         """Forget every connection."""
         for home in self._homes:
-            if self.wake in home.wakers:
-                home.wakers.remove(self.wake)
+            with suppress(ValueError):
+                home.wakers.remove(WeakMethod(self.wake))
         self._homes.clear()
         super().close()
         with self._lock:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.scheduling.words import Claim, Claimed, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
@@ -24,6 +24,8 @@ logger = logging.getLogger("celery_fairness")
 LOOK_SECONDS = 60.0
 #: How long a queue with a consumer is kept at least: it is told so once a second at most.
 CONSUMED_KEPT_MS = 5000
+#: How often a claim is sent again while what is held is entered again.
+ENTERED_AT_MOST = 100
 
 if TYPE_CHECKING:
     _Channel = Any
@@ -63,8 +65,8 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         claimant = self.home.borrow_claimant()
         found = None
         try:
-            while found is None and (tasks := self._claim_now(claimant, queue)):
-                for task, held in self.home.enter(claimant, tasks):
+            while found is None and (claim := self._claim_now(claimant, queue)).tasks:
+                for task, held in self.home.enter(claimant, claim):
                     if found is None and task.queue == queue:
                         self.claimed.add(held.lease)
                         found = self._read_message(task, held)
@@ -83,14 +85,23 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
             raise Empty
         return message._raw
 
-    def _claim_now(self, claimant: Claimant, queue: str) -> tuple[Claimed, ...]:
+    def _claim_now(self, claimant: Claimant, queue: str) -> Claim:
         # What was acknowledged just now may hold the slot.
         self.home.flush()
         claimant.sends()
-        args = verbs.claim_args(claimant.owner, claimant.number, 1, [queue], self.home.rules)
-        claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
-        claimant.number += 1
-        return claim.tasks
+        for _ in range(ENTERED_AT_MOST):
+            epoch = self.home.renewals.epoch
+            args = verbs.claim_args(
+                *(claimant.owner, claimant.number, 1, [queue], self.home.rules), epoch=epoch
+            )
+            claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
+            claimant.number += 1
+            if epoch in (None, claim.epoch):
+                break
+            # What is held is entered again first.
+            self.home.renewals.hears(claim.epoch)
+            sleep(claim.sleep_ms / 1000)
+        return claim
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Take one message; without acks, taking it is the end."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
+from celery.worker.state import task_ready
 
 from celery_fairness.scheduling.words import Verdict
 
@@ -170,7 +171,8 @@ def _entering(execute_using_pool: Any) -> Any:
             self._book.drop(held)
             self.acknowledge()
         if held.ended:
-            # It was given back, and may run elsewhere by now.
+            # It was given back, and may run elsewhere by now: here nobody waits for it.
+            task_ready(self)
             raise TaskRevokedError(self.id)
         # A revoked or expired task raises: it is acknowledged without having been in the pool.
         result = execute_using_pool(self, *args, **options)

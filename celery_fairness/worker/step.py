@@ -82,8 +82,8 @@ class ClaimStep(bootsteps.StartStopStep):
         home.kinds.know(consumer.strategies)
         fairness = find(consumer.app)
         if fairness is not None:
-            home.on_memory_lost = fairness.republish
-        home.on_leases_lost = partial(_end_bodies, consumer)
+            home.renewals.on_memory_lost = fairness.republish
+        home.renewals.on_leases_lost = partial(_end_bodies, consumer)
         home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
@@ -125,7 +125,8 @@ def _end_bodies(consumer: Any, lost: list[Any]) -> None:
     def end() -> None:
         for request in list(active_requests):
             if getattr(request, "_held", None) in lost and request.task.acks_late:
-                with contextlib.suppress(NotImplementedError):
+                # Not every pool can, and its process may be gone by itself.
+                with contextlib.suppress(NotImplementedError, OSError):
                     request.cancel(consumer.pool, emit_retry=False)
 
     if consumer.hub is not None:

@@ -112,3 +112,17 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client
     assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
     assert dispatch.mourn(found.text) is None
     assert dispatch.tags_of(dispatch.claim()) == ["t2"], "its slot is free"
+
+
+def test_where_the_memory_was_lost_nothing_is_leased_before_what_is_held_counts(dispatch, client):
+    dispatch.put("a")
+    first = dispatch.claim()
+    client.flushall()
+    dispatch.now += 1000
+    dispatch.put("a")
+    refused = dispatch.claim(epoch=first.epoch)
+    assert (refused.tasks, refused.epoch, refused.sleep_ms) == ((), dispatch.now, 10)
+    assert dispatch.renew(first.tasks, first.epoch) == (refused.epoch, [])
+    assert dispatch.claim(epoch=refused.epoch).tasks == (), "its slot is taken"
+    dispatch.settle(first.tasks)
+    assert len(dispatch.claim(epoch=refused.epoch).tasks) == 1

@@ -52,11 +52,11 @@ class Dispatch:
         waiting = Waiting(queue, tag, tenant, message=f"of {tag}", **fields)
         return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
 
-    def claim(self, want=10, queues=("q",), number=None, rules=None, **passing):
+    def claim(self, want=10, queues=("q",), number=None, rules=None, epoch=None, **passing):
         self.number += 1
         args = verbs.claim_args(
             *("w1", number or self.number, want, queues, rules or self.rules, str(self.now)),
-            Passing(**passing),
+            *(Passing(**passing), epoch),
         )
         return verbs.read_claim(self.run(verbs.CLAIM, args))
 

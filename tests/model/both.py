@@ -55,9 +55,9 @@ class WatchedScheduler(Scheduler):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
 
-    def claim(self, owner, number, want, queues, rules, passing=NOTHING):
+    def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None):
         self.passing, self.taken = passing, []
-        return super().claim(owner, number, want, queues, rules, passing)
+        return super().claim(owner, number, want, queues, rules, passing, epoch)
 
     def takes(self, task):
         kinds = [each.kind for each in self.taken]
@@ -185,18 +185,22 @@ class Both:
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
 
-    def do_claim(self, owner, again, want, queues, enforcement, after_bell, passing, goes_on):
-        if after_bell and not self.do_hear(queues[0])[0]:
+    def do_claim(self, owner, again, want, queues, enforcement, hears, passing, goes_on, known):
+        if hears and not self.do_hear(queues[0])[0]:
             return None, None
         if goes_on and passing:
             passing = replace(passing, places=self.places[owner])
         if not (again and self.numbers[owner]):
             self.numbers[owner] += 1
         number, rules = self.numbers[owner], self.rules(enforcement)
-        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now), passing)
+        epoch = self.known(known)
+        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now), passing, epoch)
         theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
         replay = self.model.replies.get(owner, (None,))[0] == number
-        ours = self.model.claim(owner, number, want, queues, rules, passing)
+        ours = self.model.claim(owner, number, want, queues, rules, passing, epoch)
+        if epoch not in (None, ours.epoch):
+            assert not ours.tasks, "leased before what is held was entered again"
+            return ours, theirs
         self.places[owner] = {} if ours.tasks or ours.sleep_ms else ours.passed
         if not replay and ours.tasks:
             self.keep_reply(owner)
@@ -251,9 +255,12 @@ class Both:
             self.written = ours.text
         return ours, theirs
 
+    def known(self, name):
+        return {"": None, "now": self.epoch, "before": START_MS - 1}[name]
+
     def do_renew(self, picks, known):
         held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
-        epoch = {"": None, "now": self.epoch, "before": START_MS - 1}[known]
+        epoch = self.known(known)
         lease_ms = self.scene.rules.lease_ms
         args = verbs.renew_args(held, lease_ms, epoch, str(self.now))
         theirs = verbs.read_renew(self.scripts.run(verbs.RENEW, args))

@@ -116,6 +116,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         random.random() < 0.5,
         _passing(random) if random.random() < scene.passing else Passing(),
         random.random() < 0.7,
+        random.choice(["", "now", "now", "now", "before"]),
     )
 
 

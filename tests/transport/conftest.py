@@ -35,7 +35,7 @@ def empty_homes() -> Iterator[None]:
     yield
     for home in homes():
         home.close()
-        eventually(lambda home=home: not home._renewing, 3.0)
+        eventually(lambda home=home: not home.renewals.runs, 3.0)
     _homes.clear()
 
 

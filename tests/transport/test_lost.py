@@ -280,7 +280,7 @@ def test_a_lease_that_ends_while_it_is_held_is_said_and_its_ack_changes_nothing(
     other.await_count(1)
     assert other.messages[0].headers["redelivered"]
     home = home_of(late)
-    home._renew(home._connection, home.book.held())
+    home.renewals.renew(home.call)
     assert "has ended while its task runs" in caplog.text
     late.messages[0].ack()
     assert client.hlen(RUNNING) == leases(client) == 1
@@ -288,23 +288,126 @@ def test_a_lease_that_ends_while_it_is_held_is_said_and_its_ack_changes_nothing(
     settled(client)
 
 
-def test_where_redis_lost_its_memory_what_is_held_counts_again(
-    connect: Connect, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery_fairness.transport.home.RENEW_AT_MOST", 2)
+LEASES = "{fairness}:leases:tenant:a"
+
+
+@pytest.fixture
+def five(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Inbox:
+    """A consumer that holds five tasks of one tenant, renewed two at a time."""
+    monkeypatch.setattr("celery_fairness.transport.renewing.RENEW_AT_MOST", 2)
     connection = connect(fairness={"default_limit": 5})
     publish(connection, "jobs", *range(5), headers=charged("a"))
     inbox = Inbox(connection, "jobs")
     inbox.await_count(5)
-    home = home_of(inbox)
-    home._renew(home._connection, home.book.held())
+    return inbox
+
+
+def test_where_redis_lost_its_memory_what_is_held_counts_again(five: Inbox, client: Redis) -> None:
+    home = home_of(five)
+    said: list[str] = []
+    home.renewals.on_memory_lost = lambda: said.append("lost")
+    # Nothing was renewed before: the claim has told the epoch.
     client.flushall()
-    home._renew(home._connection, home.book.held())
-    assert client.zcard("{fairness}:leases:tenant:a") == 5
+    home.renewals.renew(home.call)
+    home.renewals.renew(home.call)
+    assert said == ["lost"]
+    assert client.zcard(LEASES) == 5
     assert not any(each.lost for each in home.book.held())
-    for message in inbox.messages:
+    for message in five.messages:
         message.ack()
-    eventually(lambda: not client.exists("{fairness}:leases:tenant:a"))
+    eventually(lambda: not client.exists(LEASES))
+
+
+def test_a_renewal_that_fails_after_its_first_call_enters_the_rest_later(
+    five: Inbox, client: Redis
+) -> None:
+    home = home_of(five)
+    said, calls = [], []
+    home.renewals.on_memory_lost = lambda: said.append("lost")
+
+    def fails_once(verb: str, args: list[str]) -> object:
+        calls.append(verb)
+        if len(calls) == 2:
+            raise Lost("cut")
+        return home.call(verb, args)
+
+    client.flushall()
+    with pytest.raises(Lost):
+        home.renewals.renew(fails_once)
+    assert (client.zcard(LEASES), said) == (2, [])
+    home.renewals.renew(fails_once)
+    assert (client.zcard(LEASES), said) == (5, ["lost"])
+    assert not any(each.lost for each in home.book.held())
+
+
+def test_a_task_that_waits_for_its_place_is_not_lost_with_redis_s_memory(
+    five: Inbox, client: Redis
+) -> None:
+    home = home_of(five)
+    held = home.book.held()[0]
+    held.since -= 3600
+    client.flushall()
+    assert not home.is_lost(held)
+    assert client.zrange(LEASES, 0, -1) == [held.lease]
+
+
+def test_after_redis_lost_its_memory_what_is_held_counts_before_anything_is_claimed(
+    connect: Connect, client: Redis
+) -> None:
+    connection = connect(fairness={"default_limit": 1})
+    publish(connection, "jobs", 1, headers=charged("a"))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    inbox.nothing_comes()
+    client.flushall()
+    publish(connection, "jobs", 2, headers=charged("a"))
+    publish(connection, "jobs", 3, headers=charged("b"))
+    assert received(inbox, 2) == [1, 3]
+    assert client.zcard(LEASES) == 1
+    inbox.messages[0].ack()
+    assert received(inbox, 3) == [1, 2, 3]
+
+
+def test_after_redis_lost_its_memory_one_message_is_got_within_the_limit(
+    connect: Connect, client: Redis
+) -> None:
+    channel = connect(fairness={"default_limit": 1}).channel()
+    connection = channel.connection.client
+    publish(connection, "jobs", 1, headers=charged("a"))
+    first = channel.basic_get("jobs")
+    client.flushall()
+    publish(connection, "jobs", 2, headers=charged("a"))
+    assert channel.basic_get("jobs") is None
+    first.ack()
+    assert channel.basic_get("jobs").payload == 2
+
+
+def test_an_answer_from_before_redis_lost_its_memory_counts_again(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", 1, headers=charged("a"))
+    inbox = Inbox(connect(), "jobs")
+    ask(inbox)
+    eventually(lambda: client.hlen(RUNNING) == 1)
+    home = home_of(inbox)
+    home.renewals.renew(home.call)
+    client.flushall()
+    home.renewals.renew(home.call)
+    inbox.await_count(1)
+    eventually(lambda: client.zcard(LEASES) == 1, 2.0)
+
+
+def test_an_answer_that_is_read_late_and_was_forgotten_is_delivered_and_counts(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", 1, headers=charged("a"))
+    inbox = Inbox(connect(), "jobs")
+    ask(inbox)
+    eventually(lambda: client.hlen(RUNNING) == 1)
+    inbox.channel._claimant.sent_at -= 3600
+    client.flushall()
+    inbox.await_count(1)
+    assert client.zcard(LEASES) == 1
 
 
 def test_a_forked_child_neither_renews_nor_settles(connect: Connect, client: Redis) -> None:
@@ -318,7 +421,7 @@ def test_a_forked_child_neither_renews_nor_settles(connect: Connect, client: Red
     if child == 0:
         failed = 1
         with contextlib.suppress(BaseException):
-            held = [home for home in homes() if home.book.held() or home._renewing]
+            held = [home for home in homes() if home.book.held() or home.renewals.runs]
             inbox.messages[1].ack()
             inbox.channel.close()
             connection = connect()

@@ -72,7 +72,7 @@ def test_every_key_begins_with_the_prefix(
     inbox.await_count(2)
     assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
     assert leases(client, "shop:") == 2
-    homes()[0]._renew(homes()[0]._connection, homes()[0].book.held())
+    homes()[0].renewals.renew(homes()[0].call)
     assert homes()[0].book.held()[0].lost is False
     for message in inbox.messages:
         message.ack()

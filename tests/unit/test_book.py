@@ -20,7 +20,7 @@ def told(book):
 
 
 def test_an_ended_lease_is_held_no_longer_and_its_first_end_counts(book):
-    held = book.hold(TASK)
+    held = book.hold(TASK, 7)
     assert (len(book), held.lane) == (1, "tenant:42 0 jobs")
     book.end(held, Verdict.HEAD)
     book.end(held, Verdict.DONE)
@@ -32,14 +32,14 @@ def test_an_ended_lease_is_held_no_longer_and_its_first_end_counts(book):
 
 
 def test_an_answer_that_comes_twice_is_held_once(book):
-    held = book.hold(TASK)
-    assert book.hold(TASK) is None
+    held = book.hold(TASK, 7)
+    assert book.hold(TASK, 7) is None
     book.end(held, Verdict.DONE)
-    assert book.hold(TASK) is None
+    assert book.hold(TASK, 7) is None
 
 
 def test_an_end_takes_the_place_of_a_note_also_of_one_that_comes_back(book):
-    held = book.hold(TASK)
+    held = book.hold(TASK, 7)
     book.note(held, Verdict.BEGUN)
     assert book.has_ends
     assert not book.frees_slots
@@ -53,10 +53,10 @@ def test_an_end_takes_the_place_of_a_note_also_of_one_that_comes_back(book):
 def test_every_end_is_announced(book):
     heard = []
     book.changed = lambda: heard.append(len(book))
-    book.end(book.hold(TASK), Verdict.DONE)
+    book.end(book.hold(TASK, 7), Verdict.DONE)
     assert heard == [0]
 
 
 def test_what_is_dropped_is_not_told(book):
-    book.drop(book.hold(TASK))
+    book.drop(book.hold(TASK, 7))
     assert (len(book), book.has_ends) == (0, False)

@@ -10,7 +10,7 @@ from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduling.words import Passing
 from celery_fairness.transport.kinds import Kinds
-from celery_fairness.worker.step import ClaimStep
+from celery_fairness.worker.step import ClaimStep, _end_bodies
 
 
 def body():
@@ -54,6 +54,7 @@ class Worker:
             kinds=self.kinds,
             book=SimpleNamespace(),
             start=lambda slots: None,
+            renewals=SimpleNamespace(),
             stop=lambda: None,
             mourn=None,
         )
@@ -101,3 +102,26 @@ def test_after_the_worker_its_process_takes_everything():
     worker.kinds.pass_over("new")
     worker.step.shutdown(worker.consumer)
     assert not worker.kinds.passing({})
+
+
+class Body:
+    """A late-acked request whose lease has ended."""
+
+    task = SimpleNamespace(acks_late=True)
+
+    def __init__(self, error=None):
+        self._held, self.error, self.cancelled = object(), error, False
+
+    def cancel(self, pool, emit_retry):
+        if self.error:
+            raise self.error
+        self.cancelled = True
+
+
+@pytest.mark.parametrize("error", [NotImplementedError(), ProcessLookupError()])
+def test_a_body_that_cannot_be_ended_keeps_no_other_from_its_end(monkeypatch, error):
+    bodies = [Body(error), Body()]
+    monkeypatch.setattr("celery_fairness.worker.step.active_requests", bodies)
+    consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda end: end()), pool=None)
+    _end_bodies(consumer, [body._held for body in bodies])
+    assert bodies[1].cancelled

@@ -331,3 +331,21 @@ def test_a_sentinel_group_is_asked_for_its_master():
     assert hosts == ["a", "b"]
     assert (pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == (3, "pw")
     assert pool.connection_kwargs["socket_timeout"] == 0.5
+
+
+def test_a_client_that_was_given_its_pool_has_no_connection_left_after_the_close(redis_url):
+    options = {"client_name": "given", "protocol": 2}
+    pool = redis.ConnectionPool.from_url(redis_url, **options)
+    connection = Connection(
+        address_from_url(redis_url), make=lambda: redis.Redis(connection_pool=pool)
+    )
+
+    def open_now():
+        with redis.Redis.from_url(redis_url) as other:
+            return sum(each["name"] == "given" for each in other.client_list())
+
+    for _ in range(2):
+        release(connection)
+        assert open_now() == 1
+        connection.close()
+        assert open_now() == 0

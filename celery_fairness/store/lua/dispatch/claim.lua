@@ -7,6 +7,9 @@
   its limit leaves the ring and costs nothing until something opens it. A tenant of whom this process
   takes nothing stays where it is.
 
+  Where the memory was lost since the epoch that the caller knows it leases nothing: what the caller
+  holds counts for no limit until it is entered again (renew.lua).
+
   KEYS[1]  prefix         str  what every key of the installation begins with
 
   ARGV[1]  owner          str  the process that asks
@@ -19,10 +22,11 @@
   ARGV[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
   ARGV[9]  frozen_ms      str  "" in production (server TIME); set only by tests
   ARGV[10] passing        str  what this process does not take (passing.lua), or ""
-  ARGV[11+] queues        str  in the order in which they are asked
+  ARGV[11] known_epoch    str  the epoch the caller knows, or ""
+  ARGV[12+] queues        str  in the order in which they are asked
 
-  Returns {sleep_ms, passed, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0 where there is
-  more to do at once; passed is "", or the places of the rings that it passed over, as JSON.
+  Returns {sleep_ms, passed, epoch, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0
+  where there is more to do at once; passed is "", or as JSON the places that it passed over.
 ]]
 --- @include "serve"
 --- @include "passing"
@@ -30,25 +34,29 @@
 --- @include "tick"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
 local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-local frozen_ms, passing = ARGV[9], ARGV[10]
+local frozen_ms, passing, known_epoch = ARGV[9], ARGV[10], ARGV[11]
 
 -- Moves of each kind that one call makes.
 local DUE_AT_MOST = 16
 local MOVES_AT_MOST = 64
 -- Longest sleep: a bell may be lost with the worker that heard it.
 local SLEEP_MS = 1000
+-- So soon the caller has entered again what it holds.
+local ENTERED_MS = 10
 
 if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
+local epoch_text = string.format("%.0f", epoch)
+if known_epoch ~= "" and known_epoch ~= epoch_text then return {ENTERED_MS, "", epoch_text} end
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
 }
-local answer = {SLEEP_MS, ""}
+local answer = {SLEEP_MS, "", epoch_text}
 local leases = {}
 local replies = prefix .. "reply:" .. owner
 
@@ -80,7 +88,7 @@ local stale = redis.call("ZRANGEBYSCORE", prefix .. "closed", "(-" .. judged_by,
 for index = 1, #stale do reopen(prefix, stale[index], rules) end
 more = more or #stale == DUE_AT_MOST
 
-for index = 11, #ARGV do
+for index = 12, #ARGV do
   local wait_ms = bring_in(prefix, ARGV[index], now, DUE_AT_MOST)
   if wait_ms then answer[1] = math.min(answer[1], wait_ms) end
 end
@@ -117,7 +125,7 @@ local function take(queue)
 end
 
 -- Each turn takes a task or is the last of its queue.
-local queues, turn = {unpack(ARGV, 11)}, 1
+local queues, turn = {unpack(ARGV, 12)}, 1
 for _ = 1, want + #queues do
   if #leases == want or #queues == 0 then break end
   if turn > #queues then turn = 1 end
@@ -127,7 +135,7 @@ if #leases > 0 then
   redis.call("HSET", replies, "number", number, "leases", table.concat(leases, " "))
   redis.call("PEXPIRE", replies, 2 * lease_ms)
 end
-for index = 11, #ARGV do
+for index = 12, #ARGV do
   -- What is left is for somebody else who sleeps; a bell for nothing would only wake.
   local queue = ARGV[index]
   if redis.call("EXISTS", prefix .. "ring:" .. queue) == 1 then

@@ -1,0 +1,207 @@
+"""Renewals: what keeps the leases of one process alive, and its claims honest about lost memory.
+
+Invariant: ``epoch`` changes to another only after all that is held was entered there. A claim names
+it, and is given nothing where Redis is in another one: so what is held counts before it is served.
+
+    held --a third of a lease, or a claim that heard of another epoch--> renewed
+
+A native thread renews. It sleeps while nothing is held, and lives as long as its home: a connection
+and, under gevent, a loop of its own are made once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from celery_fairness.native import Bell, native_lock, start_thread
+from celery_fairness.store import verbs
+from celery_fairness.store.connection import Connection
+from celery_fairness.transport.book import Book, Held
+
+logger = logging.getLogger("celery_fairness")
+
+#: Leases that one call renews.
+RENEW_AT_MOST = 250
+#: Within what time Redis hears of an end, where no worker's loop turns, in seconds.
+TELL_SECONDS = 0.01
+#: Pause after a renewal that failed, in seconds.
+AGAIN_SECONDS = 0.25
+#: The thread sleeps when nothing was held at so many renewals in a row: for a whole lease.
+QUIET_AT_MOST = 3
+#: How long it sleeps at most, in seconds.
+SLEEP_SECONDS = 3600.0
+
+#: Runs a script and returns its answer.
+Call = Callable[[str, list[str]], Any]
+
+
+class Renewals:
+    """Of one home.
+
+    Args:
+        book: What is held.
+        client: Of redis-py, for the thread alone.
+        connection: On that client: the thread shares no lock with threads or greenlets.
+        prefix: What every key begins with.
+        lease_ms: How long a lease lives without a renewal.
+        tell: Tells Redis the ends in the book.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        client: Any,
+        connection: Connection,
+        prefix: str,
+        lease_ms: int,
+        tell: Callable[[Call], None],
+    ) -> None:
+        self._book, self._client, self._connection = book, client, connection
+        self._prefix, self._lease_ms, self._tell = prefix, lease_ms, tell
+        #: That of the memory in which all that is held is known; None before the first answer.
+        self.epoch: int | None = None
+        #: When all that was held then was renewed last (monotonic seconds).
+        self.renewed_at = 0.0
+        #: Whether the thread lives.
+        self.runs = False
+        #: Called, in the thread, when Redis lost its memory.
+        self.on_memory_lost: Callable[[], None] = lambda: None
+        #: Called, in the thread, with leases that ended while their tasks are here.
+        self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
+        self._lock = native_lock()
+        self._bell = Bell()
+        self._sleeps = self._tells_soon = self._at_once = self._closed = False
+
+    # -- from anywhere ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Renew from now on: something is held."""
+        if not self.runs:
+            with self._lock:
+                starts, self.runs = not self.runs, True
+            if starts:
+                start_thread(self._run)
+        elif self._sleeps:
+            self._bell.ring()
+
+    def hears(self, epoch: int) -> None:
+        """An answer was given in ``epoch``: in another than ours all is renewed now."""
+        if self.epoch is None:
+            self.epoch = epoch
+        elif epoch != self.epoch:
+            self._at_once = True
+            self.begin()
+            self._bell.ring()
+
+    def tell_soon(self) -> None:
+        """Let the thread tell Redis what no loop takes along within :data:`TELL_SECONDS`."""
+        if not self._tells_soon:
+            self._tells_soon = True
+            self._bell.ring()
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        self._closed = True
+        self._bell.ring()
+
+    def renew_batch(
+        self, call: Call, batch: list[Held], epoch: int | None
+    ) -> tuple[int, list[int]]:
+        """Renew what is known in ``epoch``.
+
+        Returns:
+            The epoch now, and the positions (from 1) of leases that are gone.
+        """
+        leases = [(each.lease, each.key) for each in batch]
+        args = verbs.renew_args(leases, self._lease_ms, epoch)
+        answered, gone = verbs.read_renew(call(verbs.RENEW, args))
+        for each in batch:
+            each.epoch = answered
+        return answered, gone
+
+    def renew(self, call: Call) -> None:
+        """Renew all that is held; where Redis lost its memory the script enters it again."""
+        known, held, answers, lost = self.epoch, self._book.held(), [], []
+        by_epoch: dict[int | None, list[Held]] = defaultdict(list)
+        for each in held:
+            by_epoch[each.epoch].append(each)
+        # With nothing held it moves the clock.
+        for epoch, known_there in (by_epoch or {known: []}).items():
+            for start in range(0, max(1, len(known_there)), RENEW_AT_MOST):
+                batch = known_there[start : start + RENEW_AT_MOST]
+                answered, gone = self.renew_batch(call, batch, epoch)
+                answers.append(answered)
+                lost += [batch[position - 1] for position in gone]
+        self._say_lost([each for each in lost if not each.ended and not each.lost])
+        # Where it changed meanwhile the first one is refused, and the rest is entered then.
+        self.epoch = answers[0]
+        if any(each.epoch != self.epoch for each in self._book.held()):
+            self._at_once = True
+        if known is not None and self.epoch != known:
+            logger.error("Redis lost its memory: %d leases entered again", len(held))
+            self.on_memory_lost()
+
+    def _say_lost(self, lost: list[Held]) -> None:
+        for each in lost:
+            each.lost = True
+            logger.error(
+                "the lease %s has ended while its task runs: another worker may run it", each.lease
+            )
+        if lost:
+            self.on_leases_lost(lost)
+
+    # -- in the thread ----------------------------------------------------------------------------
+
+    def _call(self, verb: str, args: list[str]) -> Any:
+        return self._connection.execute(verb, (self._prefix,), args)
+
+    def _run(self) -> None:
+        every = self._lease_ms / 3000
+        _hurry(self._client, every)
+        quiet, renew_at, not_before = 0, monotonic() + every, 0.0
+        while not self._closed:
+            self._sleeps = quiet >= QUIET_AT_MOST
+            # Who holds something now has not seen that it sleeps, or rings.
+            sleeps = self._sleeps and not self._has_work
+            if sleeps:
+                self._bell.wait(SLEEP_SECONDS)
+                quiet, renew_at = 0, monotonic() + every
+            elif not self._at_once or monotonic() < not_before:
+                self._bell.wait(renew_at - monotonic())
+            if self._tells_soon:
+                self._bell.wait(min(TELL_SECONDS, every))
+                # Before it tells: an end that comes now rings again.
+                self._tells_soon = False
+                self._tell(self._call)
+            if self._closed or monotonic() < (not_before if self._at_once else renew_at):
+                continue
+            self._at_once = False
+            quiet = 0 if self._has_work else quiet + 1
+            try:
+                begun = monotonic()
+                self.renew(self._call)
+                self.renewed_at = begun
+                renew_at = monotonic() + every
+                # While the worker makes a new connection nobody else tells them.
+                self._tell(self._call)
+            except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
+                logger.error("leases could not be renewed: %s", error or type(error).__name__)
+                renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)
+        self._connection.close()
+        self.runs = False
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._book.held()) or self._book.has_ends
+
+
+def _hurry(client: Any, seconds: float) -> None:
+    """Let ``client`` wait no longer for an answer, unless the user said how long."""
+    options = client.connection_pool.connection_kwargs
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        if options.get(name) is None:
+            options[name] = seconds

@@ -1,0 +1,60 @@
+"""Connections to the server are as many as are used, and go with what has opened them."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from kombu import Connection
+from redis import Redis
+
+from celery_fairness.transport.home import Home, homes
+from tests.support.waiting import eventually
+from tests.transport.conftest import Connect, publish
+
+pytestmark = pytest.mark.redis
+
+
+def clients(client: Redis) -> int:
+    return len(client.client_list())
+
+
+def one_is_busy_and_idle_again(connection: Connection) -> Home:
+    """Hold a task until it is renewed, and nothing until the thread that renews sleeps."""
+    channel = connection.default_channel
+    publish(connection, "jobs", 1)
+    message = channel.basic_get("jobs")
+    home = channel.home
+    before = home.renewals.renewed_at
+    eventually(lambda: home.renewals.renewed_at > before)
+    message.ack()
+    eventually(lambda: home.renewals._sleeps)
+    return home
+
+
+def test_what_was_busy_and_idle_again_has_no_more_connections(
+    connect: Connect, client: Redis
+) -> None:
+    others = clients(client)
+    connection = connect(fairness={"lease_seconds": 0.3})
+    home = one_is_busy_and_idle_again(connection)
+    before = clients(client)
+    for _ in range(2):
+        one_is_busy_and_idle_again(connection)
+    assert clients(client) == before
+    connection.release()
+    home.close()
+    eventually(lambda: clients(client) == others)
+
+
+def test_a_connection_that_nobody_closed_goes_with_its_last_user(
+    redis_url: str, connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", 0)
+    gc.collect()
+    before = clients(client)
+    for number in range(5):
+        publish(Connection(f"fair{redis_url}"), "jobs", number)
+    gc.collect()
+    assert clients(client) == before
+    assert len(homes()[0].wakers) == 1

@@ -1,0 +1,50 @@
+"""The main process's view of a claimed task, where its lease is gone before its body begins."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+from celery.worker.request import Request, create_request_cls
+
+from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.transport.book import Book
+from celery_fairness.worker.claimed import claimed_request
+from tests.unit.test_request import Message, Pool
+
+TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
+
+
+def body():
+    """Do nothing."""
+
+
+@pytest.fixture
+def app():
+    app = Celery("claimed", broker="memory://", set_as_current=False)
+    app.task(name="work", shared=False)(body)
+    yield app
+    app.close()
+
+
+@pytest.mark.parametrize("end", ["ended", "lost"])
+def test_a_task_that_may_not_begin_here_is_forgotten_by_the_worker(app, end):
+    book = Book()
+    held = book.hold(TASK, 7)
+    home = SimpleNamespace(book=book, is_lost=lambda _: end == "lost")
+    message = Message("work")
+    message.delivery_tag = TASK.lease
+    message.channel = SimpleNamespace(home=home, acknowledged=lambda _: None)
+    task = app.tasks["work"]
+    cls = create_request_cls(claimed_request(Request), task, Pool(), "host", None, app=app)
+    request = cls(message, app=app, task=task, hostname="host")
+    state.task_reserved(request)
+    if end == "ended":
+        book.end(held, Verdict.HEAD)
+    with pytest.raises(TaskRevokedError):
+        request.execute_using_pool(Pool())
+    assert request not in state.reserved_requests
+    assert request.id not in state.requests
