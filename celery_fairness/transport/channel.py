@@ -126,22 +126,26 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def want(self) -> int:
         """Return how many tasks this channel may claim now."""
-        if self._closing:
-            return 0
-        free = self.home.free()
+        free = 0 if self._closing else self.home.free()
         if self.home.slots is None and self.qos.prefetch_count:
             free = min(free, self.qos.prefetch_count - len(self.claimed))
         return max(0, free)
 
     # -- claiming ---------------------------------------------------------------------------------
 
-    def basic_consume(
-        self, queue: str, no_ack: bool, callback: Callable[[Any], None], *args: Any, **kwargs: Any
-    ) -> Any:
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, *args: Any, **kw: Any) -> Any:
         """Consume from ``queue``; without acks, a delivery is the end."""
         self._takers[queue] = no_ack, callback
         self._asleep_until = 0.0
-        return super().basic_consume(queue, no_ack, callback, *args, **kwargs)
+        return super().basic_consume(queue, no_ack, callback, *args, **kw)
+
+    def basic_cancel(self, consumer_tag: str) -> Any:
+        """Cancel a consumer: it gets nothing more, also of what is here already."""
+        self._takers.pop(self._tag_to_queue.get(consumer_tag, ""), None)
+        if self._closing:
+            # kombu would wait for the end of a read, and the channel has no connection then.
+            return self._basic_cancel(consumer_tag)
+        return super().basic_cancel(consumer_tag)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         if not self.has_fair_queues:
@@ -315,7 +319,7 @@ class FairMixin(PublishMixin, QueuesMixin):
                 raise
 
     def _deliver(self, task: Claimed, held: Held) -> None:
-        if self._closing or task.queue not in self._takers:
+        if held.ended or held.lost or self._closing or task.queue not in self._takers:
             self._end(held, Verdict.HEAD)
             return
         no_ack, callback = self._takers[task.queue]

@@ -6,13 +6,15 @@ Invariant: whatever becomes of one message, the others of its claim are delivere
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Queue
 from redis import Redis
 
 from tests.support.waiting import eventually
-from tests.transport.conftest import Connect, Inbox, leases, publish
+from tests.transport.conftest import Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
 
@@ -82,3 +84,83 @@ def test_what_cannot_be_read_is_not_taken(connect: Connect, client: Redis, no_ac
         message.ack()
     assert channel.basic_get("jobs") is None
     assert_only_dead_letters(client, *BROKEN)
+
+
+class Taker:
+    """A consumer that acknowledges, and does something else with what it receives first."""
+
+    def __init__(self, connection: Connection, then: Callable[[Taker], Any]) -> None:
+        self.connection = connection
+        self.received: list[Any] = []
+        self.channel = connection.channel()
+
+        def take(message: Any) -> None:
+            self.received.append(message.payload)
+            message.ack()
+            if len(self.received) == 1:
+                then(self)
+
+        queue = Queue("jobs", exchange="", routing_key="jobs")
+        self.consumer = connection.Consumer([queue], channel=self.channel, on_message=take)
+        self.consumer.consume()
+
+    def turn(self) -> None:
+        try:
+            self.connection.drain_events(timeout=0.05)
+        except TimeoutError:
+            pass
+
+
+def recover(taker: Taker) -> None:
+    taker.channel.basic_recover(requeue=True)
+
+
+def lose(taker: Taker) -> None:
+    """As the thread that renews does, where another worker has the rest by now."""
+    home = taker.channel.home
+    for lease in [each.lease for each in home.book.held()]:
+        home._client.zrem("{fairness}:ends", lease)
+        home._client.zrem("{fairness}:leases:_system", lease)
+    home._renew(home._connection, home.book.held())
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param(lambda taker: taker.channel.close(), id="closes"),
+        pytest.param(lambda taker: taker.consumer.cancel(), id="cancels"),
+        pytest.param(lambda taker: taker.connection.release(), id="releases"),
+    ],
+)
+def test_a_consumer_that_wants_no_more_after_one_message_gets_no_more(
+    connect: Connect, client: Redis, then: Callable[[Taker], Any]
+) -> None:
+    publish(connect(), "jobs", *range(5))
+    taker = Taker(connect(), then)
+    eventually(lambda: (taker.turn(), taker.received)[1], poll_seconds=0)
+    assert taker.received == [0]
+    eventually(lambda: leases(client) == 0)
+    inbox = Inbox(connect(), "jobs")
+    assert inbox.await_count(4) == [1, 2, 3, 4]
+    for message in inbox.messages:
+        message.ack()
+    settled(client)
+
+
+def test_what_was_given_back_while_one_was_delivered_is_delivered_once(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", *range(5))
+    taker = Taker(connect(), recover)
+    eventually(lambda: (taker.turn(), len(taker.received) >= 5)[1], poll_seconds=0)
+    settled(client)
+    assert taker.received == [0, 1, 2, 3, 4]
+
+
+def test_what_was_lost_while_one_was_delivered_is_not_delivered(
+    connect: Connect, client: Redis
+) -> None:
+    publish(connect(), "jobs", *range(5))
+    taker = Taker(connect(), lose)
+    eventually(lambda: (taker.turn(), taker.received)[1], poll_seconds=0)
+    assert taker.received == [0]
