@@ -10,7 +10,7 @@ from redis import Redis
 
 from celery_fairness.transport.home import Home, homes
 from tests.support.waiting import eventually
-from tests.transport.conftest import Connect, Inbox, publish
+from tests.transport.conftest import Connect, publish
 
 pytestmark = pytest.mark.redis
 
