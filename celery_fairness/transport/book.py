@@ -73,6 +73,7 @@ class Book:
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
+        self._in_places: set[str] = set()
         self._ends: dict[str, Settle] = {}
         self._lock = native_lock()
         #: Called after every end and note: somebody waits for a slot, or must tell Redis.
@@ -83,6 +84,11 @@ class Book:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def places(self) -> int:
+        """How many of the worker's places are taken."""
+        return len(self._in_places)
+
     def held(self) -> list[Held]:
         """Return what is held now."""
         return list(self._held.values())
@@ -91,11 +97,17 @@ class Book:
         """Return one lease, None where it has ended or is not ours."""
         return self._held.get(lease)
 
-    def hold(self, task: Claimed, epoch: int) -> Held | None:
-        """Enter a claimed task; None where it is known: the answer was given twice."""
+    def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:
+        """Enter a claimed task, with or without one of the worker's places.
+
+        Returns:
+            None where it is known: the answer was given twice.
+        """
         if task.lease in self._held or task.lease in self._ends:
             return None
         held = self._held[task.lease] = Held(task, epoch)
+        if in_place:
+            self._in_places.add(task.lease)
         return held
 
     def note(self, held: Held, verdict: Verdict) -> None:
@@ -113,7 +125,7 @@ class Book:
             if held.ended:
                 return
             held.ended = True
-            self._held.pop(held.lease, None)
+            self._forget(held)
             self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
         self.changed()
 
@@ -121,7 +133,11 @@ class Book:
         """Forget a lease that ended before its task got here: there is nothing to tell."""
         with self._lock:
             held.ended = True
-            self._held.pop(held.lease, None)
+            self._forget(held)
+
+    def _forget(self, held: Held) -> None:
+        self._held.pop(held.lease, None)
+        self._in_places.discard(held.lease)
 
     def take_ends(self, most: int) -> list[Settle]:
         """Take at most ``most`` notes and ends, oldest first, to tell Redis."""

@@ -60,6 +60,8 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     QoS = FairQoS
     _claim: list[Settle] | None = None
+    #: What it claims fills the places of the worker's pool: its consumer is that of the tasks.
+    serves_worker = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Leases that this channel delivered.
@@ -126,8 +128,8 @@ class FairMixin(PublishMixin, QueuesMixin):
 
     def want(self) -> int:
         """Return how many tasks this channel may claim now."""
-        free = 0 if self._closing else self.home.free()
-        if self.home.slots is None and self.qos.prefetch_count:
+        free = 0 if self._closing else self.home.free(self.serves_worker)
+        if not (self.serves_worker and self.home.slots) and self.qos.prefetch_count:
             free = min(free, self.qos.prefetch_count - len(self.claimed))
         return max(0, free)
 
@@ -215,7 +217,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         asks.append((verbs.CLAIM, claim))
         commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
-        home.asked(want)
+        home.asked(want, self.serves_worker)
         claimant.sends()
         try:
             self.client.connection.send_packed_command(commands)
@@ -244,7 +246,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         ends, self._claim = self._claim or [], None
         wanted, self._claim_wants = self._claim_wants, 0
         self.home.book.give_back(ends)
-        self.home.asked(-wanted)
+        self.home.asked(-wanted, self.serves_worker)
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:
@@ -302,7 +304,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         claim = verbs.read_claim(answer)
         self._sleep(claim)
         # All are held before one is delivered: a body may run here and take its time.
-        waiting = home.enter(claimant, claim)
+        waiting = home.enter(claimant, claim, self.serves_worker)
         if not claim.tasks:
             raise Empty
         self._deliver_all(waiting)

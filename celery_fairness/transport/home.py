@@ -90,7 +90,7 @@ class Home:
         self.book.changed = self._wake
         #: What this process does not take now.
         self.kinds = Kinds()
-        #: Free places are this less what is held; None without a worker.
+        #: Free places are this less what is held in them; None without a worker.
         self.slots: Callable[[], int] | None = None
         #: No new claims: the worker is stopping.
         self.stopping = False
@@ -112,28 +112,32 @@ class Home:
             self.rules.lease_ms,
             self._tell,
         )
-        self._asked = 0
+        #: Of open requests: all that they ask for, and what of it would fill the worker's places.
+        self._asked = self._asked_for_places = 0
         self._claimants: list[Claimant] = []
         self._lock = native_lock()
 
     # -- places -----------------------------------------------------------------------------------
 
-    def free(self) -> int:
-        """Return how many tasks may be claimed now."""
+    def free(self, for_places: bool) -> int:
+        """Return how many tasks may be claimed now, for the worker's places or for others."""
         if self.stopping:
             return 0
-        if self.slots is None:
+        if self.slots is None or not for_places:
             return CLAIM_WITHOUT_WORKER
-        return max(0, min(CLAIM_AT_MOST, self.slots() - len(self.book) - self._asked))
+        taken = self.book.places + self._asked_for_places
+        return max(0, min(CLAIM_AT_MOST, self.slots() - taken))
 
     @property
     def claim_is_open(self) -> bool:
         """Whether an answer to a claim is on its way."""
         return self._asked > 0
 
-    def asked(self, amount: int) -> None:
-        """Count places that an open request may fill; negative when it is answered."""
+    def asked(self, amount: int, for_places: bool) -> None:
+        """Count what an open request may bring; negative when it is answered."""
         self._asked += amount
+        if for_places:
+            self._asked_for_places += amount
 
     def borrow_claimant(self) -> Claimant:
         """Return a claimant for one channel: that of a channel that is gone, where there is one."""
@@ -182,12 +186,14 @@ class Home:
                 )
                 return
 
-    def enter(self, claimant: Claimant, claim: Claim) -> list[tuple[Claimed, Held]]:
+    def enter(
+        self, claimant: Claimant, claim: Claim, for_places: bool = False
+    ) -> list[tuple[Claimed, Held]]:
         """Hold what a claim gave, less what is held already and what took too long to get here."""
         entered = [
             (task, held)
             for task in claim.tasks
-            if (held := self.book.hold(task, claim.epoch)) is not None
+            if (held := self.book.hold(task, claim.epoch, for_places)) is not None
         ]
         if entered:
             self.renewals.begin()

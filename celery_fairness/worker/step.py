@@ -87,6 +87,7 @@ class ClaimStep(bootsteps.StartStopStep):
         home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
+        consumer.task_consumer.channel.serves_worker = True
         home.start(lambda: _places(consumer))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool

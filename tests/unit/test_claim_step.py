@@ -60,6 +60,8 @@ class Worker:
         )
         channel = SimpleNamespace(home=home) if fair else SimpleNamespace()
         self.consumer.connection = SimpleNamespace(default_channel=channel)
+        self.channel = channel
+        self.consumer.task_consumer = SimpleNamespace(channel=channel)
         self.step.start(self.consumer)
 
 
@@ -125,3 +127,8 @@ def test_a_body_that_cannot_be_ended_keeps_no_other_from_its_end(monkeypatch, er
     consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda end: end()), pool=None)
     _end_bodies(consumer, [body._held for body in bodies])
     assert bodies[1].cancelled
+
+
+def test_the_channel_of_the_tasks_is_that_which_fills_the_places():
+    assert Worker().channel.serves_worker
+    assert not hasattr(Worker(fair=False).channel, "serves_worker")

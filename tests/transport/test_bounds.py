@@ -1,0 +1,49 @@
+"""How much each channel of a worker's process claims: places are the tasks' alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.transport.conftest import Connect, Inbox, publish
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def worker_and_other(connect: Connect) -> Iterator[tuple[Inbox, Inbox]]:
+    """The consumer of a worker's tasks, with one place, and another one in the same process."""
+    connection = connect()
+    worker, other = Inbox(connection, "tasks"), Inbox(connection, "own")
+    worker.channel.serves_worker = True
+    worker.channel.home.start(lambda: 1)
+    yield worker, other
+    worker.channel.home.slots = None
+
+
+def test_a_second_consumer_is_served_while_the_places_are_taken(
+    connect: Connect, worker_and_other: tuple[Inbox, Inbox]
+) -> None:
+    worker, other = worker_and_other
+    publish(connect(), "tasks", 1, 2)
+    worker.await_count(1)
+    publish(connect(), "own", *range(20))
+    other.await_count(20)
+    assert worker.bodies == [1]
+    worker.messages[0].ack()
+    assert worker.await_count(2) == [1, 2]
+
+
+def test_what_a_second_consumer_holds_takes_no_place(
+    connect: Connect, worker_and_other: tuple[Inbox, Inbox]
+) -> None:
+    worker, other = worker_and_other
+    publish(connect(), "own", 1, 2, 3)
+    other.await_count(3)
+    publish(connect(), "tasks", 1)
+    worker.await_count(1)
+    assert len(worker.channel.home.book) == 4
+    other.messages[0].ack()
+    publish(connect(), "tasks", 2)
+    worker.nothing_comes()
