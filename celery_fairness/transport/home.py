@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -158,7 +158,7 @@ class Home:
         """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
         return self._connection.execute(verb, (self.prefix,), args)
 
-    def put(self, waiting: Waiting, bindings: str = "", bound: int = 0) -> Put:
+    def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put:
         """Begin to wait."""
         args = verbs.put_args(waiting, "", bindings, bound)
         return verbs.read_put(self.call(verbs.PUT, args))

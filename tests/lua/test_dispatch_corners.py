@@ -62,11 +62,16 @@ def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, clien
 
 
 @pytest.mark.parametrize(
-    ("bound", "answer", "is_known"), [(1, Put.BINDINGS_CHANGED, 0), (2, Put.WAITS, 1)]
+    ("bound", "answer", "is_known"),
+    [
+        (["one"], Put.BINDINGS_CHANGED, 0),
+        (["one", "three"], Put.BINDINGS_CHANGED, 0),
+        (["three", "two"], Put.BINDINGS_CHANGED, 0),
+        (["one", "three", "two"], Put.BINDINGS_CHANGED, 0),
+        (["two", "one"], Put.WAITS, 1),
+    ],
 )
-def test_a_put_that_knows_too_few_bindings_leaves_nothing(
-    dispatch, client, bound, answer, is_known
-):
+def test_a_put_that_knows_other_bindings_leaves_nothing(dispatch, client, bound, answer, is_known):
     client.sadd("bindings", "one", "two")
     args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
     assert verbs.read_put(dispatch.run(verbs.PUT, args)) is answer

@@ -453,6 +453,21 @@ def test_a_queue_that_somebody_else_binds_gets_the_next_message(
     assert theirs.default_channel.basic_get("two", no_ack=True) is None
 
 
+def test_a_queue_that_takes_the_place_of_another_gets_the_next_message(
+    connect: Connect, client: Redis
+) -> None:
+    theirs = connect().channel()
+    exchange = Exchange("ex", type="direct")
+    old = Queue("old", exchange=exchange, routing_key="key")(theirs)
+    old.declare()
+    producer = connect().Producer()
+    producer.publish(1, exchange="ex", routing_key="key")
+    Queue("new", exchange=exchange, routing_key="key")(theirs).declare()
+    old.delete()
+    producer.publish(2, exchange="ex", routing_key="key")
+    assert client.hgetall("{fairness}:waiting") == {"new": "1"}
+
+
 def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> None:
     """A signal handler may run between the question and the request: nothing is sent then."""
     inbox = Inbox(connect(), "jobs")
