@@ -180,14 +180,17 @@ def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
     return int(epoch), [int(each) for each in gone]
 
 
-def unused_args(kept_ms: Mapping[str, int], now_text: str = "") -> list[str]:
+def unused_args(
+    kept_ms: Mapping[str, int], declared: bool = False, now_text: str = ""
+) -> list[str]:
     """Return the arguments of a look at queues that end when nobody uses them.
 
     Args:
         kept_ms: Queues in use now, each with how long it is kept without; 0: for ever.
+        declared: They are declared now.
         now_text: The server's time in tests, in ms.
     """
-    args = [now_text]
+    args = [now_text, "declared" if declared else ""]
     for queue, kept in kept_ms.items():
         args += (queue, str(kept))
     return args

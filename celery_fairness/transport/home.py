@@ -109,6 +109,8 @@ class Home:
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Called, in a thread, with leases that ended while their tasks are here.
         self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
+        #: Queues that expire and are consumed, each with how long it is kept, in ms.
+        self.consumed: dict[str, int] = {}
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
@@ -293,6 +295,7 @@ class Home:
                 self._renew(connection, held)
                 self._renewed_at = begun
                 renew_at = monotonic() + every
+                self._keep_consumed(connection)
                 # While the worker makes a new connection nobody else tells them.
                 self._tell(lambda verb, args: connection.execute(verb, (self.prefix,), args))
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
@@ -325,6 +328,12 @@ class Home:
             # The script has entered them again.
             logger.error("Redis lost its memory: %d leases entered again", len(held))
             self.on_memory_lost()
+
+    def _keep_consumed(self, connection: Connection) -> None:
+        """Say that queues are in use, for a loop that may stand still while a body runs."""
+        if self.consumed:
+            args = verbs.unused_args(dict(self.consumed))
+            connection.execute(verbs.UNUSED, (self.prefix,), args)
 
     def _renew_batch(
         self, connection: Connection, batch: list[Held], epoch: int | None
