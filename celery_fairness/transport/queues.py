@@ -164,13 +164,14 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def _note_consumed(self) -> dict[str, int]:
         """Return for how long each queue that is consumed is kept, 0 for ever; tell the home."""
         fair = [name for name in self._active_queues if self.is_fair(name)]
-        expiring = [name for name in fair if name in self._expires]
-        if expiring:
-            least_ms = max(CONSUMED_KEPT_MS, self.home.rules.lease_ms)
-            self.home.consumed.update({n: max(self._expires[n], least_ms) for n in expiring})
-        return {name: self.home.consumed[name] for name in expiring} | {
-            name: 0 for name in fair if name in self._endless
+        kept_ms = {
+            name: max(self._expires[name], CONSUMED_KEPT_MS, self.home.rules.lease_ms)
+            for name in fair
+            if name in self._expires
         }
+        if kept_ms:
+            self.home.consumed.update(kept_ms)
+        return kept_ms | {name: 0 for name in fair if name in self._endless}
 
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
