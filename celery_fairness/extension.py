@@ -270,8 +270,8 @@ class Fairness:
         ``superseded`` copies that were dropped, tasks that ran without a slot while Redis was away
         (``opened``), and tasks charged to ``_invalid`` (``invalid``). On the dispatch path leases
         that nobody renewed (``expired``), acknowledged tasks that were lost with their worker
-        (``abandoned``), and tasks whose process died too often or whose message cannot be read
-        (``dead_lettered``).
+        (``abandoned``), tasks whose process died too often or whose message cannot be read
+        (``dead_lettered``), and entries of plain lists that were moved aside (``unreadable``).
         """
         return {
             counter: amount

@@ -54,6 +54,8 @@ class Put(enum.IntEnum):
     WAITS_FOR_ITS_TIME = 2
     #: Nothing was put: the exchange has other bindings than the producer knew.
     BINDINGS_CHANGED = 3
+    #: Nothing was put: another has taken the message out of its plain list.
+    GONE = 4
 
 
 class Claimed(NamedTuple):

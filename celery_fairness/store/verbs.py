@@ -27,6 +27,7 @@ from celery_fairness.units import Milliseconds
 PUT = "dispatch/put"
 CLAIM = "dispatch/claim"
 SETTLE = "dispatch/settle"
+ASIDE = "dispatch/aside"
 PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
@@ -37,14 +38,23 @@ MOURN = "dispatch/mourn"
 _FIELDS, _BEFORE = 6, 3
 
 
-def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: int = 0) -> list[str]:
+def put_args(
+    waiting: Waiting,
+    now_text: str = "",
+    bindings: str = "",
+    bound: Sequence[str] = (),
+    plain: str = "",
+    entry: bytes | str = "",
+) -> list[Any]:
     """Return the arguments of a put.
 
     Args:
         waiting: The task.
         now_text: The server's time in tests, in ms.
         bindings: Key of the exchange's bindings where they were looked up before; "" elsewhere.
-        bound: How many there were.
+        bound: Those that there were, as kombu writes them.
+        plain: Key of the plain list that the message is taken from; "" elsewhere.
+        entry: What lies there.
     """
     return [
         waiting.queue,
@@ -58,9 +68,16 @@ def put_args(waiting: Waiting, now_text: str = "", bindings: str = "", bound: in
         waiting.message,
         now_text,
         bindings,
-        str(bound),
         waiting.kind,
+        plain,
+        entry,
+        *bound,
     ]
+
+
+def aside_args(queue: str, plain: str, entry: bytes) -> list[Any]:
+    """Return the arguments of moving aside what nobody can read in a plain list."""
+    return [queue, plain, entry]
 
 
 def read_put(answer: Any) -> Put:
@@ -167,14 +184,17 @@ def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
     return int(epoch), [int(each) for each in gone]
 
 
-def unused_args(kept_ms: Mapping[str, int], now_text: str = "") -> list[str]:
+def unused_args(
+    kept_ms: Mapping[str, int], declared: bool = False, now_text: str = ""
+) -> list[str]:
     """Return the arguments of a look at queues that end when nobody uses them.
 
     Args:
         kept_ms: Queues in use now, each with how long it is kept without; 0: for ever.
+        declared: They are declared now.
         now_text: The server's time in tests, in ms.
     """
-    args = [now_text]
+    args = [now_text, "declared" if declared else ""]
     for queue, kept in kept_ms.items():
         args += (queue, str(kept))
     return args

@@ -24,19 +24,17 @@ from typing import Any
 from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
-from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_fairness.scheduling.words import Claim, Claimed, Passing, Settle, Verdict
 from celery_fairness.store import verbs
-from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import kind_of
-from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant, Home, home_of
+from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant
 from celery_fairness.transport.migration import adopt
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.place import PlaceMixin
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queues import QueuesMixin
@@ -55,7 +53,7 @@ ADOPT_SECONDS = 1.0
 NAP_SECONDS = 0.01
 
 
-class FairMixin(PublishMixin, QueuesMixin):
+class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     """What makes a Redis channel of kombu fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -79,36 +77,7 @@ class FairMixin(PublishMixin, QueuesMixin):
         self._is_ours = False
         #: By queue, whether without acks, and who takes its messages.
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
-        self._home: Home | None = None
         super().__init__(*args, **kwargs)
-
-    @property
-    def home(self) -> Home:
-        """This process's home of the channel's Redis."""
-        if self._home is None:
-            client = self.connection.client
-            options = DispatchOptions.of(client.transport_options)
-            prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
-            address = Address((client.as_uri(),))
-            self._home = home_of(self._place(), prefix, options, address, self._own_client)
-            self.connection.cycle.serve(self._home)
-        return self._home
-
-    def _place(self) -> tuple[str, ...]:
-        """Return what tells this Redis from others."""
-        client = self.connection.client
-        # Of a socket the address has neither the user nor the database.
-        where = client.as_uri(include_password=True), client.userid, client.virtual_host
-        return tuple(str(part or "") for part in where)
-
-    def _own_client(self) -> Any:
-        """Return a client whose connections outlive the channel, as many as there are callers."""
-        kept = vars(self)["_sentinel_manager"]
-        pool = self._get_pool()
-        # Else the channel would close the Sentinel connections with its own.
-        self._sentinel_manager = kept
-        pool.max_connections = 2**31
-        return Redis(connection_pool=pool)
 
     # -- which queues -----------------------------------------------------------------------------
 

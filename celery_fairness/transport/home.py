@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 from weakref import WeakMethod
@@ -100,6 +100,8 @@ class Home:
         self.body_blocks_loop = False
         #: Wakes the loops that claim.
         self.wakers: list[WeakMethod[Callable[[], None]]] = []
+        #: Queues that expire and are consumed, each with how long it is kept, in ms.
+        self.consumed: dict[str, int] = {}
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
@@ -111,6 +113,7 @@ class Home:
             self.prefix,
             self.rules.lease_ms,
             self._tell,
+            self._keep_consumed,
         )
         #: Of open requests: all that they ask for, and what of it would fill the worker's places.
         self._asked = self._asked_for_places = 0
@@ -155,7 +158,7 @@ class Home:
         """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
         return self._connection.execute(verb, (self.prefix,), args)
 
-    def put(self, waiting: Waiting, bindings: str = "", bound: int = 0) -> Put:
+    def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put:
         """Begin to wait."""
         args = verbs.put_args(waiting, "", bindings, bound)
         return verbs.read_put(self.call(verbs.PUT, args))
@@ -185,6 +188,11 @@ class Home:
                     str(error) or type(error).__name__,
                 )
                 return
+
+    def _keep_consumed(self, call: Call) -> None:
+        """Say that queues are in use, for a loop that may stand still while a body runs."""
+        if self.consumed:
+            call(verbs.UNUSED, verbs.unused_args(dict(self.consumed)))
 
     def enter(
         self, claimant: Claimant, claim: Claim, for_places: bool = False

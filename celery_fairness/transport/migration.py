@@ -1,9 +1,8 @@
 """The way from stock queues to fair ones, and back.
 
 A producer that still sends to ``redis://`` leaves its messages in plain lists. A channel that
-claims from a queue takes them over: it puts each under its own delivery tag, which does nothing
-where another worker has done so, and removes it from the list. A worker that dies between the two
-has put the message, and the next one removes it.
+claims from a queue takes them over. Each leaves its list and begins to wait in one call, so none is
+lost with the worker that took it and none comes twice. What nobody can read is moved aside.
 
 The way back is one call of :func:`to_stock` for each queue, when nobody claims from it any more.
 """
@@ -11,14 +10,18 @@ The way back is one call of :func:`to_stock` for each queue, when nobody claims 
 from __future__ import annotations
 
 import logging
+import re
+import uuid
 from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.words import Rules, Settle, Verdict
+from celery_fairness.scheduling.words import Put, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.home import Claimant
 
@@ -26,15 +29,18 @@ logger = logging.getLogger("celery_fairness")
 
 #: Messages of one list that are taken over at a time.
 AT_MOST = 100
+#: A delivery tag that may stand in a record.
+_TAG = re.compile(r"[!-~]+")
 
 
 def adopt(channel: Any, queues: list[str]) -> int:
     """Take over what stock producers left in the plain lists of ``queues``.
 
+    What Redis refuses stays in its list.
+
     Returns:
-        How many messages; as many as :data:`AT_MOST` or more where there may be others.
+        How many entries have left their lists; 0 where there is nothing to do now.
     """
-    adopted = 0
     client = Redis(connection_pool=channel.pool)
     lists = [
         (queue, channel.global_keyprefix + channel._q_for_pri(queue, priority))
@@ -46,17 +52,51 @@ def adopt(channel: Any, queues: list[str]) -> int:
             # The oldest stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
         found = pipe.execute()
-    for (queue, key), messages in zip(lists, found, strict=True):
-        for raw in reversed(messages):
+    moved = 0
+    for (queue, key), entries in zip(lists, found, strict=True):
+        if not entries:
+            continue
+        try:
+            moved += _adopt_list(channel, client, queue, key, entries[::-1])
+        except ResponseError as error:
+            logger.error("messages in %s stay there for now, Redis refuses: %s", key, error)
+    return moved
+
+
+def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[bytes]) -> int:
+    """Move the oldest entries of one plain list, and return how many."""
+    prefix = [channel.home.prefix]
+    put = client.register_script(load_script(verbs.PUT).source)
+    put_aside = client.register_script(load_script(verbs.ASIDE).source)
+    moved = aside = 0
+    problem: Exception | None = None
+    try:
+        for entry in entries:
             try:
-                waiting = waiting_of(queue, loads(bytes_to_str(raw)), channel.home.options)
-            except (ValueError, TypeError, KeyError) as error:
-                logger.error("a message in %s is left there, it cannot be read: %r", key, error)
-                continue
-            channel.home.put(waiting)
-            client.lrem(key, -1, raw)
-            adopted += 1
-    return adopted
+                waiting = _read(channel, queue, entry)
+            except Exception as error:  # noqa: BLE001 - anybody may have written anything
+                problem = error
+                aside += int(put_aside(prefix, verbs.aside_args(queue, key, entry)))
+            else:
+                answer = put(prefix, verbs.put_args(waiting, plain=key, entry=entry))
+                moved += verbs.read_put(answer) is not Put.GONE
+    finally:
+        if aside:
+            there = f"{channel.home.prefix}unreadable:{queue}"
+            logger.error(
+                "%d entries of %s cannot be read and lie in %s now: %r", aside, key, there, problem
+            )
+    return moved + aside
+
+
+def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
+    """Return a stock producer's message as a task, under a tag of its own where it has none."""
+    message = loads(bytes_to_str(entry))
+    properties = message["properties"]
+    tag = properties.get("delivery_tag")
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+        properties["delivery_tag"] = str(uuid.uuid4())
+    return waiting_of(queue, message, channel.home.options)
 
 
 def to_stock(channel: Any, queue: str) -> int:

@@ -1,7 +1,7 @@
 """What a channel does with a message that is published: it waits in the lane of its tenant.
 
-A put of an exchange says how many bindings the channel has read, and Redis refuses where there are
-others: one round trip, and no table that is out of date.
+The first put of a publish says which bindings of its exchange the channel has read, and Redis
+refuses it where they are others: one round trip, and no table that is out of date.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._tables: dict[str, Any] = {}
-        #: Bindings that were looked up for a publish: exchange, and how many.
-        self._unchecked: tuple[str, int] | None = None
+        #: Bindings that were looked up for a publish: exchange, and each as it lies in Redis.
+        self._unchecked: tuple[str, list[str]] | None = None
         super().__init__(*args, **kwargs)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
@@ -53,13 +53,13 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
     def get_table(self, exchange: str) -> Any:
         """Return the bindings of an exchange, as they were when last read.
 
-        The first put of a publish says how many they were; Redis refuses where there are others.
+        The first put of a publish says which they were; Redis refuses it where they are others.
         """
         known = self._tables.get(exchange) or super().get_table(exchange)
         # A put of the stock transport cannot say that they have changed.
         if all(self.is_fair(bound[-1]) for bound in known):
             self._tables[exchange] = known
-            self._unchecked = exchange, len(known)
+            self._unchecked = exchange, [self.sep.join(each) for each in known]
         return known
 
     def _put_checked(self, waiting: Waiting) -> None:

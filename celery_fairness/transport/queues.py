@@ -1,7 +1,12 @@
 """What a channel does with one queue at once: take a message, count, purge, delete.
 
 A queue declared with ``x-expires`` ends when for so long nobody has declared it, put into it, taken
-from it or consumed it. Whoever uses one looks for those whose time is over.
+from it or consumed it. A use only moves the end away, so a shorter time holds when a longer one of
+before is over; a queue that is declared without ``x-expires`` ends no more.
+
+Who consumes a queue keeps it for a lease at least, and says so while its loop turns or while it
+holds a task, whose lease is renewed by a thread. Whoever uses a queue that expires, and every
+consumer of fair queues, looks for one whose time is over, and ends a bounded part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ logger = logging.getLogger("celery_fairness")
 
 #: Longest time between two looks at the queues that expire, in seconds.
 LOOK_SECONDS = 60.0
-#: How long a queue with a consumer is kept at least: it is told so once a second at most.
+#: How long a queue with a consumer is kept at least, as a lease is: the loop turns once a second.
 CONSUMED_KEPT_MS = 5000
 #: How often a claim is sent again while what is held is entered again.
 ENTERED_AT_MOST = 100
@@ -39,6 +44,11 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     claimed: set[str]
     #: When to look at the queues that expire.
     _look_at = 0.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: Fair queues that this channel has declared without an end.
+        self._endless: set[str] = set()
+        super().__init__(*args, **kwargs)
 
     def _end(self, held: Held, verdict: Verdict) -> None:
         self.claimed.discard(held.lease)
@@ -141,11 +151,16 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     # -- queues that expire -----------------------------------------------------------------------
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
-        before = self._expires.get(queue)
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        if before is not None and queue not in self._expires and self.is_fair(queue):
-            self._look({queue: 0})
-        self._use([queue])
+        if not self.is_fair(queue):
+            return
+        if queue in self._expires:
+            self._endless.discard(queue)
+            self._tell({queue: self._expires[queue]}, declared=True)
+        elif queue not in self._endless:
+            # Another process may have declared it with an end; producers declare often.
+            self._tell({queue: 0}, declared=True)
+            self._endless.add(queue)
 
     def _use(self, queues: Iterable[str]) -> None:
         """Say that ``queues`` are in use, where they expire."""
@@ -153,25 +168,54 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
             kept_ms = {name: self._expires[name] for name in queues if name in self._expires}
             fair = {name: kept for name, kept in kept_ms.items() if self.is_fair(name)}
             if fair:
-                self._look(fair)
+                self._tell(fair)
 
-    def _look(self, kept_ms: dict[str, int]) -> None:
-        """Say what is in use, and end what is not."""
-        wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args(kept_ms)))
-        while wait_ms == 0:
-            wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args({})))
+    def _look(self, kept_ms: dict[str, int], declared: bool = False) -> float:
+        """Say what is in use, and end a bounded part of what is not.
+
+        Returns:
+            When to look again, now where there is more to end.
+        """
+        wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args(kept_ms, declared)))
         waits = [kept / 3000 for kept in kept_ms.values() if kept]
-        if wait_ms > 0:
+        if wait_ms >= 0:
             waits.append(wait_ms / 1000)
-        self._look_at = monotonic() + min([LOOK_SECONDS, *waits])
+        return monotonic() + min([LOOK_SECONDS, *waits])
+
+    def _tell(self, kept_ms: dict[str, int], declared: bool = False) -> None:
+        # What is consumed may have to be told sooner than what is used here.
+        self._look_at = min(self._look_at, self._look(kept_ms, declared))
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        """Consume from ``queue``, and keep it."""
+        consumer = super().basic_consume(queue, *args, **kwargs)
+        self._note_consumed()
+        return consumer
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        queue = self._tag_to_queue.get(consumer_tag)
+        cancelled = super()._basic_cancel(consumer_tag)
+        if queue in self._expires and queue not in self._active_queues:
+            self.home.consumed.pop(queue, None)
+        return cancelled
+
+    def _note_consumed(self) -> dict[str, int]:
+        """Return for how long each queue that is consumed is kept, 0 for ever; tell the home."""
+        fair = [name for name in self._active_queues if self.is_fair(name)]
+        kept_ms = {
+            name: max(self._expires[name], CONSUMED_KEPT_MS, self.home.rules.lease_ms)
+            for name in fair
+            if name in self._expires
+        }
+        if kept_ms:
+            self.home.consumed.update(kept_ms)
+        return kept_ms | {name: 0 for name in fair if name in self._endless}
 
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
         super().maybe_refresh_binding_expiry()
         if self.has_fair_queues and monotonic() >= self._look_at:
-            used = [name for name in self._active_queues if name in self._expires]
-            kept_ms = {name: max(self._expires[name], CONSUMED_KEPT_MS) for name in used}
-            self._look({name: kept for name, kept in kept_ms.items() if self.is_fair(name)})
+            self._look_at = self._look(self._note_consumed())
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if super()._has_queue(queue, **kwargs):

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from celery_fairness.native import Bell, native_lock, start_thread
+from celery_fairness.notice import Notices
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
@@ -49,6 +50,7 @@ class Renewals:
         prefix: What every key begins with.
         lease_ms: How long a lease lives without a renewal.
         tell: Tells Redis the ends in the book.
+        keep: Tells Redis what else is kept while something is held.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class Renewals:
         prefix: str,
         lease_ms: int,
         tell: Callable[[Call], None],
+        keep: Callable[[Call], None],
     ) -> None:
         self._book, self._client, self._connection = book, client, connection
-        self._prefix, self._lease_ms, self._tell = prefix, lease_ms, tell
+        self._prefix, self._lease_ms, self._tell, self._keep = prefix, lease_ms, tell, keep
         #: That of the memory in which all that is held is known; None before the first answer.
         self.epoch: int | None = None
         #: When all that was held then was renewed last (monotonic seconds).
@@ -72,6 +75,7 @@ class Renewals:
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Called, in the thread, with leases that ended while their tasks are here.
         self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
+        self._notices = Notices(logger)
         self._lock = native_lock()
         self._bell = Bell()
         self._sleeps = self._tells_soon = self._at_once = self._closed = False
@@ -186,10 +190,12 @@ class Renewals:
                 self.renew(self._call)
                 self.renewed_at = begun
                 renew_at = monotonic() + every
+                self._keep(self._call)
                 # While the worker makes a new connection nobody else tells them.
                 self._tell(self._call)
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
-                logger.error("leases could not be renewed: %s", error or type(error).__name__)
+                text = error or type(error).__name__
+                self._notices.error("renew", "leases could not be renewed: %s", text)
                 renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)
         self._connection.close()
         self.runs = False

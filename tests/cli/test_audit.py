@@ -10,6 +10,7 @@ from redis import Redis
 from celery_fairness.looking import audit as audit_module
 from celery_fairness.looking import reading, sums
 from celery_fairness.scheduling.words import Verdict
+from celery_fairness.store import verbs
 from tests.cli.conftest import Installation
 
 INFINITE = float("inf")
@@ -33,6 +34,13 @@ def test_nothing_is_found_where_everything_agrees(installation, audit):
 
 
 def test_nothing_is_found_in_an_empty_redis(client, audit):
+    assert audit().findings == ()
+
+
+def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, audit):
+    client.lpush("celery", "no message")
+    assert installation.run(verbs.ASIDE, verbs.aside_args("celery", "celery", b"no message")) == 1
+    assert client.lrange(installation.key("unreadable:celery"), 0, -1) == ["no message"]
     assert audit().findings == ()
 
 

@@ -24,13 +24,18 @@ _TYPE_OF = {
     "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE"},
-    "list": {"LPOP", "RPUSH", "LINDEX"},
-    "set": {"SADD", "SREM", "SCARD"},
+    "list": {"LPOP", "RPUSH", "LINDEX", "LREM"},
+    "set": {"SADD", "SREM", "SCARD", "SISMEMBER"},
     "string": {"INCR"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
 }
 #: Names of keys that a function is given.
-_GIVEN = {"lane": {"lane", "back"}, "clock_key": {"clock"}, "bindings": {"_kombu.binding.EXCHANGE"}}
+_GIVEN = {
+    "lane": {"lane", "back"},
+    "clock_key": {"clock"},
+    "bindings": {"_kombu.binding.EXCHANGE"},
+    "plain": {"QUEUE"},
+}
 #: What a loop may end with beside constants and readings with a LIMIT.
 _ENDS = {
     "#ARGV": "arguments, which Python sends in batches",

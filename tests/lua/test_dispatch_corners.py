@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from redis.exceptions import ResponseError
 
 from celery_fairness.scheduling.words import Put, Rules, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
@@ -62,15 +63,52 @@ def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, clien
 
 
 @pytest.mark.parametrize(
-    ("bound", "answer", "is_known"), [(1, Put.BINDINGS_CHANGED, 0), (2, Put.WAITS, 1)]
+    ("bound", "answer", "is_known"),
+    [
+        (["one"], Put.BINDINGS_CHANGED, 0),
+        (["one", "three"], Put.BINDINGS_CHANGED, 0),
+        (["three", "two"], Put.BINDINGS_CHANGED, 0),
+        (["one", "three", "two"], Put.BINDINGS_CHANGED, 0),
+        (["two", "one"], Put.WAITS, 1),
+    ],
 )
-def test_a_put_that_knows_too_few_bindings_leaves_nothing(
-    dispatch, client, bound, answer, is_known
-):
-    client.sadd("_", "one", "two")
-    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "_", bound)
+def test_a_put_that_knows_other_bindings_leaves_nothing(dispatch, client, bound, answer, is_known):
+    client.sadd("bindings", "one", "two")
+    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
     assert verbs.read_put(dispatch.run(verbs.PUT, args)) is answer
     assert client.exists(PREFIX + "known") == is_known
+
+
+def test_a_message_leaves_its_plain_list_also_where_its_task_is_known(dispatch, client):
+    client.rpush("plain", "message", "another", "message", "message")
+    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
+    answers = [verbs.read_put(dispatch.run(verbs.PUT, args)) for _ in range(4)]
+    assert answers == [Put.WAITS, Put.KNOWN, Put.KNOWN, Put.GONE]
+    assert client.lrange("plain", 0, -1) == ["another"]
+
+
+def test_the_oldest_of_equal_messages_leaves_its_plain_list(dispatch, client):
+    client.rpush("plain", "message", "another", "message")
+    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
+    assert verbs.read_put(dispatch.run(verbs.PUT, args)) is Put.WAITS
+    assert client.lrange("plain", 0, -1) == ["message", "another"]
+
+
+def test_a_message_that_cannot_be_put_stays_in_its_plain_list(dispatch, client):
+    client.rpush("plain", "message")
+    args = verbs.put_args(Waiting("q", "t 1", "a"), str(NOW), plain="plain", entry="message")
+    with pytest.raises(ResponseError, match="expected words without a space"):
+        dispatch.run(verbs.PUT, args)
+    assert client.lrange("plain", 0, -1) == ["message"]
+
+
+def test_an_entry_is_moved_aside_once(dispatch, client):
+    client.rpush("plain", "odd", "another", "odd")
+    args = verbs.aside_args("q", "plain", b"odd")
+    assert [dispatch.run(verbs.ASIDE, args) for _ in range(3)] == [1, 1, 0]
+    assert client.lrange(PREFIX + "unreadable:q", 0, -1) == ["odd", "odd"]
+    assert client.lrange("plain", 0, -1) == ["another"]
+    assert client.hget(PREFIX + "counts", "unreadable") == "2"
 
 
 def test_a_renewal_keeps_the_leases_of_a_key_for_a_day(dispatch, client):

@@ -80,7 +80,7 @@ def test_the_verdicts_are_those_that_the_script_knows():
 @pytest.mark.parametrize(
     ("name", "args"),
     [
-        ("put", verbs.put_args(Waiting("q", "t"))),
+        ("put", verbs.put_args(Waiting("q", "t"), bound=["b"])),
         ("claim", verbs.claim_args("w", 1, 2, ["q", "p"], verbs.Rules())),
         ("settle", verbs.settle_args([Settle("t.1", Verdict.DONE, "k 0 q")], verbs.Rules())),
         ("renew", verbs.renew_args([("t.1", "k")], 1)),

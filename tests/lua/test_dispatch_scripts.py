@@ -592,28 +592,3 @@ def test_whoever_enforces_nothing_starts_what_is_full_and_nothing_that_is_paused
     assert dispatch.claim(rules=off).sleep_ms == 1000
     dispatch.publish_tiers(free=1, a=1, b=1)
     assert dispatch.tags_of(dispatch.claim()) == ["t3"]
-
-
-# -- queues that end ------------------------------------------------------------------------------
-
-
-def test_a_queue_that_nobody_uses_ends_and_what_runs_runs_on(dispatch, client):
-    def unused(**kept_ms: int) -> int:
-        return dispatch.run(verbs.UNUSED, verbs.unused_args(kept_ms, str(dispatch.now)))
-
-    dispatch.rules = unlimited()
-    assert unused() == -1
-    for _ in range(250):
-        dispatch.put("a")
-    dispatch.put("a", eta_ms=dispatch.now + 3_600_000)
-    (task,) = dispatch.claim(want=1).tasks
-    assert unused(q=1_000, other=5_000) == 1_000
-    dispatch.now += 999
-    assert unused() == 1
-    assert unused(q=1_000) == 1_000
-    dispatch.now += 1_000
-    # 250 wait, and 100 go in one call.
-    assert [unused() for _ in range(4)] == [0, 0, 0, 3_001]
-    assert dispatch.run(verbs.SIZE, ["q"]) == [0, 0]
-    assert dispatch.settle([task]) == [Settled.SETTLED]
-    assert unused(other=0) == -1

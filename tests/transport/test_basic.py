@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kombu import Exchange, Producer, Queue
+from kombu import Exchange, Queue
 from kombu.exceptions import ChannelError
 from kombu.simple import SimpleQueue
 from redis import Redis
@@ -453,6 +453,21 @@ def test_a_queue_that_somebody_else_binds_gets_the_next_message(
     assert theirs.default_channel.basic_get("two", no_ack=True) is None
 
 
+def test_a_queue_that_takes_the_place_of_another_gets_the_next_message(
+    connect: Connect, client: Redis
+) -> None:
+    theirs = connect().channel()
+    exchange = Exchange("ex", type="direct")
+    old = Queue("old", exchange=exchange, routing_key="key")(theirs)
+    old.declare()
+    producer = connect().Producer()
+    producer.publish(1, exchange="ex", routing_key="key")
+    Queue("new", exchange=exchange, routing_key="key")(theirs).declare()
+    old.delete()
+    producer.publish(2, exchange="ex", routing_key="key")
+    assert client.hgetall("{fairness}:waiting") == {"new": "1"}
+
+
 def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> None:
     """A signal handler may run between the question and the request: nothing is sent then."""
     inbox = Inbox(connect(), "jobs")
@@ -471,49 +486,3 @@ def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> 
     channel.qos.can_consume, channel.home.stopping = may_consume, False
     publish(connect(), "jobs", 1)
     assert inbox.await_count(1) == [1]
-
-
-def test_a_queue_that_expires_ends_when_nobody_uses_it(connect: Connect, client: Redis) -> None:
-    expiring = Queue("short", Exchange("short"), "short", expires=1.0)
-    connection = connect()
-    expiring(connection.channel()).declare()
-    publish(connection, "short", 1, 2, 3)
-    assert client.zrange("{fairness}:unused", 0, -1) == ["short"]
-    channel = connect().channel()
-    assert channel.queue_declare("short", passive=True).message_count == 3
-    consumer = Inbox(connect(), "others")
-
-    def is_gone() -> None:
-        consumer.channel._look_at = 0.0
-        consumer.channel.maybe_refresh_binding_expiry()
-        assert client.zrange("{fairness}:unused", 0, -1) == []
-
-    eventually(is_gone, 5)
-    with pytest.raises(ChannelError):
-        channel.queue_declare("short", passive=True)
-    assert not client.keys("*lane:*short")
-
-
-def test_a_queue_that_expires_is_kept_by_who_consumes_it(connect: Connect, client: Redis) -> None:
-    def ends_at() -> float:
-        return float(client.zscore("{fairness}:unused", "short"))
-
-    expiring = Queue("short", Exchange("short"), "short", expires=60.0)
-    connection = connect()
-    channel: Any = connection.channel()
-    expiring(channel).declare()
-    consumer = connection.Consumer([expiring], channel=channel)
-    consumer.consume()
-    producer = Producer(channel)
-    for use in (
-        lambda: producer.publish(1, exchange="", routing_key="short"),
-        lambda: channel.basic_get("short", no_ack=True),
-        expiring(channel).declare,
-        channel.maybe_refresh_binding_expiry,
-    ):
-        client.zadd("{fairness}:unused", {"short": 9e15})
-        channel._look_at = 0.0
-        use()
-        assert ends_at() < 9e15, use
-    Queue("short", Exchange("short"), "short")(channel).declare()
-    assert client.zrange("{fairness}:unused", 0, -1) == []

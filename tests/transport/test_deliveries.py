@@ -121,7 +121,7 @@ def lose(taker: Taker) -> None:
     for lease in [each.lease for each in home.book.held()]:
         home._client.zrem("{fairness}:ends", lease)
         home._client.zrem("{fairness}:leases:_system", lease)
-    home._renew(home._connection, home.book.held())
+    home.renewals.renew(home.call)
 
 
 @pytest.mark.parametrize(

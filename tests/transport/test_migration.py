@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import kombu
 import pytest
 
@@ -72,31 +74,80 @@ def test_priorities_of_stock_lists_are_kept(both):
         assert queue.get(timeout=3).properties["priority"] == 9
 
 
-def test_a_worker_that_died_between_the_two_steps_doubles_nothing(both, client, monkeypatch):
+def test_who_looked_before_another_took_it_over_doubles_nothing(both, client, monkeypatch):
+    """The other has claimed and ended the task meanwhile, so nobody knows its tag any more."""
     stock, fair = both
-    publish(stock, 3)
+    publish(stock, 1)
+    channel = fair.default_channel
+    read = migration._read
 
-    class Dies(migration.Redis):
-        def lrem(self, *args):
-            raise KeyboardInterrupt
+    def read_late(*args):
+        with monkeypatch.context() as patched:
+            patched.setattr(migration, "_read", read)
+            assert adopt(channel, ["moves"]) == 1
+        assert consume(fair, 1) == [0]
+        channel.home.flush()
+        return read(*args)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(migration, "Redis", Dies)
-        with pytest.raises(KeyboardInterrupt):
-            adopt(fair.default_channel, ["moves"])
-    assert client.llen("moves") == 3
-    assert consume(fair, 3) == [0, 1, 2]
+    monkeypatch.setattr(migration, "_read", read_late)
+    assert adopt(channel, ["moves"]) == 0
     assert client.hlen("{fairness}:waiting") == 0
     assert client.llen("moves") == 0
 
 
-def test_what_cannot_be_read_stays_and_holds_nobody_up(both, client, caplog):
+def test_what_cannot_be_read_is_moved_aside_and_holds_nobody_up(both, client, caplog):
     stock, fair = both
-    client.lpush("moves", "no message")
+    unreadable = ["no message", "[]", "5", "{}", '{"properties": []}', b"\xff", "[" * 100_000]
     publish(stock, 2)
+    client.rpush("moves", *unreadable * 20)
+    channel = fair.default_channel
+    assert adopt(channel, ["moves"]) == 100
+    assert adopt(channel, ["moves"]) == 42
+    assert client.llen("moves") == 0
+    assert client.llen("{fairness}:unreadable:moves") == 140
+    assert client.hget("{fairness}:counts", "unreadable") == "140"
+    assert [record.getMessage().partition(" now")[0] for record in caplog.records] == [
+        f"{number} entries of moves cannot be read and lie in {{fairness}}:unreadable:moves"
+        for number in (100, 40)
+    ]
+    assert consume(fair, 2) == [0, 1]
+
+
+@pytest.mark.parametrize("tag", ["a b", "", "a\n", "\ud800", 5, None])
+def test_a_message_whose_tag_is_none_gets_one(both, client, tag):
+    stock, fair = both
+    publish(stock, 1)
+    message = json.loads(client.lpop("moves"))
+    message["properties"]["delivery_tag"] = tag
+    client.lpush("moves", json.dumps(message), json.dumps(message))
     assert adopt(fair.default_channel, ["moves"]) == 2
-    assert client.lrange("moves", 0, -1) == ["no message"]
-    assert "a message in moves is left there" in caplog.text
+    assert consume(fair, 2) == [0, 0]
+
+
+def test_what_redis_refuses_stays_and_is_taken_over_later(both, client, caplog):
+    stock, fair = both
+    publish(stock, 2)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        assert adopt(fair.default_channel, ["moves"]) == 0
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert client.llen("moves") == 2
+    assert "messages in moves stay there for now, Redis refuses: " in caplog.text
+    assert consume(fair, 2) == [0, 1]
+
+
+def test_messages_are_taken_over_where_the_memory_is_full(both, client):
+    stock, fair = both
+    publish(stock, 2)
+    client.rpush("moves", "no message")
+    before = client.config_get("maxmemory")["maxmemory"]
+    client.config_set("maxmemory", 1)
+    try:
+        assert adopt(fair.default_channel, ["moves"]) == 3
+    finally:
+        client.config_set("maxmemory", before)
+    assert consume(fair, 2) == [0, 1]
 
 
 def test_the_way_back_moves_what_waits_and_what_waits_for_its_time(both, client):

@@ -9,6 +9,7 @@ from celery import Celery
 from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduling.words import Passing
+from celery_fairness.transport.book import Book
 from celery_fairness.transport.kinds import Kinds
 from celery_fairness.worker.step import ClaimStep, _end_bodies
 
@@ -52,7 +53,7 @@ class Worker:
         self.kinds = Kinds()
         home = SimpleNamespace(
             kinds=self.kinds,
-            book=SimpleNamespace(),
+            book=Book(),
             start=lambda slots: None,
             renewals=SimpleNamespace(),
             stop=lambda: None,

@@ -1,7 +1,9 @@
 --[[
   put: a task begins to wait, in its lane or until its time.
 
-  A put that is sent again does nothing while the task is known.
+  A put that is sent again does nothing while the task is known. A message that a stock producer has
+  left in a plain list leaves it in the same call, whatever becomes of the task; where it is gone
+  from there another call has put it.
 
   KEYS[1]  prefix     str  what every key of the installation begins with
 
@@ -16,11 +18,13 @@
   ARGV[9]  message    str  as the producer sent it
   ARGV[10] frozen_ms  str  "" in production (server TIME); set only by tests
   ARGV[11] bindings   str  the key of the exchange's bindings, or "": the caller looked them up
-  ARGV[12] bound      int  how many bindings the caller knows
-  ARGV[13] kind       str  name of the task as it is written in keys; "": nobody knows
+  ARGV[12] kind       str  name of the task as it is written in keys; "": nobody knows
+  ARGV[13] plain      str  the key of the plain list that the message is taken from, or ""
+  ARGV[14] entry      str  what lies there
+  ARGV[15+] bound     str  the bindings that the caller knows, each as kombu writes it
 
   Returns what became of it.
-    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
 --- @include "lanes"
 --- @include "later"
@@ -29,7 +33,7 @@ local prefix = KEYS[1]
 local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local bindings, bound, kind = ARGV[11], tonumber(ARGV[12]), ARGV[13]
+local bindings, kind, plain, entry = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
 local words = table.concat({tag, tenant, service, tier, rank, kind}, " ")
@@ -37,8 +41,15 @@ if not (string.match(words, "^%S+ %S* %S* %S* %d %S*$") and cost and eta_ms) the
   return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
 end
 
--- kombu's table, which other producers and consumers write.
-if bindings ~= "" and redis.call("SCARD", bindings) ~= bound then return 3 end
+-- kombu's table, which other producers and consumers write: as many as are known, and the same.
+if bindings ~= "" then
+  if redis.call("SCARD", bindings) ~= #ARGV - 14 then return 3 end
+  for index = 15, #ARGV do
+    if redis.call("SISMEMBER", bindings, ARGV[index]) == 0 then return 3 end
+  end
+end
+-- It is the first write: Redis refuses none that comes after it, also where its memory is full.
+if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 local task = {
   seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,

@@ -1,0 +1,50 @@
+"""Which Redis a channel talks to, and so which home of the process it shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+
+from celery_fairness.store.address import Address
+from celery_fairness.transport.home import Home, home_of
+from celery_fairness.transport.options import DispatchOptions
+
+if TYPE_CHECKING:
+    _Channel = Any
+else:
+    _Channel = object
+
+
+class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+    """The part of a fair channel that finds its home."""
+
+    _home: Home | None = None
+
+    @property
+    def home(self) -> Home:
+        """This process's home of the channel's Redis."""
+        if self._home is None:
+            client = self.connection.client
+            options = DispatchOptions.of(client.transport_options)
+            prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
+            address = Address((client.as_uri(),))
+            self._home = home_of(self._place(), prefix, options, address, self._own_client)
+            self.connection.cycle.serve(self._home)
+        return self._home
+
+    def _place(self) -> tuple[str, ...]:
+        """Return what tells this Redis from others."""
+        client = self.connection.client
+        # Of a socket the address has neither the user nor the database.
+        where = client.as_uri(include_password=True), client.userid, client.virtual_host
+        return tuple(str(part or "") for part in where)
+
+    def _own_client(self) -> Any:
+        """Return a client whose connections outlive the channel, as many as there are callers."""
+        kept = vars(self)["_sentinel_manager"]
+        pool = self._get_pool()
+        # Else the channel would close the Sentinel connections with its own.
+        self._sentinel_manager = kept
+        pool.max_connections = 2**31
+        return Redis(connection_pool=pool)
