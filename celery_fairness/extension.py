@@ -271,7 +271,7 @@ class Fairness:
         (``opened``), and tasks charged to ``_invalid`` (``invalid``). On the dispatch path leases
         that nobody renewed (``expired``), acknowledged tasks that were lost with their worker
         (``abandoned``), tasks whose process died too often or whose message cannot be read
-        (``dead_lettered``), and entries of plain lists that were moved aside (``unreadable``).
+        (``dead_lettered``), and entries of plain lists that were moved aside (``aside``).
         """
         return {
             counter: amount

@@ -58,7 +58,7 @@ _SINGLE = {
 #: Kinds of keys that hold waiting tasks.
 _WAITING = ("lane", "back", "later")
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
-_FREE = {"bell", "left", "copy", "dead", "later", "leases", "reply", "tenant", "unreadable"}
+_FREE = {"aside", "bell", "left", "copy", "dead", "later", "leases", "reply", "tenant"}
 
 
 class Auditor:

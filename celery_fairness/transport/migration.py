@@ -82,7 +82,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 moved += verbs.read_put(answer) is not Put.GONE
     finally:
         if aside:
-            there = f"{channel.home.prefix}unreadable:{queue}"
+            there = f"{channel.home.prefix}aside:{queue}"
             logger.error(
                 "%d entries of %s cannot be read and lie in %s now: %r", aside, key, there, problem
             )

@@ -106,9 +106,9 @@ def test_an_entry_is_moved_aside_once(dispatch, client):
     client.rpush("plain", "odd", "another", "odd")
     args = verbs.aside_args("q", "plain", b"odd")
     assert [dispatch.run(verbs.ASIDE, args) for _ in range(3)] == [1, 1, 0]
-    assert client.lrange(PREFIX + "unreadable:q", 0, -1) == ["odd", "odd"]
+    assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "odd"]
     assert client.lrange("plain", 0, -1) == ["another"]
-    assert client.hget(PREFIX + "counts", "unreadable") == "2"
+    assert client.hget(PREFIX + "counts", "aside") == "2"
 
 
 def test_a_renewal_keeps_the_leases_of_a_key_for_a_day(dispatch, client):

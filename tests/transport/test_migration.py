@@ -104,10 +104,10 @@ def test_what_cannot_be_read_is_moved_aside_and_holds_nobody_up(both, client, ca
     assert adopt(channel, ["moves"]) == 100
     assert adopt(channel, ["moves"]) == 42
     assert client.llen("moves") == 0
-    assert client.llen("{fairness}:unreadable:moves") == 140
-    assert client.hget("{fairness}:counts", "unreadable") == "140"
+    assert client.llen("{fairness}:aside:moves") == 140
+    assert client.hget("{fairness}:counts", "aside") == "140"
     assert [record.getMessage().partition(" now")[0] for record in caplog.records] == [
-        f"{number} entries of moves cannot be read and lie in {{fairness}}:unreadable:moves"
+        f"{number} entries of moves cannot be read and lie in {{fairness}}:aside:moves"
         for number in (100, 40)
     ]
     assert consume(fair, 2) == [0, 1]

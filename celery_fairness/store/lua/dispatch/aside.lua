@@ -14,7 +14,7 @@ local prefix, queue, plain, entry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 local moved = redis.call("LREM", plain, -1, entry)
 if moved > 0 then
-  redis.call("RPUSH", prefix .. "unreadable:" .. queue, entry)
-  redis.call("HINCRBY", prefix .. "counts", "unreadable", moved)
+  redis.call("RPUSH", prefix .. "aside:" .. queue, entry)
+  redis.call("HINCRBY", prefix .. "counts", "aside", moved)
 end
 return moved
