@@ -43,18 +43,21 @@ def main() -> int:
     unknown = list(equivalent.unknown(mutant for each in every.values() for mutant in each))
     with tempfile.TemporaryDirectory() as directory:
         outcomes = list(_progress(_judged(mutants, options.seed, directory), len(mutants)))
-    wrong = [outcome for outcome in outcomes if outcome[1] in (SURVIVED, STALE)]
+    wrong = [each for each in outcomes if each[1] in (SURVIVED, STALE)]
     if options.json:
-        print(json.dumps([_fields(*outcome) for outcome in outcomes], indent=1))
+        print(json.dumps([_fields(*each) for each in outcomes], indent=1))
     else:
         _print_equivalents(outcomes)
         _print_table(chosen, {file: len(made) for file, made in every.items()}, outcomes)
-        for outcome in wrong:
-            print(_told(*outcome))
+        for each in wrong:
+            print(_told(*each))
         for place, before, after in unknown:
             print(f"listed, but no mutant: {place}\n  - {before}\n  + {after}")
-        holds = "SOME MUTANTS SURVIVE" if wrong or unknown else "no mutant survives"
-        print(f"seed {options.seed}, {time.monotonic() - begun:.0f} s: {holds}")
+        survive = sum(word == SURVIVED for _, word, _ in wrong)
+        print(
+            f"seed {options.seed}, {time.monotonic() - begun:.0f} s: {survive} survive, "
+            f"{len(wrong) - survive + len(unknown)} entries of the list are wrong"
+        )
     return 1 if wrong or unknown else 0
 
 
@@ -77,10 +80,13 @@ def _judged(mutants: Sequence[Mutant], seed: int, directory: str) -> Iterator[Ou
     """Hand each mutant to whichever judge is free, one judge for each processor."""
     context = multiprocessing.get_context("spawn")
     judges: dict[Connection, Mutant | None] = {}
+    processes = []
     for number in range(os.cpu_count() or 1):
         ours, theirs = context.Pipe()
         copy = os.path.join(directory, str(number))
-        context.Process(target=judge.run, args=(theirs, seed, copy), daemon=True).start()
+        process = context.Process(target=judge.run, args=(theirs, seed, copy), daemon=True)
+        process.start()
+        processes.append(process)
         theirs.close()
         judges[ours] = None
     reasons = equivalent.reasons()
@@ -102,6 +108,8 @@ def _judged(mutants: Sequence[Mutant], seed: int, directory: str) -> Iterator[Ou
                 free.send((following, equivalent.entry_of(following) in reasons))
             else:
                 free.send(None)
+    for process in processes:
+        process.join()
 
 
 def outcome(mutant: Mutant, caught_by: str | None, reason: str | None) -> Outcome:
@@ -114,15 +122,15 @@ def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
     print(f"{total} mutants; first all tests without any", file=sys.stderr)
     counted: Counter[str] = Counter()
     told_at = time.monotonic()
-    for outcome in outcomes:
-        counted[outcome[1]] += 1
-        if outcome[1] in (SURVIVED, STALE):
-            print(_told(*outcome), file=sys.stderr)
+    for each in outcomes:
+        counted[each[1]] += 1
+        if each[1] in (SURVIVED, STALE):
+            print(_told(*each), file=sys.stderr)
         if time.monotonic() - told_at > PROGRESS_SECONDS:
             told_at = time.monotonic()
             counts = ", ".join(f"{number} {word}" for word, number in counted.items())
             print(f"{counted.total()} of {total}: {counts}", file=sys.stderr)
-        yield outcome
+        yield each
 
 
 def _told(mutant: Mutant, word: str, note: str) -> str:
