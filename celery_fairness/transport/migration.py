@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from time import monotonic, sleep
 from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
@@ -29,6 +30,8 @@ logger = logging.getLogger("celery_fairness")
 
 #: Messages of one list that are taken over at a time.
 AT_MOST = 100
+#: How long the way back waits for what workers hold, in leases, and how often it looks, in seconds.
+LEASES_WAITED, AGAIN_SECONDS = 1.5, 0.1
 #: A delivery tag that may stand in a record.
 _TAG = re.compile(r"[!-~]+")
 
@@ -51,12 +54,15 @@ def adopt(channel: Any, queues: list[str]) -> int:
         for _, key in lists:
             # The oldest stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
-        found = pipe.execute()
+        found = pipe.execute(raise_on_error=False)
     moved = 0
     for (queue, key), entries in zip(lists, found, strict=True):
         if not entries:
             continue
         try:
+            if isinstance(entries, ResponseError):
+                # Somebody keeps something else under the name of a queue.
+                raise entries
             moved += _adopt_list(channel, client, queue, key, entries[::-1])
         except ResponseError as error:
             logger.error("messages in %s stay there for now, Redis refuses: %s", key, error)
@@ -102,10 +108,12 @@ def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
 def to_stock(channel: Any, queue: str) -> int:
     """Move every waiting task of ``queue`` to the plain lists of the stock transport.
 
-    Their order among tenants is that of the claims; limits do not hold any more.
+    Their order among tenants is that of the claims; limits do not hold any more. What a killed
+    worker held comes back when its leases end, and is waited for: a lease and a half at most.
 
     Returns:
-        How many tasks. Those of paused tenants stay.
+        How many tasks. Those of paused tenants and dead letters stay, and what a worker still
+        holds, with a warning.
     """
     home = channel.home
     rules = home.rules
@@ -114,6 +122,7 @@ def to_stock(channel: Any, queue: str) -> int:
     )
     claimant, moved = Claimant(), 0
     client: Any = Redis(connection_pool=channel.pool)
+    last_look = monotonic() + LEASES_WAITED * rules.lease_ms / 1000
     while True:
         args = verbs.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
         claim = verbs.read_claim(home.call(verbs.CLAIM, args))
@@ -125,7 +134,19 @@ def to_stock(channel: Any, queue: str) -> int:
             ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
             home.call(verbs.SETTLE, verbs.settle_args(ends, unlimited))
         elif claim.sleep_ms:
-            break
+            owners = _owners(client, home.prefix, queue)
+            if not owners:
+                break
+            if monotonic() >= last_look:
+                logger.warning(
+                    "tasks of queue %s stay on fairredis: they are still held by %s; stop it, and "
+                    "call to_stock again",
+                    queue,
+                    ", ".join(sorted(owners)),
+                )
+                break
+            # Leases end by a clock that only calls move.
+            sleep(AGAIN_SECONDS)
     later = f"{home.prefix}later:{queue}"
     while members := client.zrange(later, 0, AT_MOST - 1):
         for member in members:
@@ -136,6 +157,16 @@ def to_stock(channel: Any, queue: str) -> int:
             client.zrem(later, member)
             moved += 1
     return moved
+
+
+def _owners(client: Any, prefix: str, queue: str) -> set[str]:
+    """Return the processes that hold tasks of ``queue``."""
+    name, owners = queue.encode(), set()
+    for row in client.hvals(f"{prefix}running"):
+        owner, _, length, rest = row.split(b" ", 3)
+        if rest[: int(length)] == name:
+            owners.add(bytes_to_str(owner))
+    return owners
 
 
 def _push(channel: Any, client: Any, queue: str, message: str) -> None:

@@ -8,7 +8,9 @@ import kombu
 import pytest
 
 from celery_fairness.transport import migration
+from celery_fairness.transport.home import homes
 from celery_fairness.transport.migration import adopt, to_stock
+from tests.transport.conftest import Inbox
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
 TENANT = {"fairness": {"v": 1, "tenant": "7", "tier": "enterprise"}}
@@ -165,3 +167,35 @@ def test_the_way_back_is_not_held_up_by_limits(both):
     publish(fair, 20, headers={"fairness": {"v": 1, "tenant": "9", "tier": "free"}})
     assert to_stock(fair.default_channel, "moves") == 20
     assert consume(stock, 20) == list(range(20))
+
+
+def test_the_way_back_waits_for_what_a_killed_worker_held(both, client, connect):
+    _, fair = both
+    publish(fair, 3)
+    dead = connect(fairness={"lease_seconds": 1})
+    Inbox(dead, "moves", prefetch_count=2).await_count(2)
+    # As a kill does: nobody renews.
+    for home in homes():
+        home.renewals.close()
+    back = connect(fairness={"lease_seconds": 1})
+    assert to_stock(back.default_channel, "moves") == 3
+
+
+def test_the_way_back_says_who_still_holds_a_task(both, client, connect, caplog):
+    _, fair = both
+    publish(fair, 2)
+    alive = connect(fairness={"lease_seconds": 1})
+    Inbox(alive, "moves", prefetch_count=1).await_count(1)
+    (row,) = client.hvals("{fairness}:running")
+    back = connect(fairness={"lease_seconds": 1})
+    assert to_stock(back.default_channel, "moves") == 1
+    owner = row.split(" ")[0]
+    assert f"tasks of queue moves stay on fairredis: they are still held by {owner}" in caplog.text
+
+
+def test_a_key_of_another_type_under_a_queue_s_name_stops_nobody(both, client, caplog):
+    stock, fair = both
+    publish(stock, 2)
+    client.set("moves\x06\x163", "somebody's")
+    assert adopt(fair.default_channel, ["moves"]) == 2
+    assert "stay there for now, Redis refuses: WRONGTYPE" in caplog.text
