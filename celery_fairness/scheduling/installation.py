@@ -221,3 +221,13 @@ class Installation:
         self.dead[row.queue].append(row.task)
         self.counts["dead_lettered"] += 1
         self.obituaries[row] = logical
+
+    # -- the gate ---------------------------------------------------------------------------------
+
+    def enter_gate_lease(self, key: str, lease: str, lease_ms: int) -> None:
+        """The gate admitted an attempt: its lease ends by itself."""
+        self.leases[key][lease] = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
+
+    def release_gate_lease(self, key: str, lease: str) -> None:
+        """The gate's attempt is over: the rings are not told."""
+        self.drop_lease(key, lease)

@@ -171,8 +171,8 @@ class Scheduler(Installation):
                 ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
-        sleep_ms = 0 if more or tasks else sleep_ms
-        return Claim(tasks, Milliseconds(sleep_ms), look.places, self.clock.epoch)
+        sleep = Milliseconds(0 if more or tasks else sleep_ms)
+        return Claim(tasks, sleep, look.places, self.clock.epoch)
 
     def _forget_unused(self, queue: str) -> None:
         if not any(other == queue for other, _ in self.lanes):
@@ -365,16 +365,6 @@ class Scheduler(Installation):
         return Obituary(
             row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
         )
-
-    # -- the gate ---------------------------------------------------------------------------------
-
-    def enter_gate_lease(self, key: str, lease: str, lease_ms: int) -> None:
-        """The gate admitted an attempt: its lease ends by itself."""
-        self.leases[key][lease] = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
-
-    def release_gate_lease(self, key: str, lease: str) -> None:
-        """The gate's attempt is over: the rings are not told."""
-        self.drop_lease(key, lease)
 
     # -- looking and clearing ---------------------------------------------------------------------
 

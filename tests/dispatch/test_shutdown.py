@@ -161,6 +161,23 @@ def test_a_worker_that_was_told_to_stop_claims_nothing(
     assert fair_shop.ledger() == []
 
 
+def test_bodies_that_no_pool_can_stop_are_told_when_they_end(
+    fair_shop: Shop, memory: Redis
+) -> None:
+    worker = fair_shop.worker(app="tests.dispatch.kinds", pool="threads", concurrency=2)
+    gate = fair_shop.gate_file()
+    for name in ("kinds.late", "kinds.early"):
+        send(fair_shop, name, name, gate=str(gate))
+    eventually(lambda: len(fair_shop.ledger("start")) == 2)
+    worker.signal(signal.SIGQUIT)
+    worker.wait_for_log("Cold shutdown")
+    gate.touch()
+    eventually(lambda: not worker.alive, RESULT_SECONDS)
+    assert len(fair_shop.ledger("end")) == 2
+    # Nobody else lives who could see a lease end.
+    assert_nothing_left(memory)
+
+
 @pytest.fixture
 def homes_end() -> Iterator[None]:
     """End the threads that renew what this process claimed."""

@@ -41,7 +41,7 @@ local function write_record(task, message)
 end
 
 -- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.
--- An obituary is the last one of its task; its state is acked or dead.
+-- An obituary is the last one of its task; its state is acked, dead or unreadable.
 local function write_running(owner, state, queue, record)
   return owner .. " " .. state .. " " .. #queue .. " " .. queue .. record
 end
