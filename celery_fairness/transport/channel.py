@@ -227,9 +227,6 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
-        if self.home.body_blocks_loop and self.active_queues and self.want():
-            # The body has ended: Redis works while the loop turns.
-            self.connection.cycle._register_BRPOP(self)
         return True
 
     def _read_wait(self) -> bool:

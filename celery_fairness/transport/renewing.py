@@ -183,8 +183,10 @@ class Renewals:
                 self._tell(self._call)
             if self._closed or monotonic() < (not_before if self._at_once else renew_at):
                 continue
-            self._at_once = False
-            quiet = 0 if self._has_work else quiet + 1
+            if not (self._at_once or self._has_work):
+                quiet, renew_at = quiet + 1, monotonic() + every
+                continue
+            self._at_once, quiet = False, 0
             try:
                 begun = monotonic()
                 self.renew(self._call)

@@ -116,9 +116,7 @@ class ClaimStep(bootsteps.StartStopStep):
             self._mourner = None
         if self._home is not None:
             self._home.slots = None
-            self._home.stopping = self._home.body_blocks_loop = False
-            # Bodies that no pool could stop end while the process does.
-            self._home.at_once = len(self._home.book) > 0
+            self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
             self._home.kinds.forget()
 
 

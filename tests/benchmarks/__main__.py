@@ -56,12 +56,12 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             else claims.order_rows(server, (99, 1_000, 10_000))
         ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
-        "latency": lambda: latency.rows(server, 300 if quick else 1_000, 1 if quick else 3),
-        "slow": lambda: latency.slow_rows(server, 40 if quick else 240),
+        "latency": lambda: latency.rows(server, 200 if quick else 1_000, 1 if quick else 3),
+        "slow": lambda: latency.slow_rows(server, 30 if quick else 240),
         "crowd": lambda: latency.crowd_rows(
-            server, *((10_000, 1_000, 300) if quick else (100_000, 10_000, 1_000))
+            server, *((2_000, 500, 150) if quick else (100_000, 10_000, 1_000))
         ),
-        "throughput": lambda: throughput.rows(server, 1_000 if quick else 5_000),
+        "throughput": lambda: throughput.rows(server, 700 if quick else 5_000),
         "gate": lambda: _gate_rows(server, quick=quick),
     }
 
