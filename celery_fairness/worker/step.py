@@ -10,6 +10,7 @@ the worker, nor is discarded by it. Messages that were not claimed are Celery's 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -88,7 +89,7 @@ class ClaimStep(bootsteps.StartStopStep):
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
         consumer.task_consumer.channel.serves_worker = True
-        home.start(lambda: _places(consumer))
+        home.start(_places(consumer))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
@@ -138,14 +139,17 @@ def _nothing() -> None:
     """The loop turns anyway."""
 
 
-def _places(consumer: Any) -> int:
-    """Return how many tasks may be claimed at once."""
-    scaler = getattr(consumer.controller, "autoscaler", None)
-    # It grows the pool when more tasks are there than processes.
-    most = 0 if scaler is None else scaler.max_concurrency
-    bodies = max(int(consumer.pool.num_processes), most)
+def _places(consumer: Any) -> Callable[[], int]:
+    """Return what says how many tasks may be claimed at once; it is asked at every turn."""
     conf, multiplier = consumer.app.conf, int(consumer.prefetch_multiplier)
     asked = conf.value_set_for("worker_prefetch_multiplier") or multiplier != DEFAULT_MULTIPLIER
     if not asked or conf.worker_disable_prefetch:
-        return bodies
-    return bodies * multiplier or WITHOUT_END
+        multiplier = 1
+    scaler = getattr(consumer.controller, "autoscaler", None)
+
+    def places() -> int:
+        # A scaler grows the pool when more tasks are there than processes.
+        most = 0 if scaler is None else scaler.max_concurrency
+        return max(int(consumer.pool.num_processes), most) * multiplier or WITHOUT_END
+
+    return places
