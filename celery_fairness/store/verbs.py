@@ -112,11 +112,7 @@ def claim_args(
         owner,
         str(number),
         str(want),
-        str(rules.lease_ms),
-        rules.enforcement,
-        rules.default_tier,
-        _limit_text(rules),
-        str(rules.max_deliveries),
+        *_rules_args(rules),
         now_text,
         json.dumps(asdict(passing)) if passing else "",
         _epoch_text(epoch),
@@ -144,11 +140,7 @@ def read_claim(answer: Sequence[Any]) -> Claim:
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
     args = [
-        str(rules.lease_ms),
-        rules.enforcement,
-        rules.default_tier,
-        _limit_text(rules),
-        str(rules.max_deliveries),
+        *_rules_args(rules),
         now_text,
     ]
     for end in ends:
@@ -210,11 +202,7 @@ def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
     """
     return [
         written,
-        str(rules.lease_ms),
-        rules.enforcement,
-        rules.default_tier,
-        _limit_text(rules),
-        str(rules.max_deliveries),
+        *_rules_args(rules),
         now_text,
     ]
 
@@ -225,6 +213,16 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
         return None
     text, owner, state, queue, tenant, deaths, message = map(_text, answer)
     return Obituary(text, owner, state, queue, tenant, int(deaths), message)
+
+
+def _rules_args(rules: Rules) -> tuple[str, ...]:
+    return (
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        _limit_text(rules),
+        str(rules.max_deliveries),
+    )
 
 
 def _limit_text(rules: Rules) -> str:
