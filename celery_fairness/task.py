@@ -211,5 +211,5 @@ def _fail_inside(task: Any, error: LimiterUnavailable) -> None:
             raise now.error
         return body(*args, **kwargs)
 
-    guarded.fails_inside = True  # type: ignore[attr-defined]
+    guarded.fails_inside = True  # type: ignore[attr-defined]  # a mark for us
     task._orig_run = guarded  # noqa: SLF001 - what autoretry_for calls

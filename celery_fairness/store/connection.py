@@ -322,10 +322,10 @@ class Connection:
         timeouts = {
             name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")
         }
-        group = Sentinel(  # type: ignore[no-untyped-call]
+        group = Sentinel(  # type: ignore[no-untyped-call]  # redis-py says no types
             hosts, sentinel_kwargs={**timeouts, **given.pop("sentinel_kwargs", {})}
         )
-        return group.master_for(  # type: ignore[no-untyped-call]
+        return group.master_for(  # type: ignore[no-untyped-call]  # nor here
             self.address.master_name,
             db=int(database),
             password=password,

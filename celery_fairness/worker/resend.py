@@ -150,7 +150,8 @@ class Resender:
             request, queue=queue, countdown=countdown_seconds, retries=request.retries
         )
         options = dict(signature.options)
-        names: Mapping[str | None, str] = serialization.registry.type_to_name  # type: ignore[attr-defined]
+        registry: Any = vars(serialization)["registry"]
+        names: Mapping[str | None, str] = registry.type_to_name
         if content_type in names:
             options["serializer"] = names[content_type]
         wire = {"message": copy.message, "serial": copy.serial} if copy else first_copy()

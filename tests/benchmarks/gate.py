@@ -79,7 +79,7 @@ def _publish(server: RedisServer, task: str, tasks: int) -> None:
 def _time_below(client: redis.Redis, length: int) -> float:
     ends_at = time.monotonic() + 120
     while time.monotonic() < ends_at:
-        if int(client.llen("celery")) <= length:  # type: ignore[arg-type]
+        if int(client.llen("celery")) <= length:  # type: ignore[arg-type]  # redis-py: or awaitable
             return time.monotonic()
         time.sleep(0.005)
     raise TimeoutError(f"the worker left more than {length} tasks after 120 s")
