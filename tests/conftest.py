@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -46,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     config.stash[_long_lived] = []
     config.pluginmanager.register(ServiceCount(config), "service-count")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.processes import OneByOne
+
+    return OneByOne(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -111,7 +111,7 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
 
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
-def test_a_worker_that_was_cut_off_goes_on_with_its_tasks(
+def test_a_worker_that_was_cut_off_from_rabbitmq_goes_on_with_its_tasks(
     proxied: Callable[..., tuple[Shop, Proxy]], pool: str
 ) -> None:
     shop, proxy = proxied("rabbitmq_classic", late=False)

@@ -23,6 +23,8 @@ SERVICES: dict[str, tuple[str, ...]] = {
     "postgres": ("postgres_server",),
     "browser": (),
 }
+#: Property of a test's report: what it ran on.
+SERVICE = "service"
 
 
 def in_ci() -> bool:
@@ -55,13 +57,19 @@ class ServiceCount:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
+        self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Count what ran, passed or not."""
+        """Write on the report what its test ran on: reports go to the process that counts."""
         report = yield
-        if call.when == "call" and not report.skipped:
-            self._ran.update(name for name in SERVICES if item.get_closest_marker(name))
+        ran_on = [name for name in SERVICES if item.get_closest_marker(name)]
+        report.user_properties += [(SERVICE, name) for name in ran_on]
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count what ran, passed or not."""
+        if report.when == "call" and not report.skipped:
+            ran_on = [str(value) for name, value in report.user_properties if name == SERVICE]
+            self._ran.update(ran_on)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Make the run red where CI demands more."""

@@ -38,9 +38,9 @@ def test_page(): pass
 """
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Run pytest on a suite in a folder of its own."""
+@pytest.fixture(params=[(), ("-p", "xdist", "-n", "2")], ids=["one process", "two processes"])
+def run(request, tmp_path):
+    """Run pytest on a suite in a folder of its own, in one test process and in two."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "setup.cfg").write_text(SETTINGS)
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
@@ -51,7 +51,16 @@ def run(tmp_path):
         (tmp_path / "tests" / "test_it.py").write_text(suite)
         done = subprocess.run(
             # Without plugins: they take a second and are not what is looked at.
-            [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *args],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-rs",
+                "-p",
+                "no:cacheprovider",
+                *request.param,
+                *args,
+            ],
             cwd=tmp_path,
             env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
@@ -75,6 +84,13 @@ def test_ci_fails_what_is_missing(run):
     status, shown = run(ALL, "tests", ci="1")
     assert status == pytest.ExitCode.TESTS_FAILED
     assert "rabbitmq-server is not installed; CI is set" in shown
+
+
+def test_ci_passes_a_whole_run_with_every_service(run):
+    marked = ALL.replace("def test_mail(rabbit_server)", "@pytest.mark.rabbitmq\ndef test_mail()")
+    status, shown = run(marked, "tests", ci="1")
+    assert status == pytest.ExitCode.OK
+    assert "services: redis 1 tests, rabbitmq 1 tests, postgres 1 tests, browser 1 tests" in shown
 
 
 def test_ci_fails_a_whole_run_without_a_service(run):
