@@ -257,7 +257,11 @@ class Fairness:
         return self._looker.audit()
 
     def refusals(self) -> dict[str, int]:
-        """Return how many refusals each tier has met, all workers together."""
+        """Return how many refusals each tier has met, all workers together.
+
+        The gate counts attempts; a claim counts a tenant that it finds at its limit, once until
+        the tenant opens again.
+        """
         return {
             counter.removeprefix("refused:"): amount
             for counter, amount in self.limiter.counts().items()

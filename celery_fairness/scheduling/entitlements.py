@@ -21,10 +21,12 @@ class Entitlement:
     """What a tenant is entitled to.
 
     Attributes:
+        tier: Whose numbers they are, unless the tenant has one of its own.
         limit: Tasks at once; None is unlimited, 0 pauses.
         weight: Its share among waiting tenants.
     """
 
+    tier: str
     limit: int | None
     weight: float
 
@@ -65,8 +67,11 @@ class Entitlements:
     def of(self, tenant: str, tier: str, rules: Rules) -> Entitlement:
         """Return what ``tenant`` may hold, where its tasks say ``tier``."""
         published, number = self.tenants.get(tenant, ("", ""))
-        row = self.tiers.get(published or tier) or self.tiers.get(rules.default_tier)
+        name = published or tier
+        if name not in self.tiers:
+            name = rules.default_tier
+        row = self.tiers.get(name)
         limit = row.concurrency if row else rules.default_limit
         if number:
             limit = None if number == "unlimited" else int(number)
-        return Entitlement(limit, row.weight if row else 1.0)
+        return Entitlement(name, limit, row.weight if row else 1.0)

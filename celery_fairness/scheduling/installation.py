@@ -151,7 +151,7 @@ class Installation:
     def entitlement(self, key: str, rules: Rules) -> Entitlement:
         """Return what the tenant of a key with something waiting may hold."""
         if key == SYSTEM:
-            return Entitlement(None, 1.0)
+            return Entitlement("", None, 1.0)
         account = self.accounts[key]
         return self.news.of(account.tenant, account.tier, rules)
 
@@ -161,10 +161,17 @@ class Installation:
 
     def is_open(self, key: str, logical: int, rules: Rules) -> bool:
         """Say whether one more task of ``key`` may start."""
+        enforced = rules.enforcement == "on" or self.entitlement(key, rules).limit == 0
+        return not enforced or not self.is_full(key, logical, rules)
+
+    def is_full(self, key: str, logical: int, rules: Rules) -> bool:
+        """Say whether no more of ``key`` would start where limits are enforced."""
         limit = self.entitlement(key, rules).limit
-        if limit is None or (limit and rules.enforcement != "on"):
-            return True
-        return self.held(key, logical) < limit
+        return limit is not None and self.held(key, logical) >= limit
+
+    def count_refusal(self, key: str, rules: Rules) -> None:
+        """A claim found that one more task of ``key`` is, or would be, too many."""
+        self.counts[f"refused:{self.entitlement(key, rules).tier}"] += 1
 
     def close(self, key: str, logical: int, rules: Rules) -> None:
         """A tenant was found at its limit: no claim looks at it until something opens it."""

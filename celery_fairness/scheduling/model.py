@@ -204,10 +204,13 @@ class Scheduler(Installation):
                     continue
             if self.is_open(key, logical, rules):
                 self.reopen(key, logical, rules)
+                if rules.enforcement == "observe" and self.is_full(key, logical, rules):
+                    self.count_refusal(key, rules)
                 return key, lane, moved, False
             if moved == moves:
                 return None, None, moved, True
             ring.fill(key)
+            self.count_refusal(key, rules)
             self.close(key, logical, rules)
             moved += 1
         return None, None, moved, False

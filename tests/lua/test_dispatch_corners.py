@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.scheduling.words import Put, Rules, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
-from tests.lua.test_dispatch_scripts import NOW, PREFIX, RULES, Dispatch
+from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 
 #: More than Redis keeps in a hash as a list, in the order of their coming.
 MANY_QUEUES = 600
@@ -164,3 +164,29 @@ def test_where_the_memory_was_lost_nothing_is_leased_before_what_is_held_counts(
     assert dispatch.claim(epoch=refused.epoch).tasks == (), "its slot is taken"
     dispatch.settle(first.tasks)
     assert len(dispatch.claim(epoch=refused.epoch).tasks) == 1
+
+
+def test_who_is_found_at_the_limit_counts_as_refused_once_until_it_opens(dispatch, client):
+    dispatch.publish_tiers(free=1, pro=2)
+    for _ in range(3):
+        dispatch.put("a", tier="pro")
+    running = dispatch.claim_all()
+    dispatch.claim_all()
+    assert client.hgetall(PREFIX + "counts") == {"refused:pro": "1"}
+    dispatch.settle(running[:1])
+    dispatch.put("a", tier="pro")
+    assert len(dispatch.claim_all()) == 1
+    assert client.hgetall(PREFIX + "counts") == {"refused:pro": "2"}
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "counted"), [("observe", {"refused:free": "2"}), ("off", {})]
+)
+def test_a_start_that_would_be_refused_is_counted_where_a_worker_observes(
+    redis_url, client, enforcement, counted
+):
+    dispatch = Dispatch(client, Rules(enforcement=enforcement, default_limit=1))
+    for _ in range(3):
+        dispatch.put("a", tier="unknown")
+    assert len(dispatch.claim_all()) == 3
+    assert client.hgetall(PREFIX + "counts") == counted

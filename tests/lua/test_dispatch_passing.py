@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.scheduling.words import Rules, Settled, Verdict
-from tests.lua.test_dispatch_scripts import PREFIX, Dispatch
+from tests.lua.dispatching import PREFIX, Dispatch
 
 #: Tenants passed over and heads set aside by one claim.
 PASSED = 16

@@ -6,7 +6,7 @@ import pytest
 
 from celery_fairness.scheduling.words import Rules, Settled
 from celery_fairness.store import verbs
-from tests.lua.test_dispatch_scripts import NOW, PREFIX, Dispatch
+from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 
 class Unused(Dispatch):

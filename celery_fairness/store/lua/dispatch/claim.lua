@@ -110,6 +110,7 @@ local function take(queue)
       local verdict = judge(prefix, key, rules)
       if verdict.open then
         if verdict.closed then reopen(prefix, key, rules) end
+        if verdict.full then count_refusal(prefix, verdict) end
         local lease, task, message = serve(prefix, queue, key, lane, start, verdict.weight, rules)
         tell(lease, queue, task, message)
         if look and look.once[task.kind] then look.never[task.kind] = true end

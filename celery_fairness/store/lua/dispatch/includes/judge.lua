@@ -17,20 +17,22 @@
 -- A lease of the gate may be released without a word to the rings: look again so soon.
 local LOOK_AGAIN_MS = 1000
 
--- Returns a verdict: open (one more task may start), weight, paused, closed, and the tenant.
+-- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
+-- tier, weight, paused, closed, and the tenant.
 local function judge(prefix, key, rules)
   if key == SYSTEM then return {open = true, weight = 1} end
   local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed")
-  local _, limit, weight = entitlement(
+  local tier, limit, weight = entitlement(
     prefix .. "tiers", prefix .. "tenant:" .. (account[2] or ""),
     account[1] or "", "", rules.default_tier, rules.default_limit)
-  local open = limit ~= 0
-  if limit > 0 and rules.enforcement == "on" then
-    open = limit > redis.call("ZCOUNT", prefix .. "leases:" .. key,
+  local full = limit == 0
+  if limit > 0 and rules.enforcement ~= "off" then
+    full = limit <= redis.call("ZCOUNT", prefix .. "leases:" .. key,
       string.format("(%.0f", rules.logical), "+inf")
   end
-  return {open = open, weight = weight, paused = limit == 0, closed = account[3],
-    tenant = account[2] or ""}
+  local open = not full or limit > 0 and rules.enforcement == "observe"
+  return {open = open, full = full, tier = tier, weight = weight, paused = limit == 0,
+    closed = account[3], tenant = account[2] or ""}
 end
 
 -- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.
@@ -53,8 +55,13 @@ local function close(prefix, key, verdict, rules)
   if due < math.huge then redis.call("ZADD", prefix .. "ends", due, " " .. key) end
 end
 
+local function count_refusal(prefix, verdict)
+  redis.call("HINCRBY", prefix .. "counts", "refused:" .. verdict.tier, 1)
+end
+
 -- A tenant of the ring is at its limit: it leaves the ring and keeps its place.
 local function fill(prefix, queue, key, start, verdict, rules)
+  count_refusal(prefix, verdict)
   redis.call("ZREM", prefix .. "ring:" .. queue, key)
   redis.call("ZADD", prefix .. "full:" .. queue, start, key)
   close(prefix, key, verdict, rules)

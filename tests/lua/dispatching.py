@@ -1,0 +1,89 @@
+"""One worker and one producer of the dispatch path, on the scripts themselves."""
+
+from __future__ import annotations
+
+import json
+
+from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+
+PREFIX = "{fairness}:"
+RULES = Rules()
+NOW = 1_760_000_000_000
+
+#: Of one test in a row, for a mistake must not make it run for ever.
+CALLS_AT_MOST = 100_000
+
+
+class Dispatch:
+    """A worker and a producer, with the server's time as they like it."""
+
+    def __init__(self, client, rules=RULES):
+        self.client = client
+        self.rules = rules
+        self.now = NOW
+        self.number = 0
+        self.tags = 0
+
+    def run(self, verb, args):
+        return self.client.eval(load_script(verb).source, 1, PREFIX, *args)
+
+    def put(self, tenant="", queue="q", tag=None, **fields):
+        self.tags += 1
+        tag = tag or f"t{self.tags}"
+        waiting = Waiting(queue, tag, tenant, message=f"of {tag}", **fields)
+        return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
+
+    def claim(self, want=10, queues=("q",), number=None, rules=None, epoch=None, **passing):
+        self.number += 1
+        args = verbs.claim_args(
+            *("w1", number or self.number, want, queues, rules or self.rules, str(self.now)),
+            *(Passing(**passing), epoch),
+        )
+        return verbs.read_claim(self.run(verbs.CLAIM, args))
+
+    def claim_all(self, want=10, queues=("q",)):
+        """Claim until there is nothing more to do."""
+        tasks = []
+        for _ in range(CALLS_AT_MOST):
+            answer = self.claim(want, queues)
+            tasks += answer.tasks
+            if answer.sleep_ms:
+                return tasks
+        raise AssertionError("there is always more to do")
+
+    def tags_of(self, claim):
+        return [task.lease.rpartition(".")[0] for task in claim.tasks]
+
+    def settle(self, tasks, verdict=Verdict.DONE):
+        ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
+        args = verbs.settle_args(ends, self.rules, str(self.now))
+        return verbs.read_settle(self.run(verbs.SETTLE, args))
+
+    def renew(self, tasks, epoch=None):
+        held = [(task.lease, task.key) for task in tasks]
+        args = verbs.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
+        return verbs.read_renew(self.run(verbs.RENEW, args))
+
+    def mourn(self, written=""):
+        args = verbs.mourn_args(written, self.rules, str(self.now))
+        return verbs.read_mourn(self.run(verbs.MOURN, args))
+
+    def let_a_lease_pass(self, kept=()):
+        for _ in range(4):
+            self.now += self.rules.lease_ms // 3
+            self.renew(kept)
+
+    def publish_tiers(self, **limits):
+        rows = []
+        for name, limit in limits.items():
+            rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
+        source = load_script("publish_tiers").source
+        keys = (PREFIX + "tiers", PREFIX + "news")
+        self.client.eval(source, 2, *keys, "database", "1", *rows)
+
+    def publish_tenant(self, tenant, tier, keep_ms=0):
+        source = load_script("publish_tenant").source
+        keys = (PREFIX + "tenant:" + tenant, PREFIX + "news")
+        self.client.eval(source, 2, *keys, tier, "", str(keep_ms))
