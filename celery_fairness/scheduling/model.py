@@ -128,13 +128,16 @@ class Scheduler(Installation):
         rules: Rules,
         passing: Passing = NOTHING,
         epoch: int | None = None,
+        ends: Sequence[Settle] = (),
     ) -> Claim:
-        """Lease the next tasks that may start, or say how long to sleep.
+        """Hear what ended; lease the next tasks that may start, or say how long to sleep.
 
         Where the memory was lost since ``epoch`` it leases nothing: what the process holds counts
         for no limit until a renewal enters it again.
         """
         logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        for end in ends:
+            self._settle(end, logical, rules)
         if epoch is not None and epoch != self.clock.epoch:
             return Claim((), Milliseconds(ENTERED_MS), {}, self.clock.epoch)
         last, leases = self.replies.get(owner, (None, []))

@@ -171,8 +171,7 @@ class Settled(enum.IntEnum):
     WITHDRAWN = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(NamedTuple):
     """One end, as it is told to the scheduler."""
 
     lease: str

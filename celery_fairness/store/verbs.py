@@ -34,9 +34,6 @@ RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 
-#: Fields of one task in the answer to a claim, and what stands before the first.
-_FIELDS, _BEFORE = 6, 3
-
 
 def put_args(
     waiting: Waiting,
@@ -94,6 +91,7 @@ def claim_args(
     now_text: str = "",
     passing: Passing | None = None,
     epoch: int | None = None,
+    ends: Sequence[Settle] = (),
 ) -> list[str]:
     """Return the arguments of a claim.
 
@@ -107,6 +105,7 @@ def claim_args(
         passing: What this process does not take.
         epoch: In which what this process holds is known; None where it holds nothing. In another
             one nothing is leased.
+        ends: What became of tasks that were claimed before.
     """
     return [
         owner,
@@ -116,36 +115,40 @@ def claim_args(
         now_text,
         json.dumps(asdict(passing)) if passing else "",
         _epoch_text(epoch),
+        str(len(ends)),
+        *_triples(ends),
         *queues,
     ]
 
 
 def read_claim(answer: Sequence[Any]) -> Claim:
     """Read the answer to a claim."""
-    tasks = tuple(
-        Claimed(
-            _text(answer[at]),
-            _text(answer[at + 1]),
-            int(answer[at + 2]),
-            _text(answer[at + 3]),
-            int(answer[at + 4]),
-            _text(answer[at + 5]),
-        )
-        for at in range(_BEFORE, len(answer), _FIELDS)
+    sleep_ms, epoch, passed = _text(answer[0]).split(" ", 2)
+    return Claim(
+        tuple(map(_claimed, answer[1:])),
+        Milliseconds(int(sleep_ms)),
+        json.loads(passed) if passed else {},
+        int(epoch),
     )
-    passed = json.loads(answer[1]) if answer[1] else {}
-    return Claim(tasks, Milliseconds(int(answer[0])), passed, int(answer[2]))
+
+
+def _claimed(told: bytes | str) -> Claimed:
+    data = told.encode() if isinstance(told, str) else told
+    lease, attempt, key, rank, length, rest = data.split(b" ", 5)
+    queue_ends = int(length)
+    return Claimed(
+        lease.decode(),
+        rest[:queue_ends].decode(),
+        int(attempt),
+        key.decode(),
+        int(rank),
+        rest[queue_ends:].decode(),
+    )
 
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
-    args = [
-        *_rules_args(rules),
-        now_text,
-    ]
-    for end in ends:
-        args += (end.lease, end.verdict.value, end.lane)
-    return args
+    return [*_rules_args(rules), now_text, *_triples(ends)]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
@@ -213,6 +216,13 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
         return None
     text, owner, state, queue, tenant, deaths, message = map(_text, answer)
     return Obituary(text, owner, state, queue, tenant, int(deaths), message)
+
+
+def _triples(ends: Sequence[Settle]) -> list[str]:
+    args: list[str] = []
+    for end in ends:
+        args += (end.lease, end.verdict.value, end.lane)
+    return args
 
 
 def _rules_args(rules: Rules) -> tuple[str, ...]:

@@ -73,6 +73,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         self._places: Mapping[str, int] = {}
         self._passing = Passing()
         self._adopt_at = 0.0
+        #: What is consumed: queues that are claimed from, and those of the stock transport.
+        self.fair_queues: list[str] = []
+        self.stock_queues: list[str] = []
         #: The open request is no stock one.
         self._is_ours = False
         #: By queue, whether without acks, and who takes its messages.
@@ -85,15 +88,11 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         """Say whether a queue is claimed from."""
         return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
 
-    @property
-    def has_fair_queues(self) -> bool:
-        """Whether this channel claims."""
-        return any(self.is_fair(queue) for queue in self._active_queues)
-
-    @property
-    def stock_queues(self) -> list[str]:
-        """Queues that are consumed as the stock transport does."""
-        return [queue for queue in self.active_queues if not self.is_fair(queue)]
+    def _update_queue_cycle(self) -> None:
+        super()._update_queue_cycle()
+        queues = self.active_queues
+        self.fair_queues = [queue for queue in queues if self.is_fair(queue)]
+        self.stock_queues = [queue for queue in queues if not self.is_fair(queue)]
 
     def want(self) -> int:
         """Return how many tasks this channel may claim now."""
@@ -119,12 +118,12 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         return super().basic_cancel(consumer_tag)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        if not self.has_fair_queues:
+        if not self.fair_queues:
             self._is_ours = False
             super()._brpop_start(timeout)
             return
-        queues = self._queue_cycle.consume(len(self.active_queues))
-        fair = [queue for queue in queues if self.is_fair(queue)]
+        queues = self._queue_cycle.consume(len(self.fair_queues) + len(self.stock_queues))
+        fair = [queue for queue in queues if queue in self.fair_queues]
         want = self.want()
         now = monotonic()
         if self._napping or not (want or self.stock_queues):
@@ -176,20 +175,18 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         claimant = self._claimant = self._claimant or home.borrow_claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number = claimant.owner, claimant.number
-        asks = [(verbs.SETTLE, verbs.settle_args(ends, home.rules))] if ends else []
         self._passing = home.kinds.passing(self._places)
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
             passing=self._passing,
             epoch=home.renewals.epoch,
+            ends=ends,
         )
-        asks.append((verbs.CLAIM, claim))
-        commands = [self._command(verb, args) for verb, args in asks]
         self._claim, self._claim_wants = ends, want
         home.asked(want, self.serves_worker)
         claimant.sends()
         try:
-            self.client.connection.send_packed_command(commands)
+            self.client.connection.send_packed_command([self._command(verbs.CLAIM, claim)])
         except BaseException:
             self._claim_over()
             raise
@@ -244,28 +241,16 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
 
     def _read_claim(self, claimant: Claimant) -> None:
         home = self.home
-        problem: ResponseError | None = None
-        answer: Any = None
+        home.scripts_known = False
         try:
-            # An answer for each: reading one too few would be read as the next's.
-            for last in (False, True) if self._claim else (True,):
-                try:
-                    answer = self.client.connection.read_response()
-                except ResponseError as error:
-                    problem = error
-                if not last and problem is None:
-                    self._claim = []
-        except BaseException as error:
+            answer = self._read()
+            # Its ends were heard.
+            self._claim = []
+        except NoScriptError:
+            raise Empty from None
+        finally:
             self._claim_over()
-            if isinstance(error, self.connection_errors):
-                self.client.connection.disconnect()
-            raise
-        self._claim_over()
-        home.scripts_known = problem is None
-        if isinstance(problem, NoScriptError):
-            raise Empty
-        if problem is not None:
-            raise problem
+        home.scripts_known = True
         claimant.number += 1
         claim = verbs.read_claim(answer)
         self._sleep(claim)
@@ -294,7 +279,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         message = self._read_message(task, held)
         if message is None:
             return
-        if not self.home.kinds.take(kind_of(message.headers)):
+        if self.home.kinds.are_limited and not self.home.kinds.take(kind_of(message.headers)):
             self._end(held, Verdict.HEAD)
             return
         if no_ack:

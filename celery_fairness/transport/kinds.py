@@ -22,6 +22,8 @@ LATE_SECONDS = 0.05
 LATE_TOKENS = 0.9
 #: A bucket rounds: after exactly the time that it says it may lack a little.
 SHORTEST_SECONDS = 0.001
+#: Nothing is passed over.
+NOTHING = Passing()
 
 
 class Kinds:
@@ -57,6 +59,11 @@ class Kinds:
             capacity: Any = 1 + late
             self._limits[kind] = TokenBucket(per_second, capacity)
 
+    @property
+    def are_limited(self) -> bool:
+        """Whether a task may be of a kind that is at its limit."""
+        return bool(self._limits)
+
     def take(self, kind: str) -> bool:
         """Take one task; False where its kind is at its limit."""
         bucket = self._limits.get(kind)
@@ -65,7 +72,7 @@ class Kinds:
     def passing(self, places: Mapping[str, int]) -> Passing:
         """Return what a claim is to pass over now."""
         if not (self._unknown or self._limits):
-            return Passing()
+            return NOTHING
         waits = {kind for kind, bucket in self._limits.items() if bucket.expected_time()}
         once = self._limits.keys() - waits
         return Passing(tuple(sorted(self._unknown | waits)), tuple(sorted(once)), places)

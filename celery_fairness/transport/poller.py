@@ -48,8 +48,14 @@ class FairPoller(stock.MultiChannelPoller):
 
     def join_hub(self, hub: Any) -> None:
         """Be woken through a hub from now on."""
-        self._hub = hub
-        self._wake = lambda: hub.call_soon(_nothing)
+        self._hub, loop = hub, threading.get_ident()
+
+        def wake() -> None:
+            # What ends in the loop's own thread is told before it sleeps.
+            if threading.get_ident() != loop:
+                hub.call_soon(_nothing)
+
+        self._wake = wake
 
     def nap(self, seconds: float, over: Callable[[], None]) -> bool:
         """Let ``seconds`` pass; False where the loop does, and calls ``over`` after them."""

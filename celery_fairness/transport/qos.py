@@ -56,7 +56,7 @@ class FairQoS(stock.QoS):
         channel = self.channel
         if channel._in_poll and channel._is_ours:
             return True
-        if not channel.has_fair_queues or channel.stock_queues:
+        if not channel.fair_queues or channel.stock_queues:
             return bool(super().can_consume())
         return bool(channel.want() > 0)
 

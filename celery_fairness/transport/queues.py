@@ -42,6 +42,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     """The part of a fair channel that sends no request of its own on the polled connection."""
 
     claimed: set[str]
+    fair_queues: list[str]
     #: When to look at the queues that expire.
     _look_at = 0.0
 
@@ -201,7 +202,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
 
     def _note_consumed(self) -> dict[str, int]:
         """Return for how long each queue that is consumed is kept, 0 for ever; tell the home."""
-        fair = [name for name in self._active_queues if self.is_fair(name)]
+        fair = self.fair_queues
         kept_ms = {
             name: max(self._expires[name], CONSUMED_KEPT_MS, self.home.rules.lease_ms)
             for name in fair
@@ -214,7 +215,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
         super().maybe_refresh_binding_expiry()
-        if self.has_fair_queues and monotonic() >= self._look_at:
+        if self.fair_queues and monotonic() >= self._look_at:
             self._look_at = self._look(self._note_consumed())
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:

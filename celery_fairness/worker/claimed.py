@@ -147,6 +147,9 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
 
     def _watch(self, result: Any) -> None:
         """Hear of an end that the pool reports to nobody: a tracer that raised, a cancelled job."""
+        if result is None:
+            # The pool ran it at once.
+            return
         future = getattr(result, "f", None)
         if future is not None:
             future.add_done_callback(self._gone)

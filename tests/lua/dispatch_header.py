@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tests.lua.script_header import _form_problems, _index_problems, _parts, split
+from tests.lua.script_header import Header, _form_problems, _index_problems, _parts, split
 
 _FIELD = re.compile(r"(\w+) = (?:tonumber\()?ARGV\[(\d+)\]")
 _LOCAL = re.compile(r"^\s*(?:local )?([\w, ]+) = (.+)$", re.MULTILINE)
@@ -26,7 +26,7 @@ _TYPE_OF = {
     | {"ZRANGEBYSCORE"},
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER"},
-    "string": {"INCR"},
+    "string": {"INCR", "GET", "SET"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
 }
 #: Names of keys that a function is given.
@@ -42,9 +42,10 @@ _ENDS = {
     "want + #queues": "arguments",
     "#fields": "the queues in which one tenant waits",
     "#lanes": "of one reading",
+    "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",
 }
-_WORDS_OF_ONE_ANSWER = 'lease in string.gmatch(last[2], "%S+")'
+_WORDS_OF_ONE_ANSWER = 'lease in string.gmatch(last_leases, "%S+")'
 
 
 def problems_of(name: str, text: str, types: Mapping[str, str]) -> list[str]:
@@ -69,11 +70,7 @@ def problems_of(name: str, text: str, types: Mapping[str, str]) -> list[str]:
             found.append(f"ARGV[{entry.index}] {entry.name} is an int: expected {number}")
     if not header.returns:
         found.append("expected a line 'Returns ...' in the header")
-    returned = {int(code) for code in re.findall(r"\breturn (-?\d+)\b", body)}
-    for pair in re.findall(r"\breturn [^\n]* and (\d+) or (\d+)", body):
-        returned |= set(map(int, pair))
-    if returned != set(header.codes):
-        found.append(f"codes: documented {sorted(header.codes)}, returned {sorted(returned)}")
+    found += _code_problems(header, body)
     return found + _body_problems(body, types)
 
 
@@ -88,7 +85,18 @@ def include_problems(name: str, text: str, types: Mapping[str, str]) -> list[str
     for line in body.splitlines():
         if line and not line.startswith((" ", "local ", "end")):
             found.append(f"expected only local functions and constants, got: {line!r}")
+    if header.codes:
+        found += _code_problems(header, body)
     return found + _body_problems(body, types)
+
+
+def _code_problems(header: Header, body: str) -> list[str]:
+    returned = {int(code) for code in re.findall(r"\breturn (-?\d+)\b", body)}
+    for pair in re.findall(r"\breturn [^\n]* and (\d+) or (\d+)", body):
+        returned |= set(map(int, pair))
+    if returned == set(header.codes):
+        return []
+    return [f"codes: documented {sorted(header.codes)}, returned {sorted(returned)}"]
 
 
 def calls(body: str) -> Iterator[list[str]]:

@@ -57,9 +57,9 @@ class WatchedScheduler(Scheduler):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
 
-    def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None):
+    def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
         self.passing, self.taken = passing, []
-        return super().claim(owner, number, want, queues, rules, passing, epoch)
+        return super().claim(owner, number, want, queues, rules, passing, epoch, ends)
 
     def takes(self, task):
         kinds = [each.kind for each in self.taken]
@@ -187,7 +187,9 @@ class Both:
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
 
-    def do_claim(self, owner, again, want, queues, enforcement, hears, passing, goes_on, known):
+    def do_claim(
+        self, owner, again, want, queues, enforcement, hears, passing, goes_on, known, told
+    ):
         if hears and not self.do_hear(queues[0])[0]:
             return None, None
         if goes_on and passing:
@@ -196,10 +198,13 @@ class Both:
             self.numbers[owner] += 1
         number, rules = self.numbers[owner], self.rules(enforcement)
         epoch = self.known(known)
-        args = verbs.claim_args(owner, number, want, queues, rules, str(self.now), passing, epoch)
+        ends = self.settles(told)
+        args = verbs.claim_args(
+            owner, number, want, queues, rules, str(self.now), passing, epoch, ends
+        )
         theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
         replay = self.model.replies.get(owner, (None,))[0] == number
-        ours = self.model.claim(owner, number, want, queues, rules, passing, epoch)
+        ours = self.model.claim(owner, number, want, queues, rules, passing, epoch, ends)
         if epoch not in (None, ours.epoch):
             assert not ours.tasks, "leased before what is held was entered again"
             return ours, theirs
@@ -237,9 +242,12 @@ class Both:
             known = self.granted[-REMEMBERED:]
         return known[number % len(known)] if known else None
 
-    def do_settle(self, ends, enforcement):
+    def settles(self, ends) -> list[Settle]:
         picked = [(self.pick(number), verdict) for number, verdict in ends]
-        settles = [Settle(task.lease, verdict, task.lane) for task, verdict in picked if task]
+        return [Settle(task.lease, verdict, task.lane) for task, verdict in picked if task]
+
+    def do_settle(self, ends, enforcement):
+        settles = self.settles(ends)
         rules = self.rules(enforcement)
         args = verbs.settle_args(settles, rules, str(self.now))
         theirs = verbs.read_settle(self.scripts.run(verbs.SETTLE, args))

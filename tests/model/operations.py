@@ -117,6 +117,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         _passing(random) if random.random() < scene.passing else Passing(),
         random.random() < 0.7,
         random.choice(["", "now", "now", "now", "before"]),
+        _ends(random) if random.random() < 0.3 else (),
     )
 
 
@@ -130,11 +131,14 @@ def _passing(random: Random) -> Passing:
 
 
 def _settle(scene: Scene, random: Random) -> Operation:
+    return _ends(random), random.choice(scene.enforcements)
+
+
+def _ends(random: Random) -> tuple[tuple[int, Verdict], ...]:
     verdicts = [Verdict.DONE] * 3 + [Verdict.BEGUN] * 2 + list(Verdict)
-    ends = tuple(
+    return tuple(
         (random.randrange(1000), random.choice(verdicts)) for _ in range(random.randint(1, 5))
     )
-    return ends, random.choice(scene.enforcements)
 
 
 def _mourn(scene: Scene, random: Random) -> Operation:

@@ -118,8 +118,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
             assert value == ["1"], value
             state["rings"][name][kind] = True
         elif kind == "reply":
-            fields = _pairs(value)
-            state["replies"][name] = (int(fields["number"]), fields["leases"].split())
+            number, *leases = value[0].split()
+            state["replies"][name] = (int(number), leases)
         elif kind == "dead":
             state["dead"][name] = [record(each) for each in value]
         else:

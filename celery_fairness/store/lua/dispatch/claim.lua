@@ -1,8 +1,8 @@
 --[[
   claim: lease the next tasks that may start, the fairest first, or say how long to sleep.
 
-  It first does a bounded part of what is due: leases that ended, tasks whose time came, tenants that
-  were found full before the last news. Then it takes from the queues in turn, beginning with the
+  It first hears what ended, and does a bounded part of what is due: leases that ended by themselves,
+  tasks whose time came, tenants that were found full before the last news. Then it takes from the queues in turn, beginning with the
   first: the tenant with the least virtual time, its first lane, that lane's first task. A tenant at
   its limit leaves the ring and costs nothing until something opens it. A tenant of whom this process
   takes nothing stays where it is.
@@ -23,18 +23,21 @@
   ARGV[9]  frozen_ms      str  "" in production (server TIME); set only by tests
   ARGV[10] passing        str  what this process does not take (passing.lua), or ""
   ARGV[11] known_epoch    str  the epoch the caller knows, or ""
-  ARGV[12+] queues        str  in the order in which they are asked
+  ARGV[12] told           int  ends that it is told
+  ARGV[13+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
-  Returns {sleep_ms, passed, epoch, lease, queue, attempt, key, rank, message, ...}: sleep_ms is 0
-  where there is more to do at once; passed is "", or as JSON the places that it passed over.
+  Returns {"sleep_ms epoch passed", "lease attempt key rank length queue" .. message, ...}: sleep_ms is
+  0 where there is more to do at once; passed is "", or as JSON the places that it passed over; length
+  is that of the queue's name.
 ]]
+--- @include "ends"
 --- @include "serve"
 --- @include "passing"
 --- @include "later"
 --- @include "tick"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
 local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-local frozen_ms, passing, known_epoch = ARGV[9], ARGV[10], ARGV[11]
+local frozen_ms, passing, known_epoch, told = ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
 
 -- Moves of each kind that one call makes.
 local DUE_AT_MOST = 16
@@ -50,47 +53,47 @@ end
 
 local logical, now, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
-if known_epoch ~= "" and known_epoch ~= epoch_text then return {ENTERED_MS, "", epoch_text} end
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
 }
-local answer = {SLEEP_MS, "", epoch_text}
-local leases = {}
-local replies = prefix .. "reply:" .. owner
+local first_queue = 13 + 3 * told
+for index = 13, first_queue - 1, 3 do
+  settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
+end
+if known_epoch ~= "" and known_epoch ~= epoch_text then
+  return {ENTERED_MS .. " " .. epoch_text .. " "}
+end
 
+local answer, leases = {""}, {}
 local function tell(lease, queue, task, message)
   leases[#leases + 1] = lease
-  local size = #answer
-  answer[size + 1], answer[size + 2], answer[size + 3] = lease, queue, task.attempt
-  answer[size + 4], answer[size + 5], answer[size + 6] = task.key, task.rank, message
+  answer[#answer + 1] = string.format("%s %d %s %s %d %s", lease, task.attempt, task.key, task.rank,
+    #queue, queue) .. message
 end
 
 -- The answer to this number was lost on the way.
-local last = redis.call("HMGET", replies, "number", "leases")
-if last[1] == number then
-  for lease in string.gmatch(last[2], "%S+") do
+local reply = prefix .. "reply:" .. owner
+local last_number, last_leases = string.match(redis.call("GET", reply) or "", "^(%S+) (.*)$")
+if last_number == number then
+  for lease in string.gmatch(last_leases, "%S+") do
     local row = redis.call("HGET", prefix .. "running", lease)
     if row then
       local _, _, queue, record = read_running(row)
       tell(lease, queue, read_record(record))
     end
   end
-  answer[1] = 0
+  answer[1] = "0 " .. epoch_text .. " "
   return answer
 end
 
 local more = expire(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST
-local judged_by = string.format("%.0f", rules.version + 1)
-local stale = redis.call("ZRANGEBYSCORE", prefix .. "closed", "(-" .. judged_by,
-  rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, DUE_AT_MOST)
-for index = 1, #stale do reopen(prefix, stale[index], rules) end
-more = more or #stale == DUE_AT_MOST
-
-for index = 12, #ARGV do
+more = judge_anew(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+local sleep_ms = SLEEP_MS
+for index = first_queue, #ARGV do
   local wait_ms = bring_in(prefix, ARGV[index], now, DUE_AT_MOST)
-  if wait_ms then answer[1] = math.min(answer[1], wait_ms) end
+  if wait_ms then sleep_ms = math.min(sleep_ms, wait_ms) end
 end
 
 local moves, look = MOVES_AT_MOST, read_passing(passing)
@@ -126,25 +129,17 @@ local function take(queue)
 end
 
 -- Each turn takes a task or is the last of its queue.
-local queues, turn = {unpack(ARGV, 12)}, 1
+local queues, turn = {unpack(ARGV, first_queue)}, 1
 for _ = 1, want + #queues do
   if #leases == want or #queues == 0 then break end
   if turn > #queues then turn = 1 end
   if take(queues[turn]) then turn = turn + 1 else table.remove(queues, turn) end
 end
 if #leases > 0 then
-  redis.call("HSET", replies, "number", number, "leases", table.concat(leases, " "))
-  redis.call("PEXPIRE", replies, 2 * lease_ms)
+  redis.call("SET", reply, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
 end
-for index = 12, #ARGV do
-  -- What is left is for somebody else who sleeps; a bell for nothing would only wake.
-  local queue = ARGV[index]
-  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 1 then
-    ring_left(prefix, queue)
-  else
-    redis.call("DEL", prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
-  end
-end
-if look and next(look.places) then answer[2] = cjson.encode(look.places) end
-if more or #leases > 0 then answer[1] = 0 end
+for index = first_queue, #ARGV do pass_on(prefix, ARGV[index]) end
+if more or #leases > 0 then sleep_ms = 0 end
+local passed = look and next(look.places) and cjson.encode(look.places) or ""
+answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text, passed)
 return answer

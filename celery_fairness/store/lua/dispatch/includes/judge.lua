@@ -85,3 +85,12 @@ local function reopen(prefix, key, rules)
     end
   end
 end
+
+-- Judges tenants that were found closed before the last news, at most `most`. Returns how many.
+local function judge_anew(prefix, rules, most)
+  local judged_by = string.format("%.0f", rules.version + 1)
+  local stale = redis.call("ZRANGEBYSCORE", prefix .. "closed", "(-" .. judged_by,
+    rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
+  for index = 1, #stale do reopen(prefix, stale[index], rules) end
+  return #stale
+end

@@ -14,9 +14,14 @@ local function ring_bell(prefix, queue)
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
 end
 
-local function ring_left(prefix, queue)
+-- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
+local function pass_on(prefix, queue)
   local left = prefix .. "left:" .. queue
-  if redis.call("EXISTS", left) == 0 then redis.call("RPUSH", left, "1") end
+  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 then
+    redis.call("DEL", prefix .. "bell:" .. queue, left)
+  elseif redis.call("EXISTS", left) == 0 then
+    redis.call("RPUSH", left, "1")
+  end
 end
 
 local function virtual_time(prefix, queue)
