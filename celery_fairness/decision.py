@@ -142,6 +142,7 @@ class HeldLease:
         owner: Of a claimed task: the process that holds it.
         queue: Of a claimed task: where it waited.
         state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
+        task: Of a claimed task: its name, as it is written in keys.
     """
 
     id: str
@@ -149,6 +150,7 @@ class HeldLease:
     owner: str = ""
     queue: str = ""
     state: str = ""
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)

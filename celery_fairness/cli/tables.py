@@ -18,7 +18,7 @@ Cell = str | int | float | None
 
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
-_LEASE = ("lease", "ends in", "state", "queue", "owner")
+_LEASE = ("lease", "ends in", "state", "task", "queue", "owner")
 
 
 def as_plain(value: Any) -> dict[str, Any]:
@@ -45,9 +45,7 @@ def status_lines(status: Status) -> list[str]:
         (each.tier, _limit(each.concurrency), _short(each.weight), each.queue_class, each.refused)
         for each in status.tiers
     ]
-    # Only the gate refuses.
-    shown = 5 if status.path == "gate" else 4
-    lines += ["", *table(_TIER[:shown], [row[:shown] for row in tiers])]
+    lines += ["", *table(_TIER, tiers)]
     lines.append(f"tiers are from {status.tiers_from or 'the settings: none are published'}")
     lines += ["", *table(("count", ""), sorted(status.counts.items()), empty="no counts yet")]
     return lines + _notes(status.notes)
@@ -69,11 +67,18 @@ def state_lines(state: LimitState) -> list[str]:
         where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
         lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
     leases = [
-        (each.id, _seconds(each.expires_in_seconds), each.state, each.queue, each.owner)
+        (
+            each.id,
+            _seconds(each.expires_in_seconds),
+            each.state,
+            each.task,
+            each.queue,
+            each.owner,
+        )
         for each in state.leases
     ]
     # A lease of the gate has nothing but its end.
-    shown = 5 if any(each.owner for each in state.leases) else 2
+    shown = len(_LEASE) if any(each.owner for each in state.leases) else 2
     lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
     if state.held > len(state.leases):
         lines.append(f"and {state.held - len(state.leases)} more leases")

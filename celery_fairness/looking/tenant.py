@@ -68,5 +68,11 @@ def _with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLe
             yield (
                 lease
                 if row is None
-                else replace(lease, owner=row.owner, queue=row.queue, state=row.state)
+                else replace(
+                    lease,
+                    owner=row.owner,
+                    queue=row.queue,
+                    state=row.state,
+                    task=row.task.kind,
+                )
             )

@@ -43,7 +43,7 @@ class OwnerStatus:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One tier in force; ``concurrency`` None is unlimited, ``refused`` counts the gate's."""
+    """One tier in force; ``concurrency`` None is unlimited, ``refused`` as ``refusals()``."""
 
     tier: str
     concurrency: int | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -46,14 +47,15 @@ class Claimant:
 
     Attributes:
         process: Whose it is.
-        owner: Its name in Redis.
+        owner: Its name in Redis: host, process, and a random part.
         number: Of the open request, or of the next.
         sent_at: When that number was sent first (monotonic seconds).
     """
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.owner = f"{self.process}-{uuid.uuid4().hex[:12]}"
+        host = "".join(socket.gethostname().split())
+        self.owner = f"{host}:{self.process}:{uuid.uuid4().hex[:12]}"
         self.number = 1
         self.sent_at = 0.0
         self._sent = 0

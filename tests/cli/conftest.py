@@ -53,7 +53,7 @@ class Installation:
         self.put("back", "b1", kind="shop.work")
         (returned,) = self.claim()
         for number in range(3):
-            self.put("42", f"t{number}", rank=5)
+            self.put("42", f"t{number}", rank=5, kind="shop.export")
         assert len(self.claim()) == 1
         self.claim()
         self.settle(returned, Verdict.HEAD)

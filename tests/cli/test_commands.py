@@ -39,7 +39,8 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert "other 1 0 1 0 0 0 0 0.0" in lines
     assert "total 4 1 2 1 2 1 1" in lines
     assert "worker-1 1" in lines
-    assert "pro 3 1 priority" in lines
+    assert "tier concurrency weight queue class refused" in lines
+    assert "free 1 1 default 1" in lines
     assert "expired 2" in lines
     assert "\x1b" not in done.output
 
@@ -110,7 +111,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
     assert lines[1] == "closed: full in celery; judged by news version 0"
     (lease,) = (line for line in lines if line.startswith("t0.1"))
-    assert lease.endswith("claimed celery worker-1")
+    assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
 
 
@@ -118,7 +119,13 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
     found = json.loads(run("inspect", "tenant:42", "--json").stdout)
     (lease,) = found.pop("leases")
     assert 0 < lease.pop("expires_in_seconds") <= 15
-    assert lease == {"id": "t0.1", "owner": "worker-1", "queue": "celery", "state": "claimed"}
+    assert lease == {
+        "id": "t0.1",
+        "owner": "worker-1",
+        "queue": "celery",
+        "state": "claimed",
+        "task": "shop.export",
+    }
     assert found == {
         "key": "tenant:42",
         "tier": "free",
