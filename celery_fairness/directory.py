@@ -64,6 +64,16 @@ class TierDirectory:
         self._look_at = 0.0
         self._away_until = 0.0
 
+    def prepare(self) -> Resolver:
+        """Import the resolver and return it; at a worker's start, so that a wrong name ends it.
+
+        Raises:
+            SettingsError: It cannot be imported, or is not callable.
+        """
+        if self._resolver is None:
+            self._resolver = load_resolver(self._settings)
+        return self._resolver
+
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force by name: those published, else those of the settings."""
         version = self._version
@@ -151,9 +161,7 @@ class TierDirectory:
             return None
 
     def _resolve(self, tenant: str) -> str | None:
-        if self._resolver is None:
-            self._resolver = load_resolver(self._settings)
-        tier = self._resolver(tenant)
+        tier = self.prepare()(tenant)
         if tier is not None and not isinstance(tier, str):
             raise TypeError(f"expected a tier's name or None, got: {got(tier)}")
         return tier or None

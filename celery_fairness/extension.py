@@ -364,6 +364,7 @@ class Fairness:
         # An address that cannot be had or read is an error now, not at the first task.
         self.make_limiter()
         prepare_worker(self.app)
+        self.directory.prepare()
         if self.claims:
             claiming.prepare_worker(self.app, self.settings)
 

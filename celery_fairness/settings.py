@@ -94,8 +94,8 @@ class Settings(BaseModel):
     tier_resolver: Annotated[
         Resolver | str | None,
         Field(
-            description="A callable `(tenant) -> str or None`, or `'module:name'`, imported at "
-            "first use.",
+            description="A callable `(tenant) -> str or None`, or `'module:name'`, imported when "
+            "a worker starts.",
             json_schema_extra=_expected("a callable, or 'module:name'"),
         ),
     ] = None

@@ -48,7 +48,7 @@ def main() -> int:
 
 def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterator[Row]]]:
     return {
-        "wire": lambda: wire.rows(server, 2_000 if quick else 10_000),
+        "wire": lambda: wire.rows(server, 1_000 if quick else 10_000),
         "claims": lambda: claims.scale_rows(server, 10_000 if quick else 100_000),
         "order": lambda: (
             claims.order_rows(server, (99, 1_000), 10_000)
@@ -57,11 +57,11 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
         "latency": lambda: latency.rows(server, 200 if quick else 1_000, 1 if quick else 3),
-        "slow": lambda: latency.slow_rows(server, 30 if quick else 240),
+        "slow": lambda: latency.slow_rows(server, 20 if quick else 240),
         "crowd": lambda: latency.crowd_rows(
-            server, *((2_000, 500, 150) if quick else (100_000, 10_000, 1_000))
+            server, *((1_000, 300, 100) if quick else (100_000, 10_000, 1_000))
         ),
-        "throughput": lambda: throughput.rows(server, 700 if quick else 5_000),
+        "throughput": lambda: throughput.rows(server, 700 if quick else 5_000, at_best=not quick),
         "gate": lambda: _gate_rows(server, quick=quick),
     }
 
@@ -77,7 +77,7 @@ def _gate_rows(server: RedisServer, *, quick: bool) -> Iterator[Row]:
             p99 <= calls.AT_MOST_SECONDS,
         )
     for pool in gate.POOLS:
-        plain, fair = gate.measure(server, pool, 1_000 if quick else 6_000)
+        plain, fair = gate.measure(server, pool, 800 if quick else 6_000)
         yield Row(
             "P12",
             f"gate path: FairTask against a plain task, no-op tasks a second, {pool.name}",

@@ -440,6 +440,12 @@ class TestWorker:
             ({"redis_url": f"http://:{SECRET}@h"}, {}, "fairness.redis_url: expected redis://"),
             ({}, {"FAIRNESS_FREE_LIMIT": "-1"}, "FAIRNESS_FREE_LIMIT: expected a whole number"),
             ({}, {}, "FAIRNESS_REDIS_URL: expected the address of a Redis for the limiter"),
+            (
+                {"redis_url": "redis://h", "tier_resolver": "billing.tier:of"},
+                {},
+                "fairness.tier_resolver: expected 'module:name' that can be imported, "
+                "got: 'billing.tier:of' (No module named 'billing')",
+            ),
         ],
     )
     def test_a_setting_that_cannot_be_meant_ends_it_with_one_line(
