@@ -443,8 +443,10 @@ class TestWorker:
             (
                 {"redis_url": "redis://h", "tier_resolver": "billing.tier:of"},
                 {},
-                "fairness.tier_resolver: expected 'module:name' that can be imported, "
-                "got: 'billing.tier:of' (No module named 'billing')",
+                (
+                    "fairness.tier_resolver: expected 'module:name' that can be imported, "
+                    "got: 'billing.tier:of' (No module named 'billing')"
+                ),
             ),
         ],
     )

@@ -28,7 +28,8 @@ local function forget_waiting(prefix, queue)
     gone = gone + 1
   end
   if gone < FORGET_AT_MOST then
-    redis.call("DEL", prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
+    -- Of tasks that waited for their time; the ring's went with it.
+    redis.call("DEL", prefix .. "bell:" .. queue)
   end
   return gone
 end

@@ -1,0 +1,162 @@
+"""What one call of a dispatch script does at most, to the last, and by whose rules it judges."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
+from celery_fairness.store import verbs
+from tests.lua.dispatching import PREFIX, RULES, Dispatch
+
+#: Moves, tenants passed over, and leases that end, of one call.
+MOVES, PASSED, DUE = 64, 16, 16
+#: Lanes of a tenant that one look sees.
+LANES = 64
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client)
+
+
+def fill_ring(dispatch, tenants, queue):
+    """So many tenants in a ring that are at their limit, and that no claim has met there."""
+    names = [f"full{number:03}" for number in range(tenants)]
+    for name in names:
+        dispatch.put(name, queue="elsewhere")
+    assert len(dispatch.claim_all(want=64, queues=["elsewhere"])) == tenants
+    for name in names:
+        dispatch.put(name, queue=queue)
+
+
+def test_a_look_goes_past_all_that_one_call_may_move_and_pass_over(dispatch):
+    for number in range(PASSED):
+        dispatch.put(f"other{number}", kind="x")
+    for _ in range(6):
+        # To set a head aside is a move of its own, and every look begins at the first.
+        assert dispatch.claim(never=("x",)).tasks == ()
+    # Whoever was served once at a high cost stands behind the others.
+    dispatch.put("last", cost=1000.0, kind="y")
+    dispatch.settle(dispatch.claim(never=("x",)).tasks)
+    dispatch.put("last", kind="y")
+    fill_ring(dispatch, MOVES, "q")
+    (task,) = dispatch.claim(want=1, never=("x",)).tasks
+    assert task.key == "tenant:last"
+
+
+def test_a_queue_whose_moves_are_used_up_takes_no_turn_of_another(dispatch):
+    fill_ring(dispatch, MOVES + 1, "p")
+    for number in range(6):
+        dispatch.put(f"free{number}")
+    assert len(dispatch.claim(want=6, queues=["p", "q"]).tasks) == 6
+
+
+def test_as_many_heads_are_set_aside_as_one_call_may(dispatch):
+    for kind in ["x"] * PASSED + ["y"]:
+        dispatch.put("a", kind=kind)
+    assert dispatch.tags_of(dispatch.claim(never=("x",))) == [f"t{PASSED + 1}"]
+
+
+@pytest.mark.parametrize(("kinds", "taken"), [(LANES - 1, 1), (LANES, 0)])
+def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
+    dispatch = Dispatch(client, Rules(default_limit=None))
+    names = [f"kind{number:03}" for number in range(kinds)]
+    for name in [*names, "y"]:
+        dispatch.put("a", kind=name)
+    dispatch.settle(dispatch.claim(want=100).tasks, Verdict.HEAD)
+    assert len(dispatch.claim(never=tuple(names)).tasks) == taken
+
+
+def test_a_mourning_ends_a_bounded_number_of_leases(dispatch, client):
+    for number in range(DUE + 4):
+        dispatch.put(f"tenant{number}")
+    assert len(dispatch.claim_all(want=64)) == DUE + 4
+    dispatch.let_a_lease_pass()
+    dispatch.mourn()
+    assert client.hlen(PREFIX + "running") == 4
+
+
+def test_entries_are_moved_aside_in_their_order(dispatch, client):
+    client.rpush("plain", "odd", "another", "odd", "even")
+    for entry in (b"odd", b"even"):
+        assert dispatch.run(verbs.ASIDE, verbs.aside_args("q", "plain", entry)) == 1
+    assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
+    # The one that is moved is the oldest: stock producers push at the other end.
+    assert client.lrange("plain", 0, -1) == ["odd", "another"]
+
+
+def test_an_end_that_comes_late_withdraws_nothing_of_another_lane(dispatch):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    dispatch.let_a_lease_pass()
+    assert dispatch.claim(want=1, queues=["other"]).tasks == ()
+    ends = [Settle(task.lease, Verdict.DONE, lane) for lane in ("tenant:b 0 q", "tenant:a 5 q")]
+    args = verbs.settle_args(ends, RULES, str(dispatch.now))
+    assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.LATE] * 2
+    assert dispatch.tags_of(dispatch.claim()) == ["t1"]
+
+
+def test_a_task_that_comes_back_does_not_bring_an_old_tier(dispatch, client):
+    dispatch.publish_tiers(free=1, pro=2)
+    dispatch.put("a", tier="pro")
+    assert len(dispatch.claim().tasks) == 1
+    dispatch.put("a", tier="free")
+    dispatch.let_a_lease_pass()
+    dispatch.claim(queues=["other"])
+    assert client.hget(PREFIX + "account:tenant:a", "tier") == "free"
+
+
+class TestByWhoseRules:
+    """A tenant with two that run and one that waits, found at its limit; then one of the two ends.
+
+    Whether it is open then is judged by the rules that the ending call brings.
+    """
+
+    @pytest.fixture(params=["settle", "mourn"])
+    def end_one(self, request, dispatch):
+        def end(rules: Rules) -> None:
+            first, second = self.running
+            dispatch.rules = rules
+            if request.param == "settle":
+                dispatch.settle([first])
+            else:
+                dispatch.let_a_lease_pass(kept=[second])
+                dispatch.mourn()
+
+        return end
+
+    def closed(self, dispatch, client, tier=""):
+        for _ in range(3):
+            dispatch.put("a", tier=tier)
+        unlimited = Rules(default_limit=None, enforcement="off")
+        self.running = dispatch.claim(want=2, rules=unlimited).tasks
+        assert dispatch.claim(rules=Rules(default_limit=1)).tasks == ()
+        assert client.zscore(PREFIX + "closed", "tenant:a") is not None
+
+    def is_open(self, client):
+        return client.zscore(PREFIX + "ring:q", "tenant:a") is not None
+
+    @pytest.mark.parametrize("enforcement", ["off", "observe"])
+    def test_who_enforces_nothing_opens_it(self, dispatch, client, end_one, enforcement):
+        self.closed(dispatch, client)
+        end_one(Rules(default_limit=1, enforcement=enforcement))
+        assert self.is_open(client)
+
+    def test_who_enforces_a_limit_of_one_does_not(self, dispatch, client, end_one):
+        self.closed(dispatch, client)
+        end_one(Rules(default_limit=1))
+        assert not self.is_open(client)
+
+    def test_the_default_tier_is_that_of_the_caller(self, dispatch, client, end_one):
+        dispatch.publish_tiers(free=1, gold=2)
+        self.closed(dispatch, client, tier="unknown")
+        end_one(Rules(default_limit=1, default_tier="gold"))
+        assert self.is_open(client)
+
+    @pytest.mark.parametrize("published", [False, True])
+    def test_it_is_judged_by_the_news_of_now(self, dispatch, client, end_one, published):
+        self.closed(dispatch, client)
+        if published:
+            dispatch.publish_tiers(free=1)
+        end_one(Rules(default_limit=1))
+        assert client.zscore(PREFIX + "closed", "tenant:a") == (2 if published else 1)
