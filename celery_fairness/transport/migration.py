@@ -123,17 +123,18 @@ def to_stock(channel: Any, queue: str) -> int:
     claimant, moved = Claimant(), 0
     client: Any = Redis(connection_pool=channel.pool)
     last_look = monotonic() + LEASES_WAITED * rules.lease_ms / 1000
+    ends: list[Settle] = []
     while True:
-        args = verbs.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
+        args = verbs.claim_args(
+            claimant.owner, claimant.number, AT_MOST, [queue], unlimited, ends=ends
+        )
         claim = verbs.read_claim(home.call(verbs.CLAIM, args))
         claimant.number += 1
         for task in claim.tasks:
             _push(channel, client, queue, task.message)
             moved += 1
-        if claim.tasks:
-            ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
-            home.call(verbs.SETTLE, verbs.settle_args(ends, unlimited))
-        elif claim.sleep_ms:
+        ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
+        if claim.sleep_ms:
             owners = _owners(client, home.prefix, queue)
             if not owners:
                 break
