@@ -179,10 +179,10 @@ def load_resolver(settings: Settings) -> Resolver:
     module, _, name = given.partition(":")
     try:
         resolver = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a user's module may raise anything
         raise SettingsError(
             f"fairness.tier_resolver: expected 'module:name' that can be imported, "
-            f"got: {given!r} ({error})"
+            f"got: {given!r} ({type(error).__name__}: {error})"
         ) from error
     if not callable(resolver):
         raise SettingsError(f"fairness.tier_resolver: expected a callable, got: {got(resolver)}")

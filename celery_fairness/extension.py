@@ -364,9 +364,9 @@ class Fairness:
         # An address that cannot be had or read is an error now, not at the first task.
         self.make_limiter()
         prepare_worker(self.app)
-        self.directory.prepare()
         if self.claims:
             claiming.prepare_worker(self.app, self.settings)
+        self.directory.prepare()
 
     def on_worker_ready(self, pool: Any) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""

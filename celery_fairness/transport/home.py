@@ -54,7 +54,7 @@ class Claimant:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        host = "".join(socket.gethostname().split())
+        host = "".join(socket.gethostname().encode("ascii", "replace").decode().split())
         self.owner = f"{host}:{self.process}:{uuid.uuid4().hex[:12]}"
         self.number = 1
         self.sent_at = 0.0

@@ -30,7 +30,7 @@ KINDS = "tests.dispatch.kinds"
 LEASE_SECONDS = 1.0
 #: How late the result of a lost task may be, beside the length of a lease: a claim sees within one
 #: second that it ended, a mourner asks within another, and both may wait for a processor.
-TOLD_SECONDS = 4.0
+TOLD_SECONDS = 3.0
 
 
 @pytest.fixture

@@ -412,7 +412,8 @@ def test_one_limit_holds_over_all_queues_and_a_free_slot_is_offered_to_each(disp
     assert (task.queue, client.exists(PREFIX + "bell:nobody's")) == ("q", 1)
 
 
-HOSTILE = [" ", "a b", "a|b", "a\nb", "q 0 q", "größe", "😀", "{x}", "%d %s", "*", "\t", "x" * 300]
+HOSTILE = [" ", "a b", "a|b", "a\nb", "q 0 q", "größe", "😀", "a\0b", "{x}", "%d %s", "*", "\t"]
+HOSTILE.append("x" * 300)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -148,7 +148,7 @@ def test_a_task_with_an_eta_starts_on_time(connect: Connect, client: Redis) -> N
     inbox = Inbox(connection, "jobs")
     inbox.nothing_comes()
     late = []
-    for seconds in (0.1, 0.15, 0.3):
+    for seconds in (0.15, 0.15, 0.15, 0.3, 0.3, 0.3):
         due = datetime.now(UTC) + timedelta(seconds=seconds)
         publish(connection, "jobs", 1, headers={"eta": due.isoformat(), "task": "x"})
         while not inbox.messages:
@@ -160,8 +160,9 @@ def test_a_task_with_an_eta_starts_on_time(connect: Connect, client: Redis) -> N
         message.ack()
         inbox.messages.clear()
     assert min(late) >= -0.002, late
-    # One may have waited for a processor.
-    assert median(late) < 0.05, late
+    for of_one_delay in (late[:3], late[3:]):
+        # One of three may have waited for a processor.
+        assert median(of_one_delay) < 0.05, late
     settled(client)
 
 
@@ -176,7 +177,9 @@ def test_an_eta_put_by_another_wakes_who_sleeps(connect: Connect) -> None:
             inbox.turn(1.0)
         late.append(time.time() - due.timestamp())
         inbox.nothing_comes()
+    # One of three may have waited for a processor; who is not woken sleeps for a second.
     assert median(late) < 0.05, late
+    assert max(late) < 0.3, late
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from celery_fairness.scheduling.words import Claimed, Verdict
 from celery_fairness.transport.book import Book
+from celery_fairness.transport.home import Claimant
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
 
@@ -60,3 +63,10 @@ def test_every_end_is_announced(book):
 def test_what_is_dropped_is_not_told(book):
     book.drop(book.hold(TASK, 7))
     assert (len(book), book.has_ends) == (0, False)
+
+
+def test_a_claimant_is_named_by_its_host_in_words_that_redis_takes(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "we b\udcff")
+    host, process, rest = Claimant().owner.split(":")
+    assert (host, process) == ("web?", str(os.getpid()))
+    assert len(rest) == 12

@@ -445,7 +445,7 @@ class TestWorker:
                 {},
                 (
                     "fairness.tier_resolver: expected 'module:name' that can be imported, "
-                    "got: 'billing.tier:of' (No module named 'billing')"
+                    "got: 'billing.tier:of' (ModuleNotFoundError: No module named 'billing')"
                 ),
             ),
         ],
@@ -462,6 +462,15 @@ class TestWorker:
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"celery_fairness: {problem}")
         assert SECRET not in line
+
+    def test_a_resolver_whose_module_fails_ends_it_too(self, bare, capsys, tmp_path, monkeypatch):
+        (tmp_path / "failing_resolver.py").write_text("raise RuntimeError('no price list')")
+        monkeypatch.syspath_prepend(tmp_path)
+        app = bare()
+        app.conf.fairness = {"redis_url": "redis://h", "tier_resolver": "failing_resolver:of"}
+        with pytest.raises(SystemExit):
+            Fairness(app, {}).on_worker_init()
+        assert "'failing_resolver:of' (RuntimeError: no price list)" in capsys.readouterr().err
 
     def test_a_redis_that_lost_its_memory_is_told_everything_again(self, make_shop):
         shop = make_shop()

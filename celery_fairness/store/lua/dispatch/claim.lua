@@ -69,8 +69,9 @@ end
 local answer, leases = {""}, {}
 local function tell(lease, queue, task, message)
   leases[#leases + 1] = lease
-  answer[#answer + 1] = string.format("%s %d %s %s %d %s", lease, task.attempt, task.key, task.rank,
-    #queue, queue) .. message
+  -- A format would end a name at its first zero byte.
+  answer[#answer + 1] = lease .. " " .. task.attempt .. " " .. task.key .. " " .. task.rank .. " "
+    .. #queue .. " " .. queue .. message
 end
 
 -- The answer to this number was lost on the way.
