@@ -21,6 +21,7 @@ from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
 from celery_fairness.worker.claimed import claimed_request
+from celery_fairness.worker.kept import tasks_kept
 from celery_fairness.worker.mourner import Mourner
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
@@ -64,6 +65,14 @@ class ClaimStep(bootsteps.StartStopStep):
             # There, tasks would hold places.
             return None
 
+        close = consumer.on_close
+
+        def on_close() -> None:
+            with tasks_kept(consumer.pool if self._home is not None else None):
+                close()
+
+        # After a lost connection, and only then.
+        consumer.on_close = on_close
         # Celery calls it at the start, and again when the pool is restarted.
         consumer.update_strategies = update_strategies
         consumer.on_unknown_task = on_unknown_task

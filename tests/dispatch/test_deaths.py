@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,6 +57,46 @@ def test_bodies_run_on_over_a_lost_connection_and_run_once(
     assert set(shop.runs().values()) == {1}
     assert_nothing_left(memory)
     assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_a_pool_has_not_begun_when_the_connection_is_lost_runs_once(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str, late: bool
+) -> None:
+    shop = make_fair_shop(conf={"worker_prefetch_multiplier": 4}, fairness={"lease_seconds": 60})
+    gate = shop.gate_file()
+    name = "kinds.late" if late else "kinds.early"
+    results = [send(shop, name, None, gate=str(gate)) for _ in range(8)]
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=2)
+    eventually(lambda: memory.hlen(f"{PREFIX}running") == 8)
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    cut_all(memory)
+    worker.wait_for_log("Connection to broker lost")
+    eventually(lambda: worker.log_text().count("] Connected to fairredis") == 2, RESULT_SECONDS)
+    gate.touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 8
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
+
+
+def test_a_task_outlives_the_connection_in_a_pool_that_waits_for_a_process(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"task_reject_on_worker_lost": True}, fairness={"lease_seconds": 60})
+    worker = shop.worker(app=KINDS, pool="prefork", concurrency=1)
+    gate = shop.gate_file()
+    result = send(shop, "kinds.late", "42", gate=str(gate))
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    (child,) = worker.children()
+    os.kill(child, signal.SIGKILL)
+    # The pool has it again, and its new process is not up yet.
+    eventually(lambda: worker.log_text().count("] received") == 2, poll_seconds=0.001)
+    cut_all(memory)
+    worker.wait_for_log("Connection to broker lost")
+    gate.touch()
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
 
 
 def test_a_solo_worker_outlives_the_connection_of_its_remote_control(

@@ -1,0 +1,51 @@
+"""Tasks that the process pool has and has not begun, when the connection to the broker is lost.
+
+Celery's pool forgets them, for brokers deliver them again. Of a claimed task the lease outlives the
+connection: nobody else would run it, and nobody would say that it has ended. So the pool keeps it.
+
+Weakness: it knows Celery's ``AsynPool`` from inside, where no other way leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def tasks_kept(pool: Any) -> Iterator[None]:
+    """Let ``pool`` have its claimed tasks after the block, though it forgets them there.
+
+    Args:
+        pool: Celery's, of any kind; those that forget nothing are left alone.
+    """
+    processes: Any = getattr(pool, "_pool", None)
+    if not hasattr(processes, "outbound_buffer"):
+        yield
+        return
+    # In the order in which they came to the pool.
+    jobs = dict(sorted(processes._cache.items()))  # noqa: SLF001 - there is no other way
+    try:
+        yield
+    finally:
+        for number, job in jobs.items():
+            if not job._accepted and _is_held(job):  # noqa: SLF001
+                _give_back(processes, number, job)
+
+
+def _is_held(job: Any) -> bool:
+    request = getattr(getattr(job, "_callback", None), "__self__", None)
+    held = getattr(request, "_held", None)
+    return held is not None and not held.ended and not held.lost
+
+
+def _give_back(processes: Any, number: int, job: Any) -> None:
+    processes._cache[number] = job  # noqa: SLF001
+    process = job._write_to  # noqa: SLF001
+    if process is not None and process._is_alive():  # noqa: SLF001
+        # It was written to the end, and its process is about to begin it.
+        processes._busy_workers.add(process.inqW_fd)  # noqa: SLF001
+    else:
+        job._write_to = job._scheduled_for = None  # noqa: SLF001
+        processes.outbound_buffer.append(job)
