@@ -1,4 +1,7 @@
-"""The pieces that read the server's time, beside TIME in one script, in which it stands still."""
+"""The pieces that read the server's time, beside TIME in the same script.
+
+Newer servers let time stand still in a script; on older ones a millisecond may end between.
+"""
 
 from __future__ import annotations
 
@@ -33,5 +36,7 @@ def read(redis_url, client):
 def test_it_is_the_servers_time_unless_a_test_says_another(read, folder, piece, call):
     # Often, so that the milliseconds are of every kind.
     seen = [read(folder, piece, call.format('""')) for _ in range(40)]
-    assert [now for now, _ in seen] == [server for _, server in seen]
+    passed = [server - now for now, server in seen]
+    assert set(passed) <= {0, 1}, passed
+    assert passed.count(0) > passed.count(1)
     assert read(folder, piece, call.format(f'"{NOW}"'))[0] == NOW
