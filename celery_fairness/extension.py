@@ -262,11 +262,7 @@ class Fairness:
         The gate counts attempts; a claim counts a tenant that it finds at its limit, once until
         the tenant opens again.
         """
-        return {
-            counter.removeprefix("refused:"): amount
-            for counter, amount in self.limiter.counts().items()
-            if counter.startswith("refused:")
-        }
+        return self._looker.refusals()
 
     def counts(self) -> dict[str, int]:
         """Return the other counts.
@@ -277,11 +273,7 @@ class Fairness:
         (``abandoned``), tasks whose process died too often or whose message cannot be read
         (``dead_lettered``), and entries of plain lists that were moved aside (``aside``).
         """
-        return {
-            counter: amount
-            for counter, amount in self.limiter.counts().items()
-            if not counter.startswith("refused:")
-        }
+        return self._looker.counts()
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
         """Put a whole tier table in force, for every process at its next question.

@@ -105,6 +105,22 @@ class Looker:
             return status
         return queues.with_queues(self._reader, status, known_queues)
 
+    def refusals(self) -> dict[str, int]:
+        """Return the refusals of each tier; see ``Fairness.refusals``."""
+        return {
+            counter.removeprefix(_REFUSED): amount
+            for counter, amount in self._limiter.counts().items()
+            if counter.startswith(_REFUSED)
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Return every other counter; see ``Fairness.counts``."""
+        return {
+            counter: amount
+            for counter, amount in self._limiter.counts().items()
+            if not counter.startswith(_REFUSED)
+        }
+
     def audit(self) -> Audit:
         """Return every difference between tables that must agree; see ``Fairness.audit``."""
         return Audit() if self._reader is None else Auditor(self._reader).run()

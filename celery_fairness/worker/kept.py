@@ -30,7 +30,7 @@ def tasks_kept(pool: Any) -> Iterator[None]:
         yield
     finally:
         for number, job in jobs.items():
-            if not job._accepted and _is_held(job):  # noqa: SLF001
+            if not job._accepted and _is_held(job):  # noqa: SLF001 - no other way
                 _give_back(processes, number, job)
 
 
@@ -41,11 +41,11 @@ def _is_held(job: Any) -> bool:
 
 
 def _give_back(processes: Any, number: int, job: Any) -> None:
-    processes._cache[number] = job  # noqa: SLF001
-    process = job._write_to  # noqa: SLF001
-    if process is not None and process._is_alive():  # noqa: SLF001
+    processes._cache[number] = job  # noqa: SLF001 - no other way
+    process = job._write_to  # noqa: SLF001 - no other way
+    if process is not None and process._is_alive():  # noqa: SLF001 - no other way
         # It was written to the end, and its process is about to begin it.
-        processes._busy_workers.add(process.inqW_fd)  # noqa: SLF001
+        processes._busy_workers.add(process.inqW_fd)  # noqa: SLF001 - no other way
     else:
-        job._write_to = job._scheduled_for = None  # noqa: SLF001
+        job._write_to = job._scheduled_for = None  # noqa: SLF001 - no other way
         processes.outbound_buffer.append(job)
