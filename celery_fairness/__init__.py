@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from celery_fairness.errors import (
         DeliveriesExhausted,
         FairnessError,
+        KeyInvalid,
+        KeyMissing,
         LimiterUnavailable,
         MessageUnreadable,
+        PolicyInvalid,
+        RateLimitDropped,
+        RateLimitExceeded,
     )
     from celery_fairness.extension import Fairness
+    from celery_fairness.policy import RateLimitPolicy
     from celery_fairness.task import FairTask
     from celery_fairness.tiers import Tier, select_queue
 
@@ -38,8 +44,14 @@ __all__ = [
     "FairTask",
     "Fairness",
     "FairnessError",
+    "KeyInvalid",
+    "KeyMissing",
     "LimiterUnavailable",
     "MessageUnreadable",
+    "PolicyInvalid",
+    "RateLimitDropped",
+    "RateLimitExceeded",
+    "RateLimitPolicy",
     "Tier",
     "__version__",
     "select_queue",
@@ -50,8 +62,14 @@ _HOMES = {
     "FairTask": "celery_fairness.task",
     "Fairness": "celery_fairness.extension",
     "FairnessError": "celery_fairness.errors",
+    "KeyInvalid": "celery_fairness.errors",
+    "KeyMissing": "celery_fairness.errors",
     "LimiterUnavailable": "celery_fairness.errors",
     "MessageUnreadable": "celery_fairness.errors",
+    "PolicyInvalid": "celery_fairness.errors",
+    "RateLimitDropped": "celery_fairness.errors",
+    "RateLimitExceeded": "celery_fairness.errors",
+    "RateLimitPolicy": "celery_fairness.policy",
     "Tier": "celery_fairness.tiers",
     "select_queue": "celery_fairness.tiers",
 }

@@ -2,7 +2,8 @@
 
 What counts is the message's header. Only where there is none is the tenant read from the arguments,
 so that a producer without this package cannot slip past the limit. A header or tenant that cannot
-be read is charged to the tenant ``_invalid``: never bypassed, never dropped.
+be read is charged to the tenant ``_invalid``, under all limits that can be read: never bypassed,
+never dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.header import HEADER, Header, parse_header
+from celery_fairness.limits import readable_limits
+from celery_fairness.policy import Limit
 from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
 
 
@@ -27,6 +30,7 @@ class Charge:
         tier: What the producer knew, None where it knew nothing.
         problem: Why the tenant could not be read, "" where it could.
         cost: Units that the task is charged.
+        limits: Those beside the tier's; of a header that could not be read, those that can be.
     """
 
     tenant: str | None
@@ -34,6 +38,7 @@ class Charge:
     tier: str | None = None
     problem: str = ""
     cost: float = 1.0
+    limits: tuple[Limit, ...] = ()
 
 
 class Scopes(Protocol):
@@ -74,15 +79,18 @@ def charge_of(
             problem = header.invalid
         elif source is not None:
             header = Header(source.read(args, kwargs), service=service)
-    except (HeaderInvalid, TenantInvalid) as error:
+    except HeaderInvalid as error:
+        problem = str(error)
+        header = Header(limits=readable_limits(headers[HEADER]))
+    except TenantInvalid as error:
         problem = str(error)
     tenant: str | None = INVALID if problem else header.tenant
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Charge(None)
+        return Charge(None, limits=header.limits)
     scope = None
     if settings.tier_scope == "service":
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
-    return Charge(tenant, tier_key(tenant, scope), header.tier, problem, cost)
+    return Charge(tenant, tier_key(tenant, scope), header.tier, problem, cost, header.limits)

@@ -80,6 +80,12 @@ def stop_claiming() -> None:
         home.stopping = True
 
 
+def worker_stopped() -> None:
+    """Give back what the pool of this process's worker, which is gone, has not begun."""
+    for home in homes():
+        home.pool_gone()
+
+
 class SettingsOption(Mapping[str, Any]):
     """The transport option ``fairness``: the settings, read when a channel asks for them."""
 

@@ -143,6 +143,7 @@ class HeldLease:
         queue: Of a claimed task: where it waited.
         state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
         task: Of a claimed task: its name, as it is written in keys.
+        charged: Of a claimed task: the key of its tenant, ``_system`` without one.
     """
 
     id: str
@@ -151,6 +152,7 @@ class HeldLease:
     queue: str = ""
     state: str = ""
     task: str = ""
+    charged: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +165,71 @@ class WaitingLane:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitedLimit:
+    """A limit at which tasks of one queue wait; of one key there may be several.
+
+    A task with several limits waits at one of them. It is not counted here where it waits at
+    another, nor before a claim has met its lane.
+
+    Attributes:
+        queue: Where they wait.
+        concurrency: Of the key at once; None is unlimited.
+        rates: ``(starts, period_ms)`` each.
+        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
+        state: ``closed``, ``paused``, or ``open``: the next claim looks at it.
+        tenants: How many have something there, once for each group of lanes.
+        tasks: How many wait; None where there are too many lanes to count them.
+    """
+
+    queue: str
+    concurrency: int | None
+    rates: tuple[tuple[int, int], ...]
+    throttle: tuple[int, int] | None
+    state: str
+    tenants: int
+    tasks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStops:
+    """Whether anything may start under a key of limits, whatever these say.
+
+    Attributes:
+        key: The key.
+        paused: Nothing starts until somebody resumes it.
+        cool_down_seconds: Nothing starts for so long; 0: it does not cool down.
+    """
+
+    key: str
+    paused: bool
+    cool_down_seconds: float
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing may start."""
+        return self.paused or self.cool_down_seconds > 0
+
+
+@dataclass(frozen=True, slots=True)
 class LimitState:
     """What a key holds now; a limiter fills the first five, ``Fairness.inspect`` the others.
 
     Attributes:
         key: The limit's key.
-        tier: The tier it was judged by.
-        limit: Concurrency; None is unlimited, 0 paused.
+        tier: The tier it was judged by; "" of a key that is no tenant's.
+        limit: Concurrency; None is unlimited, 0 paused. Of a key that is no tenant's always None:
+            its numbers came with the tasks, see ``waited``.
         held: Live leases.
         leases: The first hundred of them, soonest end first.
-        weight: The tenant's share among waiting tenants.
+        weight: The tenant's share among waiting tenants; None where the key is no tenant's.
         published: Whether a record of this tenant's tier is published.
         waiting: On the dispatch path: what it has waiting, by queue and rank.
         closed: It was found at its limit: no claim looks at it until something opens it.
-        full_in: Queues in whose ring it is not while it is closed.
+        full_in: Queues in whose ring it is not: it is closed, or all that it has there is parked.
         judged_by: By which version of the news it was found closed; None where it is not closed,
             or will be judged anew by the next claim.
+        waited: Of a key that is no tenant's: what waits at it, the first hundred.
+        stops: Whether it is paused or cools down; None of a tenant's key.
     """
 
     key: str
@@ -192,8 +243,11 @@ class LimitState:
     closed: bool = False
     full_in: tuple[str, ...] = ()
     judged_by: int | None = None
+    waited: tuple[WaitedLimit, ...] = ()
+    stops: KeyStops | None = None
 
     @property
     def known(self) -> bool:
         """Whether anything at all is kept of this key."""
-        return bool(self.held or self.waiting or self.published)
+        stopped = self.stops is not None and self.stops.stopped
+        return bool(self.held or self.waiting or self.waited or self.published or stopped)

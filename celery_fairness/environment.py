@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.errors import SettingsError, got
-from celery_fairness.settings import Settings, build_settings, expected, suggestion
+from celery_fairness.errors import SettingsError, got, suggestion
+from celery_fairness.settings import Settings, build_settings, expected
 from celery_fairness.tiers import Tier, tier_fields
 from celery_fairness.units import DURATION_FORMS, parse_duration
 

@@ -3,16 +3,22 @@
 ::
 
     FairnessError
-    ├── SettingsError          a setting or variable that cannot be meant     (ValueError)
+    ├── ProblemsError          what cannot be meant, a sentence for each       (ValueError)
+    │   ├── SettingsError      a setting or variable
+    │   └── PolicyInvalid      a limit, rate or key
     ├── NotWired               a FairTask of an app without ``Fairness(app)``  (RuntimeError)
-    ├── TaskDeclarationError   ``tenant=`` or ``service=`` that cannot work    (TypeError)
+    ├── TaskDeclarationError   an option of a FairTask that cannot work        (TypeError)
     ├── TenantError            a tenant that cannot be charged
     │   ├── TenantInvalid      the wrong type, or too long                     (TypeError)
     │   └── TenantMissing      no tenant although ``no_tenant="error"``        (ValueError)
+    ├── KeyMissing             a task lacks what a limit's key is made from    (ValueError)
+    ├── KeyInvalid             a value that cannot stand in a limit's key      (TypeError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
+    ├── RateLimitDropped       the result of a task that a limit dropped
+    ├── RateLimitExceeded      raised by a task's body: whoever counts says that it was too much
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
 Each carries its facts as fields, says the next step, and survives pickling: a result backend
@@ -22,7 +28,10 @@ may store it. Errors of redis-py become :class:`LimiterUnavailable` in one place
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, NoReturn
 
 
 class FairnessError(Exception):
@@ -39,8 +48,8 @@ class FairnessError(Exception):
         return " ".join(str(part) for part in self.args)
 
 
-class SettingsError(FairnessError, ValueError):
-    """A setting that cannot be meant: nothing is started with a guess in its place.
+class ProblemsError(FairnessError, ValueError):
+    """Something that cannot be meant; everything that is wrong with it is told at once.
 
     Attributes:
         problems: One sentence each, ``NAME: expected X, got: Y``.
@@ -52,6 +61,14 @@ class SettingsError(FairnessError, ValueError):
 
     def _text(self) -> str:
         return "; ".join(self.problems)
+
+
+class SettingsError(ProblemsError):
+    """A setting that cannot be meant: nothing is started with a guess in its place."""
+
+
+class PolicyInvalid(ProblemsError):
+    """A limit that cannot be meant: it is not made, and nothing runs unlimited in its place."""
 
 
 class NotWired(FairnessError, RuntimeError):
@@ -77,7 +94,7 @@ class TaskDeclarationError(FairnessError, TypeError):
 
     Attributes:
         task: The task's name.
-        option: ``tenant`` or ``service``.
+        option: ``tenant``, ``service`` or ``limits``.
         problem: What is wrong and what is expected.
     """
 
@@ -129,6 +146,44 @@ class TenantMissing(TenantError, ValueError):
             "give the parameter that its option tenant= names, "
             "or set no_tenant to 'bypass' or 'shared'"
         )
+
+
+class KeyMissing(FairnessError, ValueError):
+    """A task without a value that the key of one of its limits is made from.
+
+    Attributes:
+        task: The task's name.
+        key: The key as it was declared, with its fields.
+        field: Which field has no value, such as ``tenant`` or ``args.customer_id``.
+    """
+
+    def __init__(self, task: str, key: str, field: str) -> None:
+        super().__init__(task, key, field)
+        self.task, self.key, self.field = task, key, field
+
+    def _text(self) -> str:
+        return (
+            f"task {self.task}: key {self.key!r}: {{{self.field}}} has no value: send the task "
+            "with one, or declare the limit with missing='empty', which counts such tasks together"
+        )
+
+
+class KeyInvalid(FairnessError, TypeError):
+    """A value that cannot stand in the key of a limit.
+
+    Attributes:
+        problem: What was given and what is expected; never the value itself, which may be long.
+        task: The task's name.
+        key: The key as it was declared, with its fields.
+        field: Which field, such as ``args.customer_id``.
+    """
+
+    def __init__(self, problem: str, task: str, key: str, field: str) -> None:
+        super().__init__(problem, task, key, field)
+        self.problem, self.task, self.key, self.field = problem, task, key, field
+
+    def _text(self) -> str:
+        return f"task {self.task}: key {self.key!r}: {{{self.field}}}: {self.problem}"
 
 
 class HeaderInvalid(FairnessError, ValueError):
@@ -209,7 +264,79 @@ class MessageUnreadable(FairnessError):
         )
 
 
+class RateLimitDropped(FairnessError):
+    """The result of a task that was not run: a limit with ``on_limit="drop"`` refused it.
+
+    Attributes:
+        task: The task's name.
+        task_id: Its id.
+        key: Of the limit that dropped it.
+    """
+
+    def __init__(self, task: str, task_id: str, key: str) -> None:
+        super().__init__(task, task_id, key)
+        self.task, self.task_id, self.key = task, task_id, key
+
+    def _text(self) -> str:
+        return (
+            f"task {self.task}[{self.task_id}] was dropped and has not run: the limit {self.key!r} "
+            "left no place for it, and says on_limit='drop'; send it again later, or declare the "
+            "limit with on_limit='wait' or 'reschedule'"
+        )
+
+
+class RateLimitExceeded(FairnessError):
+    """Raised by a task's body: whoever keeps the counts, such as an API, said that it was too much.
+
+    The keys of the task's limits cool down for everybody, and the task runs again after that
+    without spending one of its retries. A task without limits waits alone.
+
+    Attributes:
+        until: When to go on: a datetime with a time zone, or Unix seconds.
+        retry_after: How long to wait: seconds, or text as in the header ``Retry-After``.
+        key: The only key that cools down; None: those of the task's limits.
+
+    Where neither ``until`` nor ``retry_after`` is given it is the task's ``default_retry_delay``.
+    """
+
+    def __init__(
+        self,
+        until: datetime | float | None = None,
+        retry_after: float | str | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(until, retry_after, key)
+        self.until = until
+        self.retry_after = retry_after
+        self.key = key
+
+    def _text(self) -> str:
+        what = self.key or "the limits of this task"
+        if self.until is not None:
+            return f"{what}: too many requests until {self.until}"
+        return f"{what}: too many requests, retry after {self.retry_after or 'a while'}"
+
+
+#: What is told of an error: it raises it, or keeps it so that what is right can go on.
+Wrong = Callable[[FairnessError], None]
+
+
+def raise_it(error: FairnessError) -> NoReturn:
+    """Raise an error: what :data:`Wrong` is where there is a caller who sees it."""
+    raise error
+
+
 def got(value: Any, longest: int = 80) -> str:
     """Return ``value`` as it stands in a message, cut where it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # Python refuses to write a whole number of more than 4300 digits, or what is too deep.
+        text = f"{type(value).__name__} that is too long to show"
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean X?`` where a known name is near, else an empty text."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""

@@ -10,29 +10,25 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
-from celery_fairness.decision import LimitState
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.looking.looker import Looker
-from celery_fairness.looking.values import Audit, Status
 from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
 from celery_fairness.startup import BrokerFacts, prepare_reconnect, prepare_worker, startup_warnings
+from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.tenants import normalise
-from celery_fairness.tiers import Tier
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper
 from celery_fairness.worker.resend import Resender
@@ -49,14 +45,7 @@ WORKER_SECONDS = 2.0
 FORGET_COPIES_SECONDS = 600.0
 
 
-class Unset:
-    """The type of an argument that was not given, where None means something."""
-
-
-UNSET = Unset()
-
-
-class Fairness:
+class Fairness(Steering):
     """Fair shares for the tasks of one Celery app.
 
     Args:
@@ -229,93 +218,6 @@ class Fairness:
             BrokerFacts.of(self.app).longest_countdown_seconds,
         )
 
-    # -- looking and steering ---------------------------------------------------------------------
-
-    @cached_property
-    def _looker(self) -> Looker:
-        return Looker(self.limiter, self.directory, self.settings, self.claims)
-
-    def inspect(self, key: str) -> LimitState:
-        """Return what a key holds now.
-
-        Args:
-            key: ``tenant:{tenant}`` with the tenant in plain; ``tenant:{tenant}:{service}`` where
-                ``tier_scope`` is ``service``.
-
-        Raises:
-            ValueError: The key is of another form.
-            LimiterUnavailable: Redis does not answer.
-        """
-        return self._looker.inspect(key)
-
-    def status(self) -> Status:
-        """Return the installation at a glance: queues, who holds leases, tiers, counts."""
-        return self._looker.status(self.app.amqp.queues)
-
-    def audit(self) -> Audit:
-        """Return every difference between tables of the dispatch path that must agree."""
-        return self._looker.audit()
-
-    def refusals(self) -> dict[str, int]:
-        """Return how many refusals each tier has met, all workers together.
-
-        The gate counts attempts; a claim counts a tenant that it finds at its limit, once until
-        the tenant opens again.
-        """
-        return self._looker.refusals()
-
-    def counts(self) -> dict[str, int]:
-        """Return the other counts.
-
-        ``superseded`` copies that were dropped, tasks that ran without a slot while Redis was away
-        (``opened``), and tasks charged to ``_invalid`` (``invalid``). On the dispatch path leases
-        that nobody renewed (``expired``), acknowledged tasks that were lost with their worker
-        (``abandoned``), tasks whose process died too often or whose message cannot be read
-        (``dead_lettered``), and entries of plain lists that were moved aside (``aside``).
-        """
-        return self._looker.counts()
-
-    def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
-        """Put a whole tier table in force, for every process at its next question.
-
-        Args:
-            tiers: Every tier there is.
-            source: ``database`` keeps starting workers from putting their settings in its place.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer; the table before stays in force.
-        """
-        self.limiter.publish_tiers(tiers, source)
-
-    def set_tier(
-        self, tenant: str, tier: str | None, *, concurrency: int | Unset | None = UNSET
-    ) -> None:
-        """Publish one tenant's tier, for every process at its next question.
-
-        Args:
-            tenant: Who.
-            tier: The name of a tier; None forgets what was published.
-            concurrency: A number of the tenant's own in the place of its tier's; None: unlimited.
-
-        Where a ``tier_resolver`` is set, a tier without a number is published only until every
-        cache has run out: from then on the resolver must say the same.
-
-        Raises:
-            TenantInvalid: It cannot be a tenant.
-            ValueError: There is no such tier, or the number is none.
-            LimiterUnavailable: Redis does not answer.
-        """
-        name = normalise(tenant)
-        if name is None:
-            raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
-        known = dict(self.limiter.published_tiers()[1]) or self.settings.tiers
-        if tier is not None and tier not in known:
-            raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {tier!r}")
-        number: int | str | None = ""
-        if not isinstance(concurrency, Unset):
-            number = Tier("own", concurrency).concurrency
-        self.limiter.publish_tenant(name, tier, number, keep=self.settings.tier_resolver is None)
-
     # -- events -----------------------------------------------------------------------------------
 
     def _on_configured(self, **_: Any) -> None:
@@ -381,6 +283,8 @@ class Fairness:
     def on_worker_stopped(self) -> None:
         """Release what is left; signal ``worker_shutdown``."""
         self.keeper.stop(self.limiter)
+        if self.claims:
+            claiming.worker_stopped()
 
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""

@@ -2,7 +2,8 @@
 
 ``fairness`` says who is charged and is what counts, whoever produced the message::
 
-    {"v": 1, "tenant": "42", "tier": "pro", "service": "analysis", "scheduled": false, "cost": 1}
+    {"v": 1, "tenant": "42", "tier": "pro", "service": "analysis", "scheduled": false, "cost": 1,
+     "limits": [{"key": "api.stripe.com", "concurrency": 5, "on_limit": "wait"}]}
 
 Every field but ``v`` may be missing; unknown fields are kept and ignored. ``fairness_copy`` says
 which copy of a message this is (:class:`~celery_fairness.decision.Copy`). Both are described in
@@ -21,6 +22,8 @@ from typing import Any
 from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got
 from celery_fairness.ids import new_id
+from celery_fairness.limits import parse_limits
+from celery_fairness.policy import Limit
 from celery_fairness.tenants import normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
@@ -33,7 +36,7 @@ HEADER_BYTES = 16_384
 MAX_COST = 1_000_000
 
 _COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
-_FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost", "invalid"))
+_FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Header:
         scheduled: Submitted by beat, or declared so.
         cost: Units that the task is charged, above 0.
         invalid: Why the producer could not tell the tenant, "" where it could.
+        limits: Those beside the tenant's tier, one for each key.
     """
 
     tenant: str | None = None
@@ -55,9 +59,10 @@ class Header:
     scheduled: bool = False
     cost: float = 1
     invalid: str = ""
+    limits: tuple[Limit, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the header as it is put into a message."""
+        """Return the header as it is put into a message, without limits."""
         wire: dict[str, Any] = {"v": VERSION}
         if self.tenant is not None:
             wire["tenant"] = self.tenant
@@ -83,8 +88,8 @@ def parse_header(value: Any) -> Header:
     version = value.get("v")
     if type(version) is not int or version != VERSION:
         raise HeaderInvalid(f"v: expected {VERSION}, got: {got(version)}")
-    if not _FIELDS.issuperset(value) or "invalid" in value:
-        _check_size(value)
+    if not _FIELDS.issuperset(value):
+        check_size(value)
     try:
         tenant = normalise(value.get("tenant"))
     except TenantInvalid as error:
@@ -104,10 +109,16 @@ def parse_header(value: Any) -> Header:
     invalid = value.get("invalid", "")
     if not isinstance(invalid, str):
         raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")
-    return Header(tenant, tier, service, scheduled, cost, invalid)
+    limits = parse_limits(value["limits"]) if "limits" in value else ()
+    return Header(tenant, tier, service, scheduled, cost, invalid, limits)
 
 
-def _check_size(value: Mapping[str, Any]) -> None:
+def check_size(value: Mapping[str, Any]) -> None:
+    """Check that a header can be JSON, and how long that is.
+
+    Raises:
+        HeaderInvalid: It has a field that JSON cannot hold, or more than 16 KiB.
+    """
     try:
         size = len(json.dumps(dict(value)).encode())
     except (TypeError, ValueError, RecursionError):

@@ -11,9 +11,8 @@ tier table in Redis).
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -27,7 +26,7 @@ from pydantic import (
 )
 
 from celery_fairness.decision import Enforcement
-from celery_fairness.errors import SettingsError, got
+from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
 
 Resolver = Callable[[str], str | None]
@@ -242,12 +241,6 @@ def expected(name: str) -> str:
     """Return what the setting ``name`` takes, as its error says it."""
     extra: Any = Settings.model_fields[name].json_schema_extra
     return str(extra["expected"])
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean X?`` where a known name is near, else an empty text."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def build_settings(values: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Settings:

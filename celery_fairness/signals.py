@@ -6,14 +6,16 @@ whether the event is its app's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from celery import signals
+from kombu import Queue
 
 from celery_fairness.header import COPY_HEADER, HEADER, first_copy
+from celery_fairness.limits import FIELD
 from celery_fairness.registry import publishing
-from celery_fairness.task import parent_headers
+from celery_fairness.task import not_kept, parent_headers
 from celery_fairness.worker.resend import resending
 
 
@@ -27,6 +29,10 @@ class Listener(Protocol):
     @property
     def stamp(self) -> Any:
         """Makes headers."""
+
+    @property
+    def notices(self) -> Any:
+        """Where trouble is logged."""
 
     @property
     def claims(self) -> bool:
@@ -59,10 +65,18 @@ def connect(listener: Listener) -> Callable[[], None]:
         connected.append((signal, name))
 
     def before_publish(
-        sender: str | None = None, body: Any = None, headers: Any = None, **_: Any
+        sender: str | None = None,
+        body: Any = None,
+        headers: Any = None,
+        routing_key: str | None = None,
+        declare: Any = None,
+        properties: Any = None,
+        **_: Any,
     ) -> None:
         if isinstance(headers, dict) and sender is not None:
-            _stamp_message(listener, sender, body, headers)
+            declared = (each.name for each in declare or () if isinstance(each, Queue))
+            queue = next(declared, routing_key)
+            _stamp_message(listener, sender, body, headers, properties, queue)
 
     def worker_init(instance: Any = None, **_: Any) -> None:
         if _is_of(listener, instance):
@@ -106,15 +120,33 @@ def _is_of(listener: Listener, worker: Any) -> bool:
     return app is None or app is listener.app
 
 
-def _stamp_message(listener: Listener, name: str, body: Any, headers: dict[str, Any]) -> None:
-    """Put the headers into a message that is about to be published."""
+def _stamp_message(
+    listener: Listener,
+    name: str,
+    body: Any,
+    headers: dict[str, Any],
+    properties: Any,
+    queue: str | None,
+) -> None:
+    """Put the headers into a message that is about to be published.
+
+    An error that is raised here reaches nobody: Celery's signals log it and publish all the same.
+    """
     publisher = publishing.get()
     if resending.get() is not None or (publisher is not None and publisher is not listener):
         return
     task = listener.app.tasks.get(name)
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
-    header = listener.stamp.header(name, task, headers, args, kwargs, parent_headers(listener.app))
-    if header is not None:
-        headers[HEADER] = header
-        if not listener.claims:
-            headers[COPY_HEADER] = first_copy()
+    # An option that Celery does not know is a property of the message, as of 'send_task' and of a
+    # plain task's apply_async.
+    called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
+    parent = parent_headers(listener.app)
+    header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
+    if header is None:
+        return
+    headers[HEADER] = header
+    if not listener.claims:
+        headers[COPY_HEADER] = first_copy()
+        if isinstance(header, Mapping) and header.get(FIELD):
+            error = not_kept(listener.app)
+            listener.notices.error(f"kept:{name}", "task %s: %s", name, error)

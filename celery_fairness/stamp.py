@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celery_fairness.declaration import TenantSource, service_of
+from celery_fairness.declaration import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import HeaderInvalid, TenantError, TenantInvalid, TenantMissing
+from celery_fairness.errors import (
+    FairnessError,
+    HeaderInvalid,
+    TenantError,
+    TenantInvalid,
+    TenantMissing,
+)
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
@@ -49,6 +55,7 @@ class Stamp:
         parent: Mapping[str, Any] | None = None,
         *,
         strict: bool = False,
+        always: bool = False,
     ) -> Any:
         """Return the ``fairness`` header, None where the message needs none.
 
@@ -61,6 +68,7 @@ class Stamp:
             parent: Headers of the task that is publishing, None outside a task.
             strict: Raise where the tenant is wrong or missing; else such a message is stamped as
                 invalid, charged to a tenant of its own, and logged.
+            always: A message that would need none is a system task with a header.
 
         Raises:
             TenantInvalid: Strict, and the declared tenant cannot be one.
@@ -87,18 +95,73 @@ class Stamp:
         if tenant is None and parent is not None and HEADER in parent:
             tenant = self._tenant_in(parent[HEADER])
         if tenant is None:
-            if not is_fair:
+            if not (is_fair or always):
                 return None
-            if strict and self._settings.no_tenant == "error" and not scheduled:
+            if is_fair and strict and self._settings.no_tenant == "error" and not scheduled:
                 raise TenantMissing(name)
             return header
         self._directory.look()
         return {**header, "tenant": tenant, "tier": self._directory.tier_of(tenant)}
 
+    def of_message(
+        self,
+        name: str,
+        task: Any,
+        headers: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        parent: Mapping[str, Any] | None,
+        queue: str | None,
+        called: Any,
+    ) -> Any:
+        """Return the header of a message that is about to leave, with its limits.
+
+        Nobody is there to whom an error could be raised: it is logged, the message is charged to a
+        tenant of its own, and keeps the limits that can be made.
+
+        Args:
+            name: The task's name.
+            task: The task where this process knows it, else None.
+            headers: The headers so far; one that has limits already is only completed.
+            args: The message's positional arguments.
+            kwargs: Its keyword arguments.
+            parent: Headers of the task that is publishing, None outside a task.
+            queue: Where it goes, None where that is not known.
+            called: The option ``limits`` of a call that did not read it; None where there is none.
+        """
+        if called is not None and name.startswith("celery."):
+            self._notices.error(
+                f"limits:{name}",
+                "limits of task %s are not kept, it is Celery's own: set them on the tasks that it "
+                "runs or sends",
+                name,
+            )
+            called = None
+        always = called is not None
+        header = self.header(name, task, headers, args, kwargs, parent, always=always)
+        source = source_of(task)
+        if source is None and called is not None:
+            source = LimitSource(name, (), getattr(task, "run", None))
+        if header is None or source is None:
+            return header
+        problems: list[FairnessError] = []
+        header = source.of(called, header, args, kwargs, lambda: queue, problems.append)
+        if not problems:
+            return header
+        text = "; ".join(map(str, problems))
+        self._notices.warning(f"limits:{name}", "%s", text)
+        before = header.get("invalid")
+        text = before if isinstance(before, str) and before else text
+        return {**header, "invalid": text[:200]}
+
     def is_scheduled(self, task: Any, headers: Mapping[str, Any]) -> bool:
         """Say whether a message is scheduled: sent by beat, or declared so by its task."""
         declared = hasattr(task, "tenant_source") and task.scheduled
-        return bool(declared or headers.get(BEAT_HEADER) or self.in_beat)
+        return bool(declared or self.by_beat(headers))
+
+    def by_beat(self, headers: Mapping[str, Any]) -> bool:
+        """Say whether a message is sent by beat."""
+        return bool(headers.get(BEAT_HEADER) or self.in_beat)
 
     def _completed(self, name: str, given: Any) -> Any:
         """Return an explicit header with the tenant's tier as it is known now."""

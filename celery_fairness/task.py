@@ -12,15 +12,26 @@ It adds to the class of the app's own tasks and takes nothing away: in a Django 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Self
 
+from celery.app import amqp
 from celery.app.task import Context, Task
 
-from celery_fairness.declaration import TenantOption, TenantSource, check_service
-from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.declaration import LimitSource, TenantOption, TenantSource, check_service
+from celery_fairness.errors import LimiterUnavailable, PolicyInvalid, RateLimitExceeded
 from celery_fairness.header import HEADER
+from celery_fairness.limits import FIELD
+from celery_fairness.policy import RateLimitPolicy
 from celery_fairness.registry import find, wired
 from celery_fairness.worker.attempt import current_attempt
+from celery_fairness.worker.exceeded import answer
+
+#: Stands for a value that is known where a task is sent.
+_UNTOLD = "eager"
+#: Set while Celery sends what follows a task that has ended; None before Celery 5.7.
+_FOLLOWING: ContextVar[bool] | None = getattr(amqp, "_callback_publish_retry", None)
 
 
 class FairTask(Task[Any, Any]):
@@ -33,6 +44,9 @@ class FairTask(Task[Any, Any]):
             dotted path that begins with one (``"order.customer.id"``), or a callable
             ``(args, kwargs) -> str | None``. None: the message's header, or the task that sends
             it, says who it is.
+        limits: Policies beside the tenant's tier that every task of this kind keeps, each a
+            :class:`~celery_fairness.policy.RateLimitPolicy` or as the Open Job Spec writes it; a
+            call adds its own with ``apply_async(limits=[...])``.
         service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
             None: not routed by tier.
         scheduled: Always goes to the scheduled queue, as what beat sends does.
@@ -42,11 +56,16 @@ class FairTask(Task[Any, Any]):
     """
 
     abstract = True
+    #: It spends no retry.
+    dont_autoretry_for = (RateLimitExceeded,)
 
     tenant: TenantOption = None
+    limits: Sequence[RateLimitPolicy | Mapping[str, Any]] = ()
     service: str | None = None
     scheduled: bool = False
 
+    #: Makes the limits of its messages.
+    limit_source: LimitSource
     #: Reads the tenant from arguments; None where the task declares none.
     tenant_source: TenantSource | None = None
 
@@ -68,6 +87,7 @@ class FairTask(Task[Any, Any]):
         option = option.__func__ if isinstance(option, (staticmethod, classmethod)) else option
         if option is not None:
             self.tenant_source = TenantSource(name, option, self.run)
+        self.limit_source = LimitSource(name, inspect.getattr_static(self, "limits"), self.run)
 
     @property
     def __trace__(self) -> Any:
@@ -95,6 +115,13 @@ class FairTask(Task[Any, Any]):
         return super().start_strategy(app, consumer, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body."""
+        try:
+            return self._call_in_slot(*args, **kwargs)
+        except RateLimitExceeded as error:
+            raise answer(self, error) from error
+
+    def _call_in_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; where it is an attempt's, release the slot when it ends."""
         attempt = current_attempt.get()
         if attempt is None or not attempt.begin(self):
@@ -134,23 +161,28 @@ class FairTask(Task[Any, Any]):
     ) -> Any:
         """Send the task, charged to its tenant.
 
+        What is wrong is raised where a caller sees it. In a retry, in what beat sends, and in what
+        Celery sends after a task has ended (links, errbacks, the next of a chain, the body of a
+        chord) it is logged, and the message is charged to the tenant ``_invalid``.
+
         Raises:
             TenantInvalid: The tenant is of a wrong type or too long.
             TenantMissing: There is none and ``no_tenant`` is ``"error"``.
+            PolicyInvalid: A policy of the option ``limits`` is wrong, or the broker does not claim
+                fairly, so that nobody would keep it.
+            KeyMissing: A limit's key has a field for which the message has no value.
+            KeyInvalid: Such a value cannot stand in a key.
+            HeaderInvalid: The ``fairness`` header that was given cannot carry the limits.
             NotWired: The app has no ``Fairness``.
         """
-        # A retry, which Celery sends through here, must not be lost to a tenant that was wrong
-        # from the start.
-        first = not options.get("retries")
         if self.app.conf.task_always_eager:
-            # Nothing is sent; what is wrong with the tenant is still the caller's error.
-            if first and self.tenant_source is not None:
-                self.tenant_source.read(args or (), kwargs or {})
+            self._check_eager(options, args or (), kwargs or {})
             return super().apply_async(
                 args, kwargs, task_id, producer, link, link_error, shadow, **options
             )
         headers = dict(options.get("headers") or {})
         fairness = wired(self.app)
+        strict = _is_called(options) and not fairness.stamp.by_beat(headers)
         # Routes that were set after the app was configured took the router's place.
         fairness.install_router()
         header = fairness.stamp.header(
@@ -160,13 +192,49 @@ class FairTask(Task[Any, Any]):
             args or (),
             kwargs or {},
             parent_headers(self.app),
-            strict=first,
+            strict=strict,
         )
         if header is not None:
+            if strict:
+                # Elsewhere they stay: the signal before the publish takes them, and never raises.
+                called = options.pop(FIELD, None)
+                if (called or self.limit_source.declares) and not fairness.claims:
+                    raise not_kept(self.app)
+                header = self.limit_source.of(
+                    called,
+                    header,
+                    args or (),
+                    kwargs or {},
+                    lambda: self._queue(args, kwargs, options),
+                )
             options["headers"] = {**headers, HEADER: header}
         return super().apply_async(
             args, kwargs, task_id, producer, link, link_error, shadow, **options
         )
+
+    def _check_eager(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
+        """Find what sending would find wrong: nothing is sent, and no Redis is asked."""
+        called = options.pop(FIELD, None)
+        if not _is_called(options):
+            return
+        header = (options.get("headers") or {}).get(HEADER)
+        if header is None:
+            source = self.tenant_source
+            tenant = None if source is None else source.read(args, kwargs)
+            if tenant is None and self.app.current_worker_task is not None:
+                # Its parent's would be taken, which eager tasks do not say.
+                tenant = _UNTOLD
+            header = {} if tenant is None else {"tenant": tenant}
+        if isinstance(header, Mapping) and header.get("tenant"):
+            header = {"tier": _UNTOLD, **header}
+        self.limit_source.of(called, header, args, kwargs, lambda: _UNTOLD)
+
+    def _queue(self, args: Any, kwargs: Any, options: Any) -> str | None:
+        """Return where a message will go, None where no queue has a name."""
+        router: Any = self.app.amqp.router
+        routed: dict[str, Any] = router.route(dict(options), self.name, args, kwargs, self)
+        queue = routed.get("queue")
+        return routed.get("routing_key") if queue is None else queue.name
 
     def signature_from_request(
         self,
@@ -189,6 +257,25 @@ def parent_headers(app: Any) -> Any:
     """Return the headers of the task that is running here, None outside a task."""
     parent = app.current_worker_task
     return None if parent is None else parent.request.headers or {}
+
+
+def _is_called(options: Mapping[str, Any]) -> bool:
+    """Say whether ``apply_async`` was called by somebody who sees its errors, and not by Celery.
+
+    A retry must not be lost to what was wrong from the start. What follows a task that has ended
+    must not make a failure of it: links, errbacks and the next of a chain name their parent, which
+    callers leave to Celery; bodies of chords have Celery's own mark.
+    """
+    follows = _FOLLOWING is not None and _FOLLOWING.get()
+    return not (options.get("retries") or options.get("parent_id") or follows)
+
+
+def not_kept(app: Any) -> PolicyInvalid:
+    """Return the error of limits that are sent to a broker which does not claim fairly."""
+    return PolicyInvalid(
+        "limits: expected a broker at fairredis://, where they are kept, "
+        f"got: {app.connection_for_write().as_uri()!r}"
+    )
 
 
 def _has_other_call(cls: type) -> bool:

@@ -79,7 +79,12 @@ def key_part(tenant: str) -> str:
     )
     if plain:
         return tenant
-    return "h_" + hashlib.sha256(tenant.encode()).hexdigest()[:32]
+    return key_hash(tenant)
+
+
+def key_hash(text: str) -> str:
+    """Return ``h_`` and the first 32 hex digits of the SHA-256 of ``text``."""
+    return "h_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def tier_key(tenant: str, service: str | None = None) -> str:

@@ -1,28 +1,34 @@
 """Durations: seconds outside, whole milliseconds inside, converted here only.
 
 Settings and public arguments are numbers of seconds (``*_seconds``), as in Celery. Scripts and
-internals count whole milliseconds (``*_ms``). Text such as ``1m30s`` is read only where a
-variable of the environment gives it.
+internals count whole milliseconds (``*_ms``). Text such as ``1m30s`` is read where a variable of
+the environment or a rate gives it; what leaves for other programs is written as ISO 8601.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from typing import NewType
 
 from celery_fairness.errors import got
 
 Milliseconds = NewType("Milliseconds", int)
 
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = r"\d+(?:\.\d+)?"
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Most digits on either side of a number's point; more are no duration that anybody means.
+_DIGITS = 20
+#: In which a duration is added up, so that every number that can be written is whole.
+_PARTS_OF_A_SECOND: int = 1_000 * 10**_DIGITS
+_NUMBER = rf"[0-9]{{1,{_DIGITS}}}(?:\.[0-9]{{1,{_DIGITS}}})?"
 _PARTS = re.compile(rf"({_NUMBER})(ms|s|m|h|d)")
 _COMPACT = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h|d))+")
 _ISO = re.compile(
     rf"P(?!$)(?:({_NUMBER})W)?(?:({_NUMBER})D)?"
-    rf"(?:T(?=\d)(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_NUMBER})S)?)?"
+    rf"(?:T(?=[0-9])(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_NUMBER})S)?)?"
 )
-_ISO_SECONDS = (604800.0, 86400.0, 3600.0, 60.0, 1.0)
+_ISO_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
 
 DURATION_FORMS = "a duration such as 30, 30s, 1m30s, 500ms or PT30S"
 
@@ -49,11 +55,52 @@ def parse_duration(text: str) -> float:
     """
     stripped = text.strip()
     if re.fullmatch(_NUMBER, stripped):
-        return float(stripped)
+        return _total([(stripped, _UNIT_MS["s"])])
     if _COMPACT.fullmatch(stripped):
-        return sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PARTS.findall(stripped))
+        return _total((number, _UNIT_MS[unit]) for number, unit in _PARTS.findall(stripped))
     iso = _ISO.fullmatch(stripped)
     if iso:
-        pairs = zip(iso.groups(), _ISO_SECONDS, strict=True)
-        return sum(float(n) * size for n, size in pairs if n is not None)
+        pairs = zip(iso.groups(), _ISO_MS, strict=True)
+        return _total((number, unit_ms) for number, unit_ms in pairs if number is not None)
     raise ValueError(f"expected {DURATION_FORMS}, got: {got(text)}")
+
+
+def _total(parts: Iterable[tuple[str, int]]) -> float:
+    """Return the sum of numbers and their units, in seconds, rounded once at the end.
+
+    A sum of floats would differ from the same duration in another form: PT1M1.471S from 61.471.
+    """
+    total = 0
+    for number, unit_ms in parts:
+        whole, _, fraction = number.partition(".")
+        total += int(whole + fraction.ljust(_DIGITS, "0")) * unit_ms
+    return total / _PARTS_OF_A_SECOND
+
+
+def iso_duration(seconds: float) -> str:
+    """Return a duration as ISO 8601, in whole milliseconds: ``PT1M``, ``PT0.1S``, ``P1DT1H30M``.
+
+    :func:`parse_duration` reads it back to the same number. Days are the largest unit, as weeks
+    stand alone in the standard; 0 is ``PT0S``.
+
+    Raises:
+        ValueError: It is negative or not finite.
+    """
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"expected seconds from 0 on, got: {got(seconds)}")
+    rest_seconds, ms = divmod(milliseconds(seconds), 1_000)
+    minutes, whole = divmod(rest_seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    fraction = f".{ms:03}".rstrip("0") if ms else ""
+    time = "".join(
+        (
+            f"{hours}H" if hours else "",
+            f"{minutes}M" if minutes else "",
+            f"{whole}{fraction}S" if whole or ms else "",
+        )
+    )
+    date = f"{days}D" if days else ""
+    if not time:
+        return f"P{date}" if date else "PT0S"
+    return f"P{date}T{time}"

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 # pytest-celery shadows this fixture with one that needs containers.
-from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401
+from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
 
 from celery_fairness.testing.server import RedisServer, ServerFailed
 from tests.support.local_process import SCRUBBED_PREFIXES
@@ -220,6 +220,7 @@ def start_worker(
         env: Mapping[str, str] | None = None,
         args: Sequence[str] = (),
         wait: bool = True,
+        alone: bool = True,
     ) -> WorkerNode:
         urls = {"CELERY_BROKER_URL": redis_url, "CELERY_RESULT_BACKEND": redis_url}
         node = WorkerNode.launch(
@@ -229,6 +230,7 @@ def start_worker(
             queues=queues,
             env={**urls, **(env or {})},
             args=args,
+            alone=alone,
         )
         nodes.append(node)
         return node.wait_ready() if wait else node

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
+    from celery_fairness.decision import KeyStops
     from celery_fairness.extension import Fairness
 
 FOUND = 1
@@ -22,11 +23,13 @@ USAGE = 2
 AWAY = 69
 
 Shown = tuple[Any, list[str], int]
+#: What our commands take.
+_OWN = {"key", "seconds", "clear", "reason"}
 
 
 @click.group()
 def fairness(**_: Any) -> None:
-    """Look at tenants, queues and leases."""
+    """Look at tenants, queues and leases; stop the keys of limits."""
 
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
@@ -41,7 +44,8 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         from celery_fairness.extension import Fairness
 
         # Celery puts its own options into every command where an app has some.
-        arguments = {name: value for name, value in arguments.items() if name == "key"}
+        own = {parameter.name for parameter in context.command.params} & _OWN
+        arguments = {name: value for name, value in arguments.items() if name in own}
         try:
             value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
         except LimiterUnavailable as error:
@@ -79,7 +83,7 @@ def status(of: Fairness) -> Shown:
 @click.argument("key")
 @_looks
 def inspect(of: Fairness, key: str) -> Shown:
-    """What KEY holds and has waiting, such as tenant:42."""
+    """What KEY holds and has waiting, such as tenant:42 or api.stripe.com."""
     from celery_fairness.cli.tables import state_lines
 
     try:
@@ -87,6 +91,47 @@ def inspect(of: Fairness, key: str) -> Shown:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     return found, state_lines(found), 0 if found.known else FOUND
+
+
+@fairness.command()
+@click.argument("key")
+@_looks
+def pause(of: Fairness, key: str) -> Shown:
+    """Let nothing more start under KEY, such as api.stripe.com; what runs runs on."""
+    return _stopped(lambda: of.pause(key=key))
+
+
+@fairness.command()
+@click.argument("key")
+@_looks
+def resume(of: Fairness, key: str) -> Shown:
+    """End a pause of KEY."""
+    return _stopped(lambda: of.resume(key=key))
+
+
+@fairness.command()
+@click.argument("key")
+@click.argument("seconds", type=click.FloatRange(1, 86_400), required=False)
+@click.option("--clear", is_flag=True, help="End the cool-down.")
+@click.option("--reason", default="", help="For the log.")
+@_looks
+def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason: str) -> Shown:
+    """Let nothing start under KEY for SECONDS; a later call may make it longer, never shorter."""
+    if clear == (seconds is not None):
+        raise click.UsageError("expected SECONDS, from 1 to 86400, or --clear")
+    if seconds is None:
+        return _stopped(lambda: of.clear_cool_down(key))
+    return _stopped(lambda: of.cool_down_for(key, seconds, reason))
+
+
+def _stopped(change: Callable[[], KeyStops]) -> Shown:
+    from celery_fairness.cli.tables import stops_lines
+
+    try:
+        stops = change()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return stops, stops_lines(stops), 0
 
 
 @fairness.command()

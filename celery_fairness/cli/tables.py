@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from celery_fairness.decision import LimitState
+from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.looking.values import Audit, QueueStatus, Status
+from celery_fairness.units import iso_duration, seconds
 
 #: Owners that a status shows; JSON has all.
 OWNERS_SHOWN = 20
@@ -18,7 +19,8 @@ Cell = str | int | float | None
 
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
-_LEASE = ("lease", "ends in", "state", "task", "queue", "owner")
+_LEASE = ("lease", "ends in", "state", "task", "queue", "owner", "charged")
+_WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
 def as_plain(value: Any) -> dict[str, Any]:
@@ -55,9 +57,17 @@ def state_lines(state: LimitState) -> list[str]:
     """Return what is known of a key, for people."""
     weight = "" if state.weight is None else f", weight {_short(state.weight)}"
     tier = f"tier {state.tier}, " if state.tier else ""
-    lines = [f"{state.key}: {tier}limit {_limit(state.limit)}, held {state.held}{weight}"]
+    # Of a limit that is no tenant's each task brings its numbers.
+    is_tenants = state.weight is not None
+    limit = f"limit {_limit(state.limit)}, " if is_tenants else ""
+    lines = [f"{state.key}: {tier}{limit}held {state.held}{weight}"]
+    if not state.known and not is_tenants:
+        hint = "a tenant's key is tenant:{tenant}"
+        return [*lines, f"not known: nothing holds it, nothing waits at it; {hint}"]
     if not state.known:
         return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
+    if state.stops is not None and state.stops.stopped:
+        lines.append(click.style(stops_text(state.stops), fg="yellow"))
     if state.closed:
         by = (
             "it will be judged anew by the next claim"
@@ -66,6 +76,9 @@ def state_lines(state: LimitState) -> list[str]:
         )
         where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
         lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
+    elif state.full_in:
+        where = ", ".join(state.full_in)
+        lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
     leases = [
         (
             each.id,
@@ -74,16 +87,46 @@ def state_lines(state: LimitState) -> list[str]:
             each.task,
             each.queue,
             each.owner,
+            each.charged,
         )
         for each in state.leases
     ]
     # A lease of the gate has nothing but its end.
-    shown = len(_LEASE) if any(each.owner for each in state.leases) else 2
+    shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
     lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
     if state.held > len(state.leases):
         lines.append(f"and {state.held - len(state.leases)} more leases")
+    if not is_tenants:
+        return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
     waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
     return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
+
+
+def stops_text(stops: KeyStops) -> str:
+    """Return what keeps a key's tasks from starting, whatever its limits say."""
+    texts = ["paused until it is resumed"] if stops.paused else []
+    if stops.cool_down_seconds:
+        texts.append(f"cools down for {_seconds(stops.cool_down_seconds)}")
+    return "; ".join(texts) or "nothing stops it"
+
+
+def stops_lines(stops: KeyStops) -> list[str]:
+    """Return the same with the key."""
+    return [f"{stops.key}: {stops_text(stops)}"]
+
+
+def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
+    for each in state.waited:
+        numbers = [] if each.concurrency is None else [f"{each.concurrency} at once"]
+        numbers += [
+            f"{starts}/{iso_duration(seconds(period_ms))}" for starts, period_ms in each.rates
+        ]
+        if each.throttle:
+            starts, period_ms = each.throttle
+            numbers.append(f"{starts}/{iso_duration(seconds(period_ms))} evenly")
+        rows.append((", ".join(numbers), each.queue, each.state, each.tenants, each.tasks))
+    return rows
 
 
 def audit_lines(audit: Audit) -> list[str]:

@@ -15,32 +15,25 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 from celery_fairness.looking.checks import (
-    Account,
-    BackLane,
     Check,
     KeptRecord,
     LeaseOfTask,
     NumberKnown,
-    Place,
-    QueueKeys,
     WaitingTask,
 )
-from celery_fairness.looking.keys import (
-    ORDER_LENGTH,
-    is_back,
-    lane_parts,
-    read_record,
-    read_row,
-)
+from celery_fairness.looking.keys import ORDER_LENGTH, read_record, read_row
+from celery_fairness.looking.owners import Owners
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.sums import SumOfQueue
 from celery_fairness.looking.values import Audit, Finding
+from celery_fairness.scheduling.words import Rules
 
 #: Things that did not agree at the first look, and that are remembered for the second.
 DOUBTS_AT_MOST = 1000
-#: Things that one call compares; a place in a queue is 26 commands.
+#: Things that one call compares; a place in a queue is a command for each lane, and a few.
 BATCH = 20
 #: Tags that one call asks for.
 TAGS = 500
@@ -50,22 +43,21 @@ NAMES_AT_MOST = 1_000_000
 #: Further looks for a tag that was nowhere.
 LOOKS = 3
 
-#: Keys that belong to the installation, not to a queue or a tenant.
-_SINGLE = {
-    *("clock", "closed", "counts", "ends", "known", "news"),
-    *("obituaries", "returned", "running", "sequence", "tiers", "unused", "virtual", "waiting"),
-}
 #: Kinds of keys that hold waiting tasks.
 _WAITING = ("lane", "back", "later")
-#: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
-_FREE = {"aside", "bell", "left", "copy", "dead", "later", "leases", "reply", "tenant"}
 
 
 class Auditor:
-    """One audit of one installation."""
+    """One audit of one installation.
 
-    def __init__(self, reader: Reader) -> None:
+    Args:
+        reader: Of the installation.
+        rules: What its workers' settings say.
+    """
+
+    def __init__(self, reader: Reader, rules: Rules) -> None:
         self._reader = reader
+        self._rules = rules
         self._keys = reader.keys
         #: What did not agree, and how to look again; by what was looked at, so each stands once.
         self._doubts: dict[object, tuple[list[Finding], Callable[[], list[Finding]]]] = {}
@@ -75,9 +67,8 @@ class Auditor:
     def run(self) -> Audit:
         """Compare everything."""
         before = self._known_before()
-        for batch in batches(self._leases(), BATCH):
-            self._look(batch)
-        for checks in batches(self._places(), BATCH):
+        owners = Owners(self._reader, self._rules, self._compared, self._note)
+        for checks in batches(chain(self._leases(), owners.checks()), BATCH):
             self._look(checks)
         self._sums()
         self._doubt("number", self._number(), self._number)
@@ -125,7 +116,7 @@ class Auditor:
 
     # -- leases -----------------------------------------------------------------------------------
 
-    def _leases(self) -> Iterator[LeaseOfTask]:
+    def _leases(self) -> Iterator[Check]:
         reader, keys = self._reader, self._keys
         for lease, text in reader.pairs("HSCAN", keys.running):
             self._compared["running"] += 1
@@ -135,65 +126,11 @@ class Auditor:
                 again = partial(self._while_there, found, "HEXISTS", keys.running, lease)
                 self._doubt(lease, found, again)
             else:
-                yield LeaseOfTask(lease, row.task.key)
+                yield LeaseOfTask(lease, row.task.keys)
         for lease, _ in reader.pairs("ZSCAN", keys.ends):
             # What begins with a space is a tenant that is judged anew then.
             if not lease.startswith(" "):
-                yield LeaseOfTask(lease, "")
-
-    # -- keys -------------------------------------------------------------------------------------
-
-    def _places(self) -> Iterator[Check]:
-        """Yield what is to be compared for every key there is."""
-        for key, _ in self._reader.pairs("ZSCAN", self._keys.closed):
-            yield Account(key)
-        for hash_key in (self._keys.waiting, self._keys.virtual):
-            for queue, _ in self._reader.pairs("HSCAN", hash_key):
-                yield QueueKeys(queue)
-        for name in self._reader.scan():
-            self._compared["keys"] += 1
-            yield from self._of_key(name)
-
-    def _of_key(self, key: str) -> Iterator[Check]:
-        kind, _, name = key.partition(":")
-        reader = self._reader
-        if kind == "account":
-            yield Account(name)
-            for field in reader.read("HKEYS", self._keys.of(kind, name)):
-                if field.startswith("q:"):
-                    self._compared["places"] += 1
-                    yield from self._place(name, field[2:])
-        elif kind in ("ring", "full", "out"):
-            yield QueueKeys(name)
-            if kind != "out":
-                for member, _ in reader.pairs("ZSCAN", self._keys.of(kind, name)):
-                    yield from self._without_account(member, name)
-        elif kind in ("lane", "back"):
-            yield from self._without_account(*lane_parts(kind, name))
-        elif kind == "ready":
-            member, _, queue = name.partition(" ")
-            yield from self._without_account(member, queue)
-        elif kind == "leases":
-            for lease, score in reader.pairs("ZSCAN", self._keys.of(kind, name)):
-                if score == "inf":
-                    self._compared["leases"] += 1
-                    yield LeaseOfTask(lease, name)
-        elif key not in _SINGLE and kind not in _FREE:
-            found = [Finding("a key has an owner", key, "a key of the package", "another")]
-            again = partial(self._while_there, found, "EXISTS", self._keys.prefix + key)
-            self._doubt(key, found, again)
-
-    def _without_account(self, key: str, queue: str) -> Iterator[Check]:
-        """Yield a place that its tenant's account does not lead to."""
-        if self._reader.read("HEXISTS", self._keys.of("account", key), f"q:{queue}") == 0:
-            yield from self._place(key, queue)
-
-    def _place(self, key: str, queue: str) -> Iterator[Check]:
-        ready = self._reader.read("ZRANGE", self._keys.of("ready", f"{key} {queue}"), 0, -1)
-        back = tuple(filter(is_back, ready))
-        yield Place(key, queue, back)
-        for lane in back:
-            yield BackLane(key, lane, queue)
+                yield LeaseOfTask(lease)
 
     def _while_there(self, found: list[Finding], *command: str) -> list[Finding]:
         return found if self._reader.read(*command) else []
@@ -268,14 +205,14 @@ class Auditor:
     def _record_without_tag(self, tag: str, record: str) -> None:
         """Look whether a record of a task that came back has its tag in a lane."""
         task = read_record(record)
-        key, kind = (task.key, task.kind) if task is not None else ("", "")
-        look = partial(self._kept_for_nothing, tag, key, kind)
+        of_task = (task.key, task.lane, task.kind) if task is not None else ("", "", "")
+        look = partial(self._kept_for_nothing, tag, *of_task)
         self._doubt(("returned", tag), look(), look)
 
-    def _kept_for_nothing(self, tag: str, key: str, kind: str) -> list[Finding]:
+    def _kept_for_nothing(self, tag: str, key: str, lane: str, kind: str) -> list[Finding]:
         fields = self._reader.read("HKEYS", self._keys.of("account", key))
         queues = tuple(sorted(each[2:] for each in fields if each[:2] == "q:"))
-        return self._again(KeptRecord(tag, key, kind, queues))
+        return self._again(KeptRecord(tag, key, lane, kind, queues))
 
     def _tasks(self) -> Iterator[WaitingTask]:
         """Yield every task there is, in the order in which tasks move."""

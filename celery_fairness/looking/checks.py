@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from celery_fairness.looking.keys import RANKS, Keys, is_back, lane_key, lane_length
+from celery_fairness.looking.keys import Keys, read_row
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
 
 _INFINITE = float("inf")
-#: More than any sequence number; what stands before one in the order of lanes is a rank.
-AFTER_ALL = 2**49
+#: Kinds of keys that a queue has only while something waits in its lanes.
+_OF_QUEUE = ("ring", "full", "out", "groups", "candidates")
 
 
 class Check(Protocol):
@@ -33,126 +33,46 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LeaseOfTask:
-    """The lease of a claimed task is in three tables; its tag is known.
+    """A claimed task has an end, counts for each of its keys and for no other; its tag is known.
 
     Attributes:
         lease: Its name.
-        key: Who is charged; "" where only the lease is known.
+        keys: Where it may count: those of its row, or that of the count that has it.
     """
 
     lease: str
-    key: str
+    keys: tuple[str, ...] = ()
 
     def commands(self, keys: Keys) -> list[Command]:
         """Return what reads all that is compared."""
         return [
-            ("HEXISTS", keys.running, self.lease),
+            ("HGET", keys.running, self.lease),
             ("ZSCORE", keys.ends, self.lease),
-            ("ZSCORE", keys.of("leases", self.key), self.lease),
             ("SISMEMBER", keys.known, self.lease.rpartition(".")[0]),
+            *(("ZSCORE", keys.of("leases", key), self.lease) for key in self.keys),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        runs, end, score, known = answers
-        counted = score is not None and float(score) == _INFINITE
-        if runs and end is None:
+        text, end, known, *scores = answers
+        if text and end is None:
             yield Finding("running has an end", self.lease, "its end in ends", "none")
-        if runs and self.key and not counted:
-            found = "none" if score is None else "one that ends by itself"
-            yield Finding("running is counted", self.lease, f"a lease of {self.key}", found)
-        if runs and not known:
+        if text and not known:
             yield Finding("running is known", self.lease, "its tag in known", "none")
-        if not runs and counted:
-            found = f"a lease of {self.key}"
-            yield Finding("counted is running", self.lease, "its row in running", found)
-        if not runs and end is not None:
+        if not text and end is not None:
             yield Finding("an end is of a running", self.lease, "its row in running", "only an end")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A tenant in a queue: its count, its lanes, its place in ring or full.
-
-    Attributes:
-        key: Who is charged.
-        queue: Where.
-        back: Its lanes of what came back, as ``ready`` named them just now.
-    """
-
-    key: str
-    queue: str
-    back: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """How it is called in a finding."""
-        return f"{self.key} {self.queue}"
-
-    def commands(self, keys: Keys) -> list[Command]:
-        """Return what reads all that is compared."""
-        account = keys.of("account", self.key)
-        return [
-            ("HGET", account, f"q:{self.queue}"),
-            ("HGET", account, "closed"),
-            ("ZSCORE", keys.closed, self.key),
-            ("ZSCORE", keys.of("ring", self.queue), self.key),
-            ("ZSCORE", keys.of("full", self.queue), self.key),
-            ("ZRANGE", keys.of("ready", f"{self.key} {self.queue}"), 0, -1),
-            *(lane_length(keys, self.key, lane, self.queue) for lane in (*RANKS, *self.back)),
-        ]
-
-    def findings(self, answers: list[Any]) -> Iterator[Finding]:
-        """Yield what does not agree."""
-        count, closed, judged, ring, full, ready, *lengths = answers
-        if not set(filter(is_back, ready)) <= set(self.back):
-            # One came between, and was not counted.
-            return
-        counted = int(count or 0)
-        lanes = sum(lengths)
-        if counted != lanes:
-            yield Finding(
-                "waiting of a tenant", self.name, f"{lanes} (its lanes)", f"{counted} (its account)"
-            )
-        places = [kind for kind, start in (("ring", ring), ("full", full)) if start is not None]
-        found = " and ".join(places) or "neither"
-        if lanes and len(places) != 1:
-            yield Finding("place of a tenant", self.name, "ring or full", found)
-        if not lanes and places:
-            yield Finding("place of a tenant", self.name, "neither: nothing waits", found)
-        if full is not None and closed is None:
-            yield Finding("full is closed", self.name, "closed in its account", "not closed")
-        if full is not None and judged is None:
-            yield Finding("full is closed", self.name, "its key in closed", "none")
-        named = zip((*RANKS, *self.back), lengths, strict=True)
-        filled = sorted(lane for lane, length in named if length)
-        if sorted(ready) != filled:
-            yield Finding("lanes of a tenant", self.name, _names(filled), _names(sorted(ready)))
-
-
-@dataclass(frozen=True, slots=True)
-class BackLane:
-    """A lane of what came back stands in its tenant's order where its first task does."""
-
-    key: str
-    lane: str
-    queue: str
-
-    def commands(self, keys: Keys) -> list[Command]:
-        """Return what reads all that is compared."""
-        return [
-            ("ZRANGE", lane_key(keys, self.key, self.lane, self.queue), 0, 0, "WITHSCORES"),
-            ("ZSCORE", keys.of("ready", f"{self.key} {self.queue}"), self.lane),
-        ]
-
-    def findings(self, answers: list[Any]) -> Iterator[Finding]:
-        """Yield what does not agree."""
-        first, order = answers
-        expected = None if not first else str(int(first[1]))
-        found = None if order is None else str(int(float(order)) % AFTER_ALL)
-        if expected != found:
-            name = f"{self.key} {self.lane} {self.queue}"
-            yield Finding("order of lanes", name, expected or "none", found or "none")
+        row = read_row(text) if text else None
+        for key, score in zip(self.keys, scores, strict=True):
+            counted = score is not None and float(score) == _INFINITE
+            if row and key in row.task.keys and not counted:
+                found = "none" if score is None else "one that ends by itself"
+                yield Finding("running is counted", self.lease, f"a lease of {key}", found)
+            if row and key not in row.task.keys and counted:
+                found = f"a lease of {key}"
+                yield Finding("counted is running", self.lease, "of its own keys only", found)
+            if not text and counted:
+                found = f"a lease of {key}"
+                yield Finding("counted is running", self.lease, "its row in running", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +113,7 @@ class QueueKeys:
         return [
             ("HGET", keys.waiting, self.queue),
             ("HGET", keys.virtual, self.queue),
-            *(("EXISTS", keys.of(kind, self.queue)) for kind in ("ring", "full", "out")),
+            *(("EXISTS", keys.of(kind, self.queue)) for kind in _OF_QUEUE),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
@@ -201,7 +121,7 @@ class QueueKeys:
         waiting, virtual, *others = answers
         if waiting is not None:
             return
-        names = ("virtual", "ring", "full", "out")
+        names = ("virtual", *_OF_QUEUE)
         for name, there in zip(names, (virtual is not None, *others), strict=True):
             if there:
                 text = f"{name}:{self.queue}"
@@ -253,20 +173,20 @@ class KeptRecord:
     Attributes:
         tag: Its delivery tag.
         key: Who is charged.
+        lane: Where it waits.
         kind: What it is.
         queues: Where something of that tenant waits.
     """
 
     tag: str
     key: str
+    lane: str
     kind: str
     queues: tuple[str, ...]
 
     def commands(self, keys: Keys) -> list[Command]:
         """Return what reads all that is compared."""
-        lanes = (
-            f"{self.key} {rank} {self.kind} {queue}" for queue in self.queues for rank in RANKS
-        )
+        lanes = (f"{self.key} {self.lane} {self.kind} {queue}" for queue in self.queues)
         return [
             ("HEXISTS", keys.returned, self.tag),
             ("HKEYS", keys.of("account", self.key)),
@@ -315,5 +235,17 @@ class NumberKnown:
             yield Finding("number of tasks", "known", expected, str(known))
 
 
-def _names(lanes: list[str]) -> str:
-    return " ".join(lanes) or "none"
+@dataclass(frozen=True, slots=True)
+class KeyOfNobody:
+    """A key that no table of the package has."""
+
+    key: str
+
+    def commands(self, keys: Keys) -> list[Command]:
+        """Return what reads all that is compared."""
+        return [("EXISTS", keys.prefix + self.key)]
+
+    def findings(self, answers: list[Any]) -> Iterator[Finding]:
+        """Yield what does not agree."""
+        if answers[0]:
+            yield Finding("a key has an owner", self.key, "a key of the package", "another")

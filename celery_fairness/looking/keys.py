@@ -10,21 +10,32 @@ from typing import NamedTuple
 
 from celery_fairness.scheduling.words import SYSTEM
 
-#: Ranks, and so lanes of one tenant in one queue beside those of what came back.
-RANKS = "9876543210"
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17
 
-_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ \d (\S*) (\S*) \S* (\S*)\n")
+_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*)\n")
 _ROW = re.compile(r"(\S+) ([a-z]+) (\d+) ")
 
 
 class TaskName(NamedTuple):
-    """Which task, who is charged, and what it is."""
+    """Which task, who is charged, what it is, and how it stands among that tenant's."""
 
     tag: str
     key: str
     kind: str
+    rank: str
+    limits: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key of which it holds a slot while it runs: the tenant's first, each once."""
+        of_limits = map(key_of_limit, self.limits.split(",") if self.limits else ())
+        return tuple(dict.fromkeys((self.key, *of_limits)))
+
+    @property
+    def lane(self) -> str:
+        """The lane in which it waits, or waited."""
+        return f"{self.rank},{self.limits}" if self.limits else self.rank
 
 
 class Row(NamedTuple):
@@ -45,13 +56,21 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.clock = prefix + "clock"
         self.closed = prefix + "closed"
+        self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
+        self.idle = prefix + "idle"
         self.known = prefix + "known"
+        self.looks = prefix + "looks"
         self.news = prefix + "news"
+        self.opens = prefix + "opens"
+        self.paused = prefix + "paused"
         self.returned = prefix + "returned"
         self.running = prefix + "running"
         self.sequence = prefix + "sequence"
+        self.shared = prefix + "shared"
+        self.tiers = prefix + "tiers"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"
 
@@ -69,11 +88,14 @@ def read_record(text: str) -> TaskName | None:
     match = _RECORD.match(text)
     if match is None:
         return None
-    tag, tenant, service, kind = match.groups()
+    tag, rank, tenant, service, kind, limits = match.groups()
+    return TaskName(tag, _key_of(tenant, service), kind, rank, limits)
+
+
+def _key_of(tenant: str, service: str) -> str:
     if not tenant:
-        return TaskName(tag, SYSTEM, kind)
-    key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
-    return TaskName(tag, key, kind)
+        return SYSTEM
+    return f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
 
 
 def read_row(text: str) -> Row | None:
@@ -88,24 +110,100 @@ def read_row(text: str) -> Row | None:
     return None if task is None else Row(owner, state, queue, task)
 
 
-def lane_parts(kind: str, name: str) -> tuple[str, str]:
-    """Return key and queue of ``KEY RANK QUEUE`` or ``KEY RANK KIND QUEUE``, "" what is missing."""
+# -- lanes ----------------------------------------------------------------------------------------
+
+
+def lane_parts(kind: str, name: str) -> tuple[str, str, str]:
+    """Return key, part and queue of ``KEY LANE QUEUE`` or ``KEY LANE KIND QUEUE``.
+
+    "" is what is missing.
+    """
     parts = name.split(" ", 3 if kind == "back" else 2)
-    return parts[0], parts[-1] if len(parts) > 2 else ""
+    if kind == "back":
+        key, lane, of_kind, queue = (*parts, "", "", "")[:4]
+        return key, f"{lane}b {of_kind}", queue
+    key, lane, queue = (*parts, "", "")[:3]
+    return key, lane, queue
 
 
-def is_back(lane: str) -> bool:
-    """Say whether a lane, as ``ready`` names it, holds what came back."""
-    return lane[1:3] == "b "
+def read_part(part: str) -> tuple[str, str | None]:
+    """Return the lane of a part, as orders name it, and its kind; None: what never came back."""
+    word, space, kind = part.partition(" ")
+    return (word[:-1], kind) if space else (part, None)
 
 
-def lane_key(keys: Keys, key: str, lane: str, queue: str) -> str:
-    """Return the key of a lane that is named as in ``ready``: ``RANK`` or ``RANKb KIND``."""
-    if is_back(lane):
-        return keys.of("back", f"{key} {lane[0]} {lane[3:]} {queue}")
-    return keys.of("lane", f"{key} {lane} {queue}")
+def part_key(keys: Keys, key: str, part: str, queue: str) -> str:
+    """Return the key in which the tasks of a part are."""
+    lane, kind = read_part(part)
+    if kind is None:
+        return keys.of("lane", f"{key} {lane} {queue}")
+    return keys.of("back", f"{key} {lane} {kind} {queue}")
 
 
-def lane_length(keys: Keys, key: str, lane: str, queue: str) -> tuple[str, str]:
-    """Return the command that asks for the length of a lane."""
-    return "ZCARD" if is_back(lane) else "LLEN", lane_key(keys, key, lane, queue)
+def part_length(keys: Keys, key: str, part: str, queue: str) -> tuple[str, str]:
+    """Return the command that asks how many tasks are in a part."""
+    command = "LLEN" if read_part(part)[1] is None else "ZCARD"
+    return command, part_key(keys, key, part, queue)
+
+
+def order_key(keys: Keys, key: str, group: str, queue: str) -> str:
+    """Return in which order the parts of a group stand; "" is what no limit keeps."""
+    if group:
+        return keys.of("shelf", f"{key} {group} {queue}")
+    return keys.of("ready", f"{key} {queue}")
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def key_of_limit(name: str) -> str:
+    """Return the key of a limit."""
+    return name.partition("|")[0]
+
+
+def limits_of(lane: str) -> list[str]:
+    """Return the limits of a lane, each as a word."""
+    return lane[2:].split(",") if lane[2:] else []
+
+
+def is_private(word: str) -> bool:
+    """Say whether the key of a limit was made from the tenant."""
+    return word.endswith("p")
+
+
+def own_group(key: str, lane: str) -> str:
+    """Return the group of a lane that a private limit refused."""
+    return f"{key} {lane}"
+
+
+def shared_group(lane: str) -> str:
+    """Return the group of a lane that another limit refused."""
+    return ",".join(word for word in limits_of(lane) if not is_private(word))
+
+
+def group_of(key: str, lane: str, alone: str | None) -> str:
+    """Return the group of a lane by what ``parked`` says of it; "" where it is ready."""
+    if alone is None:
+        return ""
+    return own_group(key, lane) if float(alone) else shared_group(lane)
+
+
+def may_wait_at(group: str) -> list[str]:
+    """Return the names of the limits at which a group may wait."""
+    words = limits_of(group.partition(" ")[2]) if " " in group else group.split(",")
+    return [word.rpartition("|")[0] for word in words if is_private(word) == (" " in group)]
+
+
+def read_group(name: str) -> tuple[str, str]:
+    """Return group and queue of ``GROUP QUEUE``; only a limit's word has a bar in it."""
+    first, _, rest = name.partition(" ")
+    if "|" in first:
+        return first, rest
+    lane, _, queue = rest.partition(" ")
+    return f"{first} {lane}", queue
+
+
+def read_shelf(name: str) -> tuple[str, str, str]:
+    """Return key, group and queue of ``KEY GROUP QUEUE``."""
+    key, _, rest = name.partition(" ")
+    return (key, *read_group(rest))

@@ -1,4 +1,4 @@
-"""What people ask of an installation: its status, one tenant, an audit.
+"""What people ask of an installation: its status, one key, an audit.
 
 Weakness: a status is read piece by piece while tasks come and go, so its numbers are of slightly
 different moments.
@@ -14,14 +14,14 @@ from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.looking import queues, tenant
+from celery_fairness.looking import queues, tenant, waited
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import Audit, Status, TierStatus
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
-from celery_fairness.tenants import reserved, tier_key
+from celery_fairness.tenants import KEY_PATTERN, reserved, tier_key
 
 _REFUSED = "refused:"
 
@@ -57,6 +57,9 @@ class Looker:
             state = replace(state, tier="", limit=None, weight=1.0)
             return tenant.with_dispatch(self._reader, state)
         kind, _, name = key.partition(":")
+        if kind != "tenant" and self._reader is not None and KEY_PATTERN.fullmatch(key):
+            state = self._limiter.inspect(key, "", self._settings.default_tier)
+            return waited.with_waited(self._reader, replace(state, tier="", limit=None))
         service = None
         if self._settings.tier_scope == "service":
             name, _, service = name.rpartition(":")
@@ -123,4 +126,8 @@ class Looker:
 
     def audit(self) -> Audit:
         """Return every difference between tables that must agree; see ``Fairness.audit``."""
-        return Audit() if self._reader is None else Auditor(self._reader).run()
+        if self._reader is None:
+            return Audit()
+        default = self._settings.default_tier
+        rules = Rules(default_tier=default, default_limit=self._settings.tiers[default].concurrency)
+        return Auditor(self._reader, rules).run()

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import HeldLease, LimitState, WaitingLane
-from celery_fairness.looking.keys import lane_length, read_row
+from celery_fairness.looking.keys import part_length, read_row
+from celery_fairness.looking.places import LANES_AT_MOST, orders_of
 from celery_fairness.looking.reading import Command, Reader
 
 #: Leases whose rows are read at once: each holds a message.
 ROWS = 20
-#: Lanes of one queue that are counted: with what came back there is one for each kind of task.
-LANES_AT_MOST = 1000
 
 
 def tier_of_waiting(reader: Reader, key: str) -> str:
@@ -35,7 +34,7 @@ def with_dispatch(reader: Reader, state: LimitState) -> LimitState:
         waiting += _lanes(reader, state.key, queue)
     return replace(
         state,
-        leases=tuple(_with_rows(reader, state.leases)),
+        leases=tuple(with_rows(reader, state.leases)),
         waiting=tuple(waiting),
         closed=closed is not None,
         full_in=tuple(
@@ -47,18 +46,18 @@ def with_dispatch(reader: Reader, state: LimitState) -> LimitState:
 
 
 def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
-    """Yield how much waits in each rank, 9 first; what came back counts with the rest."""
-    keys = reader.keys
-    lanes = reader.read("ZRANGE", keys.of("ready", f"{key} {queue}"), 0, LANES_AT_MOST - 1)
-    lengths = reader.together([lane_length(keys, key, lane, queue) for lane in lanes])
+    """Yield how much waits in each rank, 9 first, whether ready, parked, or come back."""
+    parts = orders_of(reader, key, queue)[1][:LANES_AT_MOST]
+    lengths = reader.together([part_length(reader.keys, key, part, queue) for part in parts])
     of_rank: Counter[str] = Counter()
-    for lane, length in zip(lanes, lengths, strict=True):
-        of_rank[lane[0]] += length
+    for part, length in zip(parts, lengths, strict=True):
+        of_rank[part[0]] += length
     for rank in sorted(+of_rank, reverse=True):
         yield WaitingLane(queue, int(rank), of_rank[rank])
 
 
-def _with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
+def with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
+    """Yield leases with what is known of the tasks that hold them."""
     for start in range(0, len(leases), ROWS):
         some = leases[start : start + ROWS]
         rows = reader.read("HMGET", reader.keys.running, *(lease.id for lease in some))
@@ -74,5 +73,6 @@ def _with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLe
                     queue=row.queue,
                     state=row.state,
                     task=row.task.kind,
+                    charged=row.task.key,
                 )
             )

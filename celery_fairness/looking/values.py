@@ -15,7 +15,8 @@ class QueueStatus:
         waiting: Tasks in lanes.
         later: Tasks that wait for their time.
         ring: Tenants that could start something.
-        full: Tenants at their limit, with something waiting.
+        full: Tenants with something waiting of which nothing may start: they are at their limit, or
+            all their lanes are parked.
         behind_full: Tasks of those; None where there are too many tenants to ask.
         running: Claimed tasks.
         dead: Dead letters.

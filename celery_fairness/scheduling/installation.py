@@ -7,19 +7,20 @@ accounts, closed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
-from celery_fairness.scheduling.lanes import Lanes, Task
+from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
+from celery_fairness.scheduling.limits import NEVER, Limit, Window, read_limits, write_limits
+from celery_fairness.scheduling.parking import PUMPED_AT_MOST, Parking
 from celery_fairness.scheduling.ring import Ring
+from celery_fairness.scheduling.stops import Stops
 from celery_fairness.scheduling.words import SYSTEM, Rules
 
 #: A lease of the gate may be released without a word to the rings: look again so soon.
 LOOK_AGAIN_MS = 1000
-#: The end of a lease that does not end by itself.
-NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Account:
 class Running:
     """A claimed task, or one that ended for good.
 
-    ``state`` is claimed, begun or acked; of an obituary acked, dead or unreadable.
+    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable or dropped. Who
+    owns what was dropped is the limit, by its key.
     """
 
     owner: str
@@ -63,10 +65,11 @@ class Running:
     def text(self) -> str:
         """The same as the scripts write it, by which obituaries of one time are ordered."""
         task = self.task
+        kind = f"{task.kind} {task.limits}" if task.limits else task.kind
         return (
             f"{self.owner} {self.state} {len(self.queue.encode())} {self.queue}"
             f"{task.seq} {task.tag} {task.attempt} {task.deaths} {task.cost:.17g} {task.rank} "
-            f"{task.tenant} {task.service} {task.tier} {task.kind}\n{task.message}"
+            f"{task.tenant} {task.service} {task.tier} {kind}\n{task.message}"
         )
 
 
@@ -103,6 +106,12 @@ class Installation:
         #: Ends that nobody was there to tell, and the logical time from which each is handed out.
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
+        self.parking = Parking()
+        #: By key of a limit that counts starts.
+        self.windows: dict[str, Window] = {}
+        #: By key: the logical time at which its window is forgotten.
+        self.idle: dict[str, int] = {}
+        self.stops = Stops()
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -129,22 +138,165 @@ class Installation:
         else:
             lanes.append(task)
         account = self.accounts.setdefault(key, Account(task.tier, task.tenant))
+        ring = self.rings[queue]
         if len(lanes) == 1:
-            self.rings[queue].enter(key)
+            ring.enter(key)
+        elif Lane(task.rank, task.limits) in lanes.parked:
+            self._joins_parked(queue, lanes.parked[Lane(task.rank, task.limits)])
         elif not account.closed:
-            # Its token may have gone to a worker that died.
+            # Where it is in the ring, its token may have gone to a worker that died.
+            ring.enter_again(key)
+            ring.bell = True
+
+    def wait_until(self, queue: str, task: Task, eta_ms: int) -> None:
+        """Begin to wait for a time."""
+        later = self.later[queue]
+        later.append((eta_ms, task.seq, task))
+        later.sort(key=lambda each: each[:2])
+        if later[0][2] is task:
             self.rings[queue].bell = True
+
+    def _joins_parked(self, queue: str, group: str) -> None:
+        """What waits there may be open, and have been left by who looked."""
+        at = self.parking.groups[queue, group].at
+        if self.parking.candidates[queue][at.name] >= 0:
+            self.rings[queue].bell = True
+
+    def pop(self, queue: str, key: str, part: Part) -> Task:
+        """Take the first task of a part out of its lane."""
+        lanes = self.lanes[queue, key]
+        group = lanes.parked.get(part.lane)
+        task = lanes.pop(part)
+        self._left_group(queue, key, group)
+        return task
+
+    def _left_group(self, queue: str, key: str, group: str | None) -> None:
+        if group is not None and not self.lanes[queue, key].in_order(group):
+            self.parking.leave(queue, group, key)
+
+    def withdraw(self, queue: str, key: str, rank: int, tag: str) -> bool:
+        """Take out a task that came back; say whether it was there."""
+        lanes = self.lanes.get((queue, key))
+        groups = sorted(set(lanes.parked.values())) if lanes else []
+        if lanes is None or not lanes.withdraw(rank, tag):
+            return False
+        for group in groups:
+            self._left_group(queue, key, group)
+        return True
 
     def task_left(self, queue: str, key: str) -> None:
         """A task has left the lanes: forget what nothing waits for."""
-        if not self.lanes[queue, key]:
+        lanes, ring = self.lanes[queue, key], self.rings[queue]
+        if not lanes:
             del self.lanes[queue, key]
-            self.rings[queue].leave(key)
+            ring.leave(key)
             if not any(other == key for _, other in self.lanes):
                 del self.accounts[key]
                 self.closed.pop(key, None)
+        elif key in ring.members and not lanes.in_order():
+            ring.fill(key)
         if not any(other == queue for other, _ in self.lanes):
             del self.rings[queue]
+
+    # -- parked and ready -------------------------------------------------------------------------
+
+    def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> None:
+        """A limit refused a lane: it waits there, alone where the limit is the tenant's own."""
+        lanes = self.lanes[queue, key]
+        before, stopped = lanes.parked.get(lane), self.stops.wait_ms(at, logical) > 0
+        if at.private:
+            group = f"{key} {Part(lane, None).text}"
+        else:
+            group = write_limits(tuple(x for x in read_limits(lane.limits) if not x.private))
+        if before == group:
+            self.parking.move(queue, group, at, stopped)
+            self._arm(at, logical, rules)
+        else:
+            lanes.parked[lane] = group
+            self._left_group(queue, key, before)
+            if self.parking.enter(queue, group, key, at, stopped):
+                self._arm(at, logical, rules)
+        if key in self.rings[queue].members and not lanes.in_order():
+            self.rings[queue].fill(key)
+
+    def unpark(self, queue: str, key: str, lane: Lane) -> None:
+        """A lane is ready again, whatever its limits say: whoever meets it asks them."""
+        lanes = self.lanes[queue, key]
+        group = lanes.parked.pop(lane)
+        for part in lanes.lists:
+            if part.lane == lane:
+                lanes.note(part)
+        self._left_group(queue, key, group)
+        if not self.accounts[key].closed:
+            self.rings[queue].enter_again(key)
+
+    # -- limits -----------------------------------------------------------------------------------
+
+    def wait_ms(self, limit: Limit, logical: int, rules: Rules) -> float:
+        """Return how long a limit is closed: 0 is open, NEVER until something else opens it."""
+        return max(self.waits_ms(limit, logical, rules), default=0)
+
+    def waits_ms(self, limit: Limit, logical: int, rules: Rules) -> list[float]:
+        """Return for how long each number of a limit closes it, or for how long it is stopped."""
+        stopped_ms = self.stops.wait_ms(limit, logical)
+        if stopped_ms or rules.enforcement != "on":
+            return [stopped_ms] if stopped_ms else []
+        waits: list[float] = []
+        if limit.concurrency is not None and self.held(limit.key, logical) >= limit.concurrency:
+            ends = [end for end in self.leases[limit.key].values() if logical < end < NEVER]
+            waits.append(min(min(ends) - logical, LOOK_AGAIN_MS) if ends else NEVER)
+        window = self.windows.get(limit.key)
+        if window is not None:
+            waits += [window.rate_wait_ms(*rate, logical) for rate in limit.rates]
+            if limit.throttle:
+                waits.append(window.throttle_wait_ms(*limit.throttle, logical))
+        return waits
+
+    def take(self, task: Task, logical: int, amount: float) -> None:
+        """A task starts: its limits count it."""
+        for limit in read_limits(task.limits):
+            self.leases[limit.key][task.lease] = NEVER
+            if limit.rates or limit.throttle or limit.key in self.windows:
+                window = self.windows.setdefault(limit.key, Window())
+                window.start(limit, logical)
+                self.idle[limit.key] = logical + window.kept_ms
+            if not limit.private:
+                self.parking.charge(limit.key, task.key, amount)
+
+    def _arm(self, limit: Limit, logical: int, rules: Rules) -> None:
+        """Where only time opens a limit, it is looked at then."""
+        wait_ms = self.wait_ms(limit, logical, rules)
+        if 0 < wait_ms < NEVER:
+            due = self.parking.due.get(limit.key, NEVER)
+            self.parking.due[limit.key] = min(due, logical + wait_ms)
+
+    def pump(self, key: str, logical: int, rules: Rules, anew: bool = True) -> None:
+        """A key may have room: what waits at its limits and is open becomes a candidate.
+
+        Of a key at which more wait than one call looks at, the others are due at once; ``anew``
+        False goes on with them.
+        """
+        if anew:
+            self.parking.left.pop(key, None)
+        waited = self.parking.waited.get(key)
+        if not waited:
+            return
+        left = self.parking.left.pop(key, len(waited))
+        looked = waited[: min(left, PUMPED_AT_MOST)]
+        waited[:] = waited[len(looked) :] + looked
+        if left > len(looked):
+            self.parking.left[key] = left - len(looked)
+            self.parking.due[key] = logical
+        for name, queue in looked:
+            limit = read_limits(f"{name}|w")[0]
+            if self.parking.candidates[queue][name] >= 0:
+                continue
+            if self.wait_ms(limit, logical, rules):
+                self.parking.shut(queue, name, self.stops.wait_ms(limit, logical) > 0)
+                self._arm(limit, logical, rules)
+            else:
+                self.parking.open(queue, name, logical)
+                self.rings[queue].bell = True
 
     # -- open and closed --------------------------------------------------------------------------
 
@@ -196,7 +348,7 @@ class Installation:
         account.closed = False
         del self.closed[key]
         for queue, other in list(self.lanes):
-            if other == key:
+            if other == key and self.lanes[queue, key].in_order():
                 self.rings[queue].enter_again(key)
 
     # -- leases -----------------------------------------------------------------------------------
@@ -205,8 +357,15 @@ class Installation:
         """Take a lease out of everything that knows it; its task stays known."""
         row = self.running.pop(lease)
         self.ends.pop(lease, None)
-        self.drop_lease(row.task.key, lease)
+        for key in row.task.keys:
+            self.drop_lease(key, lease)
         return row
+
+    def freed(self, keys: Iterable[str], logical: int, rules: Rules) -> None:
+        """A lease of these keys has ended; a limit's may be that of another tenant's tier."""
+        for key in keys:
+            self.reopen(key, logical, rules)
+            self.pump(key, logical, rules)
 
     def drop_lease(self, key: str, lease: str) -> bool:
         """Count a lease no longer; say whether it counted."""

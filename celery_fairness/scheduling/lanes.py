@@ -1,12 +1,17 @@
 """The lanes of one tenant in one queue: which of its tasks is first.
 
-Within a rank (9 goes first) who began to wait first is first. Tasks stand in one lane in that
-order, of whatever kind. A task that was claimed and comes back has its old place; it needs no
-search, because whatever was taken out of the lane is older than all that is left in it: those that
-came back stand before the lane, in a lane for each kind, and the oldest of their heads goes first.
+A lane is of one rank (9 goes first) and one exact set of limits; it is first in, first out, of
+whatever kind of task. A task that was claimed and comes back has its old place; it needs no search,
+because whatever was taken out of the lane is older than all that is left in it: those that came
+back stand before the lane, in a list for each kind, and the oldest of their heads goes first. So
+does a task that a claim passes over. It hides nothing behind it from that claim, and no other claim
+sees a difference.
 
-So does a task that a claim passes over. It hides nothing behind it from that claim, and no other
-claim sees a difference.
+Between lanes of one rank the one whose head is older goes first. Where a list stands is noted when
+it begins, when another list of its lane does, and after it was taken from while others are ready:
+one that is never empty starves nobody, and a tenant with a single lane costs no second look.
+
+A lane that a limit refused is *parked*: its tasks are on a shelf, in the same order, and not ready.
 """
 
 from __future__ import annotations
@@ -14,7 +19,9 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM
 
 
@@ -33,6 +40,7 @@ class Task:
         service: "" unless each service counts apart.
         tier: The tenant's tier as the producer knew it, may be "".
         kind: Name of the task as it is written in keys, may be "".
+        limits: Those beside the tier's, as one word (``limits.write_limits``).
         message: As the producer sent it.
     """
 
@@ -46,6 +54,7 @@ class Task:
     service: str
     tier: str
     kind: str
+    limits: str
     message: str
 
     @property
@@ -56,70 +65,111 @@ class Task:
         return f"tenant:{self.tenant}:{self.service}" if self.service else f"tenant:{self.tenant}"
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key of which it holds a slot while it runs: the tenant's first, each once."""
+        of_limits = (limit.key for limit in read_limits(self.limits))
+        return tuple(dict.fromkeys((self.key, *of_limits)))
+
+    @property
     def lease(self) -> str:
         """The name of its last attempt's lease."""
         return f"{self.tag}.{self.attempt}"
 
 
-#: A lane by rank; and by kind where it holds what came back.
-LaneName = tuple[int, str | None]
+class Lane(NamedTuple):
+    """One tenant's tasks in one queue that share rank and limits."""
+
+    rank: int
+    limits: str
+
+
+class Part(NamedTuple):
+    """A list of a lane: of tasks of one kind that came back; ``kind`` None holds all others."""
+
+    lane: Lane
+    kind: str | None
+
+    @property
+    def text(self) -> str:
+        """Its name, as the scripts write it."""
+        word = f"{self.lane.rank},{self.lane.limits}" if self.lane.limits else f"{self.lane.rank}"
+        return word if self.kind is None else f"{word}b {self.kind}"
 
 
 class Lanes:
     """What one tenant has waiting in one queue.
 
     Attributes:
-        new: By rank, tasks that were never taken out, or that went behind all others.
-        back: By rank and kind, tasks that came back to their place.
+        lists: The parts with the tasks in each; none is empty.
+        noted: By part, the sequence number by which it stands among the parts of its rank.
+        parked: Lanes that a limit refused, with the name of the group they wait in.
     """
 
     def __init__(self) -> None:
-        self.new: dict[int, deque[Task]] = {}
-        self.back: dict[tuple[int, str], list[Task]] = {}
+        self.lists: dict[Part, deque[Task]] = {}
+        self.noted: dict[Part, int] = {}
+        self.parked: dict[Lane, str] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self.new.values())) + sum(map(len, self.back.values()))
+        return sum(map(len, self.lists.values()))
 
     def append(self, task: Task) -> None:
-        """Put a task behind all of its rank."""
-        self.new.setdefault(task.rank, deque()).append(task)
+        """Put a task behind all of its lane."""
+        part = Part(Lane(task.rank, task.limits), None)
+        self.lists.setdefault(part, deque()).append(task)
+        if part not in self.noted:
+            self.note(part)
 
     def put_back(self, task: Task) -> None:
         """Put a task where it stood."""
-        lane = self.back.setdefault((task.rank, task.kind), [])
-        bisect.insort(lane, task, key=lambda each: each.seq)
+        lane = Lane(task.rank, task.limits)
+        part = Part(lane, task.kind)
+        bisect.insort(self.lists.setdefault(part, deque()), task, key=lambda each: each.seq)
+        self.note(part)
+        if (new := Part(lane, None)) in self.lists:
+            self.note(new)
 
-    def in_order(self) -> list[LaneName]:
-        """Return the lanes, the one of the first task first."""
-        back = sorted((-rank, False, lane[0].seq, kind) for (rank, kind), lane in self.back.items())
-        new = sorted((-rank, True, 0, "") for rank in self.new)
-        return [(-rank, None if is_new else kind) for rank, is_new, _, kind in sorted(back + new)]
+    def note(self, part: Part) -> None:
+        """Note by which head a part stands."""
+        self.noted[part] = self.lists[part][0].seq
 
-    def head(self, name: LaneName) -> Task:
-        """Return the first task of a lane."""
-        rank, kind = name
-        return self.new[rank][0] if kind is None else self.back[rank, kind][0]
+    def in_order(self, group: str | None = None) -> list[Part]:
+        """Return the parts that are ready, or that wait in ``group``; the first task's first."""
+        parts = (part for part in self.lists if self.parked.get(part.lane) == group)
+        return sorted(parts, key=lambda part: (-part.lane.rank, self.noted[part], part.text))
 
-    def pop(self, name: LaneName | None = None) -> Task:
-        """Take the first task out, of all or of one lane."""
-        rank, kind = name or self.in_order()[0]
-        if kind is None:
-            task = self.new[rank].popleft()
-        else:
-            task = self.back[rank, kind].pop(0)
-        self._drop_empty()
+    def first_parked(self) -> str:
+        """Return the group of the first parked lane: of those that wait with others, by name."""
+        groups = (
+            (" " in group, Part(lane, None).text, group) for lane, group in self.parked.items()
+        )
+        return min(groups)[2]
+
+    def pop(self, part: Part) -> Task:
+        """Take the first task of a part."""
+        group = self.parked.get(part.lane)
+        others = len(self.in_order(group)) > 1
+        task = self.lists[part].popleft()
+        if not self.lists[part]:
+            self._drop(part)
+        elif others:
+            self.note(part)
         return task
 
     def withdraw(self, rank: int, tag: str) -> bool:
         """Take out a task that came back; say whether it was there."""
-        for (of_rank, _), lane in self.back.items():
-            for task in lane:
-                if of_rank == rank and task.tag == tag:
-                    lane.remove(task)
-                    self._drop_empty()
+        for part, tasks in self.lists.items():
+            for task in tasks:
+                if part.kind is not None and part.lane.rank == rank and task.tag == tag:
+                    tasks.remove(task)
+                    if tasks:
+                        self.note(part)
+                    else:
+                        self._drop(part)
                     return True
         return False
 
-    def _drop_empty(self) -> None:
-        self.new = {rank: lane for rank, lane in self.new.items() if lane}
-        self.back = {name: lane for name, lane in self.back.items() if lane}
+    def _drop(self, part: Part) -> None:
+        del self.lists[part], self.noted[part]
+        if not any(other.lane == part.lane for other in self.lists):
+            self.parked.pop(part.lane, None)

@@ -8,13 +8,18 @@ until nobody has renewed the lease for its length.
               |        ^  ^              |
               +--------+  +---- head, tail, died, lease ended ---> dead (died too often, unreadable)
 
-Where a task ends for good and nobody is there to write its result (a dead letter, and an
-acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker until
-one says that the result is written.
+A limit beside the tier's may let what it refuses wait in its lane, put it back into ``later``, or
+drop it (``actions``).
+
+Where a task ends for good and nobody is there to write its result (a dead letter, a dropped one,
+and an acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker
+until one says that the result is written.
 
 Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), what a
 process leaves to others its own (``passing``), how long a lease lives the clock's (``clock``), and
-what a tenant may hold the entitlements'. Here they meet.
+what a tenant may hold the entitlements'. What a limit beside the tier's counts is its own matter
+(``limits``), what waits for it the parking's, and which task is next, of ring and parking, the
+candidates'. Here they meet.
 
 A claim that meets a tenant at its limit in a ring moves it out, and *closes* it: from then on no
 claim looks at it. What opens it again:
@@ -33,9 +38,10 @@ Invariants, after every operation:
 2. A known task is in exactly one place: a lane, later, running, or the dead letters.
 3. A claim serves the member of the ring with the least start that is open and that it does not pass
    over; one that it was asked to go on with, of those behind its place.
-4. A tenant with something waiting in a queue is in its ring, or it is closed and full there. Where
-   it is closed and would be open, one of the due entries above stands. A queue whose ring is not
-   empty has a bell set, unless a worker has heard it and has not claimed yet.
+4. A tenant with something waiting in a queue is in its ring; or it is full there, and is closed or
+   has nothing ready. Where it is closed and would be open, one of the due entries above stands. A
+   queue whose ring is not empty, or that has a candidate, has a bell set, unless a worker has heard
+   it and has not claimed yet.
 5. A tenant with nothing waiting and nothing running is in no table, but for a debt in a ring.
 
 Every verb does a bounded part of what is due, and says so where there is more.
@@ -45,9 +51,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
-from celery_fairness.scheduling.installation import NEVER, Installation, Running
-from celery_fairness.scheduling.lanes import LaneName, Task
+from celery_fairness.scheduling.candidates import Candidates, Turns
+from celery_fairness.scheduling.installation import Running
+from celery_fairness.scheduling.lanes import Part, Task
+from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.words import (
@@ -62,6 +71,7 @@ from celery_fairness.scheduling.words import (
     Verdict,
     Waiting,
 )
+from celery_fairness.tenants import INVALID
 from celery_fairness.tiers import Tier
 from celery_fairness.units import Milliseconds
 
@@ -73,7 +83,7 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Installation):
+class Scheduler(Candidates):
     """One installation, and what can be asked of it."""
 
     # -- news -------------------------------------------------------------------------------------
@@ -93,25 +103,15 @@ class Scheduler(Installation):
         if waiting.tag in self.known:
             return Put.KNOWN
         self.known.add(waiting.tag)
+        if waiting.tenant == INVALID:
+            self.counts["invalid"] += 1
         task = Task(
-            self.next_seq(),
-            waiting.tag,
-            0,
-            0,
-            waiting.cost,
-            waiting.rank,
-            waiting.tenant,
-            waiting.service,
-            waiting.tier,
-            waiting.kind,
-            waiting.message,
+            *(self.next_seq(), waiting.tag, 0, 0, waiting.cost, waiting.rank),
+            *(waiting.tenant, waiting.service, waiting.tier, waiting.kind),
+            *(waiting.limits, waiting.message),
         )
         if waiting.eta_ms > self.now_ms():
-            later = self.later[waiting.queue]
-            later.append((waiting.eta_ms, task.seq, task))
-            later.sort(key=lambda each: each[:2])
-            if later[0][2] is task:
-                self.rings[waiting.queue].bell = True
+            self.wait_until(waiting.queue, task, waiting.eta_ms)
             return Put.WAITS_FOR_ITS_TIME
         self.note_tier(waiting.queue, task)
         self.enqueue(waiting.queue, task)
@@ -147,34 +147,41 @@ class Scheduler(Installation):
 
         more = self._expire(logical, rules) == self.budget.due
         more |= self._judge_anew(logical, rules) == self.budget.due
+        more |= self._look_at_limits(queues, logical, rules) == self.budget.due
         sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
 
         leases = []
-        moves, look = self.budget.moves, Look(passing, self.budget.passed)
+        look = Look(passing, self.budget.passed)
+        turns = Turns(self.budget.moves, queues, sleep_ms)
         asked, turn = list(queues), 0
         while asked and len(leases) < want:
             turn %= len(asked)
             queue = asked[turn]
-            key, lane, moved, stuck = self._first_open(queue, logical, rules, moves, look)
-            moves -= moved
-            more |= stuck
-            if key is None:
+            found = self.find(queue, logical, rules, turns, look)
+            if found is None:
                 del asked[turn]
+                if not asked and turns.left:
+                    # Those who are due before were not served all the same.
+                    asked, turns.left = list(dict.fromkeys(turns.left)), None
                 continue
-            leases.append(self._serve(queue, key, lane, owner, logical, rules))
+            leases.append(self._serve(queue, *found, owner, logical, rules))
             look.took(self.running[leases[-1]].task)
             turn += 1
+        more |= turns.over
         if leases:
             self.replies[owner] = (number, leases)
+        for queue in {self.running[lease].queue for lease in leases}:
+            self.rings[queue].forget_passed(len(leases))
         for queue in queues:
             # What is left is for somebody else who sleeps; a bell for nothing would only wake.
             if queue in self.rings:
                 ring = self.rings[queue]
-                ring.left = bool(ring.members)
+                ring.left = bool(ring.members) or self.parking.candidate(queue) is not None
                 ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
-        sleep = Milliseconds(0 if more or tasks else sleep_ms)
+        sleep_ms = min([turns.sleep_ms, *(ceil(at - logical) for at in self.parking.due.values())])
+        sleep = Milliseconds(0 if more or tasks else max(0, sleep_ms))
         return Claim(tasks, sleep, look.places, self.clock.epoch)
 
     def _forget_unused(self, queue: str) -> None:
@@ -184,56 +191,23 @@ class Scheduler(Installation):
     def _claimed(self, lease: str) -> Claimed:
         row = self.running[lease]
         task = row.task
-        return Claimed(lease, row.queue, task.attempt, task.key, task.rank, task.message)
-
-    def _first_open(
-        self, queue: str, logical: int, rules: Rules, moves: int, look: Look
-    ) -> tuple[str | None, LaneName | None, int, bool]:
-        """Find who is served next, moving out who is at its limit.
-
-        Returns:
-            The key, None where nobody is open; the lane, None where the first; how many were
-            moved; whether the moves ran out.
-        """
-        ring = self.rings[queue]
-        moved = 0
-        lane: LaneName | None = None
-        while (key := ring.at(look.places.get(queue, 0))) is not None:
-            if look.passes:
-                lane = look.open_lane(self.lanes[queue, key])
-                if lane is None:
-                    if not look.pass_over(queue):
-                        return None, None, moved, True
-                    continue
-            if self.is_open(key, logical, rules):
-                self.reopen(key, logical, rules)
-                if rules.enforcement == "observe" and self.is_full(key, logical, rules):
-                    self.count_refusal(key, rules)
-                return key, lane, moved, False
-            if moved == moves:
-                return None, None, moved, True
-            ring.fill(key)
-            self.count_refusal(key, rules)
-            self.close(key, logical, rules)
-            moved += 1
-        return None, None, moved, False
+        keys = ",".join(task.keys)
+        return Claimed(lease, row.queue, task.attempt, keys, task.rank, task.message)
 
     def _serve(
-        self,
-        queue: str,
-        key: str,
-        lane: LaneName | None,
-        owner: str,
-        logical: int,
-        rules: Rules,
+        self, queue: str, key: str, part: Part, owner: str, logical: int, rules: Rules
     ) -> str:
         ring = self.rings[queue]
         weight = self.entitlement(key, rules).weight
-        task = self.lanes[queue, key].pop(lane)
+        task = self.pop(queue, key, part)
         task = replace(task, attempt=task.attempt + 1)
-        ring.charge(key, charge_of(task.cost, weight))
+        charge = charge_of(task.cost, weight)
+        ring.charge(key, charge)
+        self.take(task, logical, charge)
+        group = self.lanes[queue, key].parked.get(part.lane)
+        if group is not None:
+            self.parking.served(queue, group, key)
         self.task_left(queue, key)
-        ring.forget_passed()
         self.running[task.lease] = Running(owner, "claimed", queue, task)
         self.ends[task.lease] = logical + rules.lease_ms
         self.leases[key][task.lease] = NEVER
@@ -260,7 +234,7 @@ class Scheduler(Installation):
                 self.after_death(row, logical, rules)
             else:
                 self.enqueue(row.queue, row.task, back=True)
-            self.reopen(row.task.key, logical, rules)
+            self.freed(row.task.keys, logical, rules)
         return len(due)
 
     def _judge_anew(self, logical: int, rules: Rules) -> int:
@@ -313,23 +287,25 @@ class Scheduler(Installation):
             self.bury(replace(row, state="unreadable"), logical)
         else:
             self.enqueue(row.queue, row.task, back=True)
-        self.reopen(row.task.key, logical, rules)
+        self.freed(row.task.keys, logical, rules)
         return Settled.SETTLED
 
     def _settle_late(self, end: Settle, logical: int, rules: Rules) -> Settled:
         """A task that waits again and is over, or may not run twice, is taken out of its lane."""
-        key, rank, queue = end.lane.split(" ", 2)
-        ends_body = end.verdict not in (Verdict.BEGUN, Verdict.ACKED)
-        if ends_body and self.drop_lease(key, end.lease):
-            self.reopen(key, logical, rules)
+        words, rank, queue = end.lane.split(" ", 2)
+        keys = words.split(",")
+        if end.verdict not in (Verdict.BEGUN, Verdict.ACKED):
+            # A lease that was entered again after the memory was lost.
+            gone = [self.drop_lease(key, end.lease) for key in keys]
+            if any(gone):
+                self.freed(keys, logical, rules)
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
         tag = end.lease.rpartition(".")[0]
-        lanes = self.lanes.get((queue, key))
-        if lanes is None or not lanes.withdraw(int(rank), tag):
+        if not self.withdraw(queue, keys[0], int(rank), tag):
             return Settled.LATE
         self.known.discard(tag)
-        self.task_left(queue, key)
+        self.task_left(queue, keys[0])
         return Settled.WITHDRAWN
 
     def renew(
@@ -346,11 +322,13 @@ class Scheduler(Installation):
         ends = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
         lost = epoch is not None and epoch != self.clock.epoch
         gone = []
-        for position, (lease, key) in enumerate(held, 1):
+        for position, (lease, words) in enumerate(held, 1):
+            keys = words.split(",")
             if lease in self.ends:
                 self.ends[lease] = ends
-            elif lost or lease in self.leases.get(key, {}):
-                self.leases[key][lease] = ends
+            elif lost or any(lease in self.leases.get(key, {}) for key in keys):
+                for key in keys:
+                    self.leases[key][lease] = ends
             else:
                 gone.append(position)
         return self.clock.epoch, gone
@@ -372,6 +350,21 @@ class Scheduler(Installation):
             row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
         )
 
+    # -- stopping ---------------------------------------------------------------------------------
+
+    def stop(self, how: str, key: str, wait_ms: int, rules: Rules) -> tuple[bool, int]:
+        """Change a key's stops; ``wait_ms`` is for how long it cools down.
+
+        Returns:
+            Whether it is paused, and how long it still cools down in ms.
+        """
+        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        self.stops.change(how, key, logical + wait_ms)
+        if how in ("resume", "clear"):
+            self.pump(key, logical, rules)
+        stops = self.stops
+        return key in stops.paused, max(0, stops.cooled.get(key, 0) - logical)
+
     # -- looking and clearing ---------------------------------------------------------------------
 
     def size(self, queue: str) -> tuple[int, int]:
@@ -390,7 +383,9 @@ class Scheduler(Installation):
             key = ring.at(0) or full
             if key is None:
                 break
-            gone.append(self.lanes[queue, key].pop())
+            lanes = self.lanes[queue, key]
+            first = lanes.in_order() or lanes.in_order(lanes.first_parked())
+            gone.append(self.pop(queue, key, first[0]))
             self.task_left(queue, key)
         self.known.difference_update(task.tag for task in gone)
         if len(gone) < self.budget.purged:

@@ -7,11 +7,14 @@ lane is looked at further. So each task is met once, and what stands behind it i
 A claim makes a bounded number of these moves. One that found nothing meanwhile says where it
 stopped, and the next goes on there: a crowd of tenants that all wait for another worker hides
 nobody.
+
+Weakness: what was passed over is counted by places of the ring. Where a claim also takes from or
+opens a group, others may come to stand at these places, and wait for a later claim.
 """
 
 from __future__ import annotations
 
-from celery_fairness.scheduling.lanes import LaneName, Lanes, Task
+from celery_fairness.scheduling.lanes import Lanes, Part, Task
 from celery_fairness.scheduling.words import Passing
 
 #: Lanes of one tenant in one queue that a claim looks at.
@@ -34,22 +37,25 @@ class Look:
         #: By queue, how many members of its ring were passed over.
         self.places = dict(passing.places) if passing else {}
 
-    def open_lane(self, lanes: Lanes) -> LaneName | None:
-        """Return the first lane whose head is taken; None where there is none, or no move left."""
-        for name in lanes.in_order()[:LANES_AT_MOST]:
-            rank, kind = name
-            if kind is not None:
-                if kind not in self._never:
-                    return name
+    def open_part(self, lanes: Lanes) -> Part | None:
+        """Return the first part whose head is taken; None where there is none, or no move left."""
+        for part in lanes.in_order()[:LANES_AT_MOST]:
+            if part.kind is not None:
+                if part.kind not in self._never:
+                    return part
                 continue
-            while rank in lanes.new:
-                if lanes.head(name).kind not in self._never:
-                    return name
+            while part in lanes.lists:
+                if self.takes(lanes.lists[part][0]):
+                    return part
                 if not self.moves:
                     return None
                 self.moves -= 1
-                lanes.put_back(lanes.pop(name))
+                lanes.put_back(lanes.pop(part))
         return None
+
+    def takes(self, task: Task) -> bool:
+        """Say whether a task is of a kind that is taken."""
+        return task.kind not in self._never
 
     def pass_over(self, queue: str) -> bool:
         """Leave a tenant where it is; False where no move is left."""

@@ -9,7 +9,7 @@ for whatever reason it was out. So nobody saves up credit by being idle, paused 
 nobody loses a debt by leaving.
 
     waiting, may start        members
-    waiting, at its limit     full      (found there by a claim; costs nothing until it opens)
+    waiting, may start none   full      (at its limit, or all its lanes are parked; costs nothing)
     nothing waiting           out       (only while its finish is ahead of the ring)
 
 Weakness: where nothing at all waits in the queue, the ring begins anew and debts are forgotten.
@@ -34,7 +34,7 @@ class Ring:
     Attributes:
         virtual: The start of who was served last.
         members: Tenants that may start something, with their start.
-        full: Tenants that were found at their limit, with theirs.
+        full: Tenants of whom nothing in a lane may start, with theirs.
         out: Tenants that have nothing waiting and are ahead of the ring, with their finish.
         bell: Something came: a sleeping worker will be woken.
         left: A claim left something: a sleeping worker that passed nothing over will be woken.
@@ -60,7 +60,7 @@ class Ring:
         self._enter(key, self.out.pop(key, self.virtual))
 
     def enter_again(self, key: str) -> None:
-        """Take in a tenant that was found at its limit, if it was."""
+        """Take in a tenant that was out and has something waiting, if it was."""
         if key in self.full:
             self._enter(key, self.full.pop(key))
 
@@ -73,20 +73,27 @@ class Ring:
 
         Who was passed over and lags behind the ring has no credit for it.
         """
-        self.virtual = max(self.members[key], self.virtual)
-        self.members[key] = self.virtual + amount
+        places = self.members if key in self.members else self.full
+        self.virtual = max(places[key], self.virtual)
+        places[key] = self.virtual + amount
 
     def fill(self, key: str) -> None:
-        """The tenant is at its limit: it leaves and keeps its place."""
+        """Nothing of the tenant may start from its lanes: it leaves and keeps its place."""
         self.full[key] = self.members.pop(key)
+
+    def start_of(self, key: str) -> float:
+        """Return when a tenant with something waiting is due, if it comes now."""
+        if key in self.members:
+            return self.members[key]
+        return max(self.full[key], self.virtual)
 
     def leave(self, key: str) -> None:
         """The tenant has nothing waiting any more."""
         places = self.members if key in self.members else self.full
         self.out[key] = places.pop(key)
 
-    def forget_passed(self) -> None:
-        """Forget some debts that the ring has passed, the oldest first."""
+    def forget_passed(self, tasks: int) -> None:
+        """``tasks`` were served: forget some debts that the ring has passed, the oldest first."""
         passed = sorted((finish, key) for key, finish in self.out.items() if finish <= self.virtual)
-        for _, key in passed[:CLEAR_AT_MOST]:
+        for _, key in passed[: CLEAR_AT_MOST * tasks]:
             del self.out[key]

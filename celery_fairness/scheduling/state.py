@@ -9,6 +9,7 @@ from dataclasses import astuple
 from typing import Any
 
 from celery_fairness.scheduling.installation import Installation
+from celery_fairness.scheduling.lanes import Part
 from celery_fairness.scheduling.ring import Ring
 
 
@@ -17,10 +18,10 @@ def dump(installation: Installation) -> dict[str, Any]:
     clock = installation.clock
     lanes: dict[str, list[Any]] = {}
     for (queue, key), each in installation.lanes.items():
-        for rank, new in each.new.items():
-            lanes[f"lane:{key} {rank} {queue}"] = [astuple(task) for task in new]
-        for (rank, kind), back in each.back.items():
-            lanes[f"back:{key} {rank} {kind} {queue}"] = [astuple(task) for task in back]
+        for part, tasks in each.lists.items():
+            rank, _, kind = part.text.partition("b ")
+            name = f"lane:{key} {rank}" if part.kind is None else f"back:{key} {rank} {kind}"
+            lanes[f"{name} {queue}"] = [astuple(task) for task in tasks]
     rings = {queue: _ring(ring) for queue, ring in installation.rings.items()}
     return {
         "clock": None if clock.logical is None else (clock.logical, clock.seen, clock.epoch),
@@ -43,6 +44,61 @@ def dump(installation: Installation) -> dict[str, Any]:
         "dead": {queue: [astuple(t) for t in dead] for queue, dead in installation.dead.items()},
         "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
         "counts": dict(installation.counts),
+        **_ready(installation),
+        **_parking(installation),
+    }
+
+
+#: A rank before a sequence number, as the scripts order parts of lanes.
+_AFTER_ALL = 2**49
+
+
+def _ready(installation: Installation) -> dict[str, Any]:
+    ready: dict[str, dict[str, float]] = {}
+    shelf: dict[str, dict[str, float]] = {}
+    parked: dict[str, dict[str, str]] = {}
+    for (queue, key), lanes in installation.lanes.items():
+        for part, noted in lanes.noted.items():
+            order = float((9 - part.lane.rank) * _AFTER_ALL + noted)
+            group = lanes.parked.get(part.lane)
+            if group is None:
+                ready.setdefault(f"{key} {queue}", {})[part.text] = order
+            else:
+                shelf.setdefault(f"{key} {group} {queue}", {})[part.text] = order
+        if lanes.parked:
+            parked[f"{key} {queue}"] = {
+                Part(lane, None).text: group for lane, group in lanes.parked.items()
+            }
+    return {"ready": ready, "shelf": shelf, "parked": parked}
+
+
+def _parking(installation: Installation) -> dict[str, Any]:
+    parking = installation.parking
+    groups: dict[str, dict[str, str]] = {}
+    group: dict[str, dict[str, float]] = {}
+    wait: dict[str, dict[str, float]] = {}
+    for (queue, name), each in parking.groups.items():
+        groups.setdefault(queue, {})[name] = each.at.name
+        group[f"{name} {queue}"] = dict(each.tags)
+        wait.setdefault(f"{each.at.name} {queue}", {})[name] = each.best
+    return {
+        "groups": groups,
+        "group": group,
+        "wait": wait,
+        "candidates": {queue: dict(each) for queue, each in parking.candidates.items()},
+        "waited": {
+            key: [f"{name} {queue}" for name, queue in each] for key, each in parking.waited.items()
+        },
+        "opens": dict(parking.due),
+        "looks": dict(parking.left),
+        "times": {key: (each.virtual, dict(each.tags)) for key, each in parking.times.items()},
+        "windows": {
+            key: (each.count, each.ideal_ms, each.most, each.kept_ms, dict(each.log))
+            for key, each in installation.windows.items()
+        },
+        "idle": dict(installation.idle),
+        "paused": set(installation.stops.paused),
+        "cooled": dict(installation.stops.cooled),
     }
 
 

@@ -17,8 +17,7 @@ from celery_fairness.units import Milliseconds
 SYSTEM = "_system"
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """One task that begins to wait.
 
     Attributes:
@@ -32,6 +31,7 @@ class Waiting:
         eta_ms: Server time before which it does not start; 0: none.
         message: What the broker keeps.
         kind: Name of the task as written in keys; "": the message does not say it in its headers.
+        limits: Those beside the tier's, as one word (``scheduling.limits.write_limits``).
     """
 
     queue: str
@@ -44,6 +44,7 @@ class Waiting:
     eta_ms: int = 0
     message: str = ""
     kind: str = ""
+    limits: str = ""
 
 
 class Put(enum.IntEnum):
@@ -65,7 +66,8 @@ class Claimed(NamedTuple):
         lease: Its name, of this attempt alone.
         queue: Where it waited.
         attempt: Which claim of the task this is, from 1.
-        key: Who is charged: the key of the tenant's tier limit, or ``_system``.
+        key: Who is charged: the key of the tenant's tier limit, or ``_system``; and with commas the
+            keys of its other limits.
         rank: Its rank.
         message: As it was put.
     """
@@ -124,9 +126,10 @@ class Obituary(NamedTuple):
 
     Attributes:
         text: All of it, as it is kept: says which one was written.
-        owner: The process that held it last.
+        owner: The process that held it last; of what was dropped, the key of the limit that did.
         state: ``acked``: its lease ended; ``dead``: it is a dead letter, as its process died too
-            often; ``unreadable``: it is one, as its message could not be read.
+            often; ``unreadable``: it is one, as its message could not be read; ``dropped``: a limit
+            refused it.
         queue: Where it waited.
         tenant: Who was charged, as written in keys; "" is a system task.
         deaths: How often its process died after its body began, where that was counted.

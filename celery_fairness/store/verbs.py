@@ -33,6 +33,7 @@ SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
+STOP = "dispatch/stop"
 
 
 def put_args(
@@ -68,6 +69,7 @@ def put_args(
         waiting.kind,
         plain,
         entry,
+        waiting.limits,
         *bound,
     ]
 
@@ -162,7 +164,7 @@ def renew_args(
     """Return the arguments of a renewal.
 
     Args:
-        held: Leases, each with its key (``Claimed.key``).
+        held: Leases, each with its keys (``Claimed.key``).
         lease_ms: How long a lease lives without a renewal.
         epoch: In which they were known; None where the caller does not know.
         now_text: The server's time in tests, in ms.
@@ -216,6 +218,28 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
         return None
     text, owner, state, queue, tenant, deaths, message = map(_text, answer)
     return Obituary(text, owner, state, queue, tenant, int(deaths), message)
+
+
+def stop_args(
+    how: str, key: str, wait_ms: int, lease_ms: int, enforcement: str, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a change of a key's stops.
+
+    Args:
+        how: ``pause``, ``resume``, ``cool`` or ``clear``.
+        key: Of the limits.
+        wait_ms: How long it cools down.
+        lease_ms: How long a lease lives without a renewal.
+        enforcement: ``on``, ``observe`` or ``off``.
+        now_text: The server's time in tests, in ms.
+    """
+    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text]
+
+
+def read_stop(answer: Sequence[Any]) -> tuple[bool, Milliseconds]:
+    """Read the answer to it: whether the key is paused, and how long it still cools down."""
+    paused, cool_ms = answer
+    return bool(paused), Milliseconds(int(cool_ms))
 
 
 def _triples(ends: Sequence[Settle]) -> list[str]:

@@ -13,7 +13,7 @@ from time import monotonic
 from celery_fairness.native import native_lock
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
 
-#: What is told of a task that goes on.
+#: What is told of a task that goes on, in its order.
 _NOTES = (Verdict.BEGUN, Verdict.ACKED)
 
 
@@ -27,6 +27,7 @@ class Held:
         key: Who is charged.
         queue: Where its message came from.
         attended: A worker's request looks after it: its end is the end of the body, not the ack.
+        begun: Its body has begun, as far as the pool has told.
         in_pool: The pool has it; until then, an ack or reject ends it.
         verdict: What becomes of the message when the body ends; None while nobody has said.
         died: Its process died.
@@ -39,6 +40,7 @@ class Held:
     __slots__ = (
         "attempt",
         "attended",
+        "begun",
         "died",
         "ended",
         "epoch",
@@ -59,6 +61,7 @@ class Held:
         self.key = task.key
         self.queue = task.queue
         self.attended = False
+        self.begun = False
         self.in_pool = False
         self.verdict: Verdict | None = None
         self.died = False
@@ -148,9 +151,19 @@ class Book:
             return [self._ends.pop(lease) for lease in leases]
 
     def give_back(self, ends: Iterable[Settle]) -> None:
-        """Keep what Redis did not hear; what was noted since is newer."""
+        """Keep what Redis did not hear, unless later news of the same task are here.
+
+        Calls of several threads fail in any order: a note may come back before the end that came
+        after it.
+        """
         with self._lock:
-            self._ends = {end.lease: end for end in ends} | self._ends
+            back = {
+                end.lease: end
+                for end in ends
+                if end.lease not in self._ends or _step(end) > _step(self._ends[end.lease])
+            }
+            later = {lease: end for lease, end in self._ends.items() if lease not in back}
+            self._ends = back | later
 
     @property
     def frees_slots(self) -> bool:
@@ -162,3 +175,8 @@ class Book:
     def has_ends(self) -> bool:
         """Whether there is something to tell."""
         return bool(self._ends)
+
+
+def _step(end: Settle) -> int:
+    """Return how far on its way a task is, by what is told of it."""
+    return _NOTES.index(end.verdict) if end.verdict in _NOTES else len(_NOTES)

@@ -217,6 +217,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:
             return super()._brpop_read(**options)
+        if not self._in_poll and not self.client.connection.can_read(0):
+            # Nobody is asked, and nobody has said anything: a read would wait for ever.
+            raise Empty
         try:
             if self._claim is None or self._claimant is None:
                 return self._read_wait()
@@ -224,6 +227,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
+        if self.home.body_blocks_loop and self.want():
+            # Its body is over: Redis answers while the loop turns.
+            self._brpop_start()
         return True
 
     def _read_wait(self) -> bool:

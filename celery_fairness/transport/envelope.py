@@ -2,28 +2,36 @@
 
 Only what the scheduler needs is read: who is charged, the kind, the priority, and the time before
 which the task must not start. Messages without the ``fairness`` header are system tasks. A header
-that cannot be read charges the task to ``_invalid``: it is never bypassed and never dropped.
+that cannot be read charges the task to ``_invalid``, under the limits that can be read: it is never
+bypassed and never dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from kombu.utils.json import dumps, object_hook
+from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.charge import charge_of
+from celery_fairness.limits import word_of
+from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
 from celery_fairness.transport.options import DispatchOptions
+
+_notices = Notices(logging.getLogger("celery_fairness"))
 
 #: Where the time that a task waited for is kept, once it has waited in Redis.
 ETA_HEADER = "fairness_eta"
 HIGHEST_PRIORITY = 9
 
-# As kombu's loads(), which makes a decoder for each message and calls its hook for each object.
+# As kombu's dumps() and loads(), which make an encoder and a decoder for each message and call the
+# hook for each object.
+_encode = JSONEncoder().encode
 _decode_plain = json.JSONDecoder().decode
 _decode_typed = json.JSONDecoder(object_hook=object_hook).decode
 
@@ -33,7 +41,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost = _charged(headers, options)
+    tenant, service, tier, cost, limits = _charged(headers, options)
     tag = properties["delivery_tag"]
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues: each is a task of its own.
@@ -47,8 +55,9 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         rank=_rank(properties.get("priority"), options),
         cost=cost,
         eta_ms=_eta_ms(headers.get("eta")),
-        message=dumps(message),
+        message=_encode(message),
         kind=kind_of(headers),
+        limits=limits,
     )
 
 
@@ -86,17 +95,25 @@ def kind_of(headers: Any) -> str:
         return ""
 
 
-def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float]:
-    """Return tenant and service as they stand in keys, tier and cost."""
+def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float, str]:
+    """Return tenant and service as they stand in keys, tier, cost, and limits as one word."""
     name = headers.get("task")
     if isinstance(name, str) and name.startswith("celery."):
-        return "", "", "", 1.0
+        return "", "", "", 1.0, ""
     charge = charge_of(headers, (), {}, None, None, options)
+    if charge.problem:
+        _notices.error(
+            f"invalid:{name}",
+            "task %s is charged to the tenant _invalid: %s",
+            name,
+            charge.problem,
+        )
+    limits = word_of(charge.limits) if charge.limits else ""
     if charge.tenant is None:
-        return "", "", "", 1.0
+        return "", "", "", 1.0, limits
     part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)
     service = charge.key[len("tenant:") + len(part) + 1 :]
-    return part, service, charge.tier or "", charge.cost
+    return part, service, charge.tier or "", charge.cost, limits
 
 
 def _rank(priority: Any, options: DispatchOptions) -> int:

@@ -241,6 +241,13 @@ class Home:
                 self.book.end(held, Verdict.HEAD)
         self.flush()
 
+    def pool_gone(self) -> None:
+        """Give back what the worker's pool had and has not begun."""
+        for held in self.book.held():
+            if held.attended and not held.begun:
+                self.book.end(held, Verdict.HEAD)
+        self.flush()
+
     def stop(self) -> None:
         """Claim no more, and tell every end at once from now on."""
         self.stopping = True

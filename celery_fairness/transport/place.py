@@ -1,4 +1,4 @@
-"""Which Redis a channel talks to, and so which home of the process it shares."""
+"""Which Redis a channel talks to, and so which home of the process it shares; its connections."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
         where = client.as_uri(include_password=True), client.userid, client.virtual_host
         return tuple(str(part or "") for part in where)
 
+    def _connparams(self, asynchronous: bool = False) -> Any:
+        params = super()._connparams(asynchronous)
+        if asynchronous:
+            params["connection_class"] = _polled(self, params["connection_class"])
+        return params
+
     def _own_client(self) -> Any:
         """Return a client whose connections outlive the channel, as many as there are callers."""
         kept = vars(self)["_sentinel_manager"]
@@ -48,3 +54,16 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
         self._sentinel_manager = kept
         pool.max_connections = 2**31
         return Redis(connection_pool=pool)
+
+
+def _polled(channel: Any, connection_class: Any) -> Any:
+    """Return the class of the connections that are polled for ``channel``."""
+
+    class Connection(connection_class):  # type: ignore[misc]  # chosen at run time
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            transport = channel.connection
+            if transport is not None and transport.cycle is not None:
+                transport.cycle.leave(self)
+            super().disconnect(*args, **kwargs)
+
+    return Connection

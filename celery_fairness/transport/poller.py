@@ -24,7 +24,11 @@ from celery_fairness.transport.home import Home
 STOPPING_SECONDS = 0.05
 
 
-class FairPoller(stock.MultiChannelPoller):
+#: Untyped here: what it keeps is not in its stub.
+_Poller: Any = stock.MultiChannelPoller
+
+
+class FairPoller(_Poller):  # type: ignore[misc]  # see above
     """Polls channels, and tells Redis the ends that no claim took along."""
 
     def __init__(self) -> None:
@@ -34,6 +38,7 @@ class FairPoller(stock.MultiChannelPoller):
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
+        self._on_readable: Callable[[int], Any] | None = None
 
     def serve(self, home: Home) -> None:
         """Wake for the ends of ``home`` and tell them."""
@@ -46,9 +51,9 @@ class FairPoller(stock.MultiChannelPoller):
         """Wake the loop; from any thread."""
         self._wake()
 
-    def join_hub(self, hub: Any) -> None:
-        """Be woken through a hub from now on."""
-        self._hub, loop = hub, threading.get_ident()
+    def join_hub(self, hub: Any, on_readable: Callable[[int], Any]) -> None:
+        """Be woken through a hub from now on, which calls ``on_readable`` for sockets."""
+        self._hub, self._on_readable, loop = hub, on_readable, threading.get_ident()
 
         def wake() -> None:
             # What ends in the loop's own thread is told before it sleeps.
@@ -81,6 +86,7 @@ class FairPoller(stock.MultiChannelPoller):
             for end in self._pipe:
                 os.set_blocking(end, False)
             self.poller.register(self._pipe[0], READ)
+        self._subscribe()
         try:
             return super().get(callback, STOPPING_SECONDS if self._is_stopping() else timeout)
         except Empty:
@@ -94,6 +100,7 @@ class FairPoller(stock.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """Send what the channels want to know; tell ends that had to stay behind."""
+        self._subscribe()
         super().on_poll_start()
         for home in self._homes:
             # What an open claim did not take along goes with the next one, at once.
@@ -104,6 +111,25 @@ class FairPoller(stock.MultiChannelPoller):
                     # Nobody waits for a note, and mostly the end comes before it is told.
                     home.tell_soon()
 
+    @property
+    def fds(self) -> Any:
+        """The sockets that kombu is to add to the loop: it asks at each turn, for all of them."""
+        if self._hub is None:
+            return self._fd_to_chan
+        readers, ours = self._hub.readers, self._on_readable
+        # A number may have been another's before, who said nothing when it was closed.
+        return [
+            number
+            for number in self._fd_to_chan
+            if number not in readers or readers[number][0] != ours
+        ]
+
+    def _subscribe(self) -> None:
+        """Hear what is said to all, before anything is claimed; kombu takes any order."""
+        for channel in self._channels:
+            if channel.active_fanout_queues and not channel._in_listen:
+                self._register_LISTEN(channel)
+
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle one event of the poll."""
         if self._pipe is not None and fileno == self._pipe[0]:
@@ -113,6 +139,40 @@ class FairPoller(stock.MultiChannelPoller):
                 pass
             return None
         return super().handle_event(fileno, event)
+
+    def leave(self, connection: Any) -> None:
+        """Take a connection out of the poll, before its socket is closed.
+
+        A process of the pool that was forked meanwhile holds the socket too, and so the system goes
+        on polling it: what happens there would be told under its number, which is that of the next
+        connection. Reading from that one, with no request open, the loop would wait for ever.
+        """
+        socket = connection._sock
+        # The poll of a forked process is its parent's.
+        if socket is None or connection.pid != os.getpid():
+            return
+        number = socket.fileno()
+        if number in self._fd_to_chan:
+            with suppress(OSError, ValueError, KeyError):
+                self._unregister_from_poll(number)
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        """Forget a connection that was closed, without a hub; kombu does the same with one.
+
+        Its socket is gone by now. The number that it had may be another's the next moment, and
+        what happens there would be read from a connection that has no socket.
+        """
+        self._discard_paused_connection(connection)
+        closed = set()
+        for key in list(self._chan_to_sock):
+            channel, client, kind = key
+            if client.connection is connection:
+                del self._chan_to_sock[key]
+                closed.add((channel, kind))
+        for fileno in [number for number, each in self._fd_to_chan.items() if each in closed]:
+            del self._fd_to_chan[fileno]
+            with suppress(OSError, ValueError, KeyError):
+                self.poller.unregister(fileno)
 
     def close(self) -> None:
         """Forget every connection."""

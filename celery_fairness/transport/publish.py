@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_fairness.ids import new_id
 from celery_fairness.scheduling.words import Put, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
@@ -91,6 +92,9 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
             self._tables.pop(exchange, None)
             # It was encoded in place.
             message["body"] = body
+
+    def _next_delivery_tag(self) -> str:
+        return new_id(16)
 
     def _queue_bind(self, exchange: str, *args: Any) -> Any:
         self._tables.pop(exchange, None)

@@ -37,7 +37,7 @@ class Transport(stock.Transport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Join Celery's hub."""
         super().register_with_event_loop(connection, loop)
-        self.cycle.join_hub(loop)
+        self.cycle.join_hub(loop, self.on_readable)
 
 
 class TLSTransport(Transport):

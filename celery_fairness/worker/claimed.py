@@ -76,7 +76,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         """The body begins."""
         held = self._held
         if held is not None:
-            held.in_pool = True
+            held.begun = held.in_pool = True
             if self.task.acks_late:
                 self._book.note(held, Verdict.BEGUN)
         super().on_accepted(pid, time_accepted)

@@ -105,6 +105,13 @@ class Gate:
                 # No body can run with these: the tracer says so.
                 return tracer(uuid, args, kwargs, request)
             charge = self.charge(task, request, args, kwargs)
+            if charge.limits:
+                self._notices.error(
+                    f"limits:{task.name}",
+                    "task %s has limits that are kept on fairredis:// alone: only its tenant's "
+                    "tier holds here",
+                    task.name,
+                )
             if charge.tenant is None:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(), charge.key)

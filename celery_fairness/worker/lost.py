@@ -1,9 +1,9 @@
 """The result of a task that ended for good while nobody was there to write one.
 
 Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
-often, and one whose message a worker could not read. Of each it leaves an obituary with the
-message; from that, a worker writes what Celery writes for a task whose process is lost: the result,
-the parts of chords and chains, errbacks, signal and event.
+often, one whose message a worker could not read, and one that a limit dropped. Of each it leaves an
+obituary with the message; from that, a worker writes what Celery writes for a task whose process is
+lost: the result, the parts of chords and chains, errbacks, signal and event.
 
 Invariant: written twice it says the same, and an end that the task itself had stored stays.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
@@ -30,6 +30,7 @@ from celery_fairness.errors import (
     DeliveriesExhausted,
     HeaderInvalid,
     MessageUnreadable,
+    RateLimitDropped,
     TenantInvalid,
 )
 from celery_fairness.header import HEADER, parse_header
@@ -45,7 +46,7 @@ logger = logging.getLogger("celery_fairness")
 #: Backends that cannot be asked: none is kept, or it lies with whoever waits for it.
 _BLIND = ("disabled://", "rpc://")
 #: What is written here.
-_OURS = (WorkerLostError, DeliveriesExhausted, MessageUnreadable)
+_OURS = (WorkerLostError, DeliveriesExhausted, MessageUnreadable, RateLimitDropped)
 
 
 class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
@@ -113,6 +114,54 @@ class EventsOfLoop:
             send()
         else:
             self._hub.call_soon(send)
+
+
+class Ended(NamedTuple):
+    """What is written and said of tasks that ended in one way.
+
+    Attributes:
+        error: Makes their result, of the task's name and id and of the obituary.
+        level: Of the log line.
+        text: The line: of the task's name and id, who was charged, and ``told``.
+        told: Fields of the obituary.
+    """
+
+    error: Callable[[str, str, Obituary], Exception]
+    level: int
+    text: str
+    told: tuple[str, ...]
+
+
+#: By the state of an obituary.
+ENDS = {
+    "acked": Ended(
+        lambda _name, _id, its: WorkerLostError(
+            f"Worker exited prematurely: the lease of {its.owner} ended"
+        ),
+        logging.ERROR,
+        "task %s[%s] of %s was lost with its worker %s: acknowledged, it is not run again",
+        ("owner",),
+    ),
+    "dead": Ended(
+        lambda name, task_id, its: DeliveriesExhausted(name, task_id, its.deaths, its.queue),
+        logging.ERROR,
+        "task %s[%s] of %s is a dead letter of queue %s: its process died %d times",
+        ("queue", "deaths"),
+    ),
+    "unreadable": Ended(
+        lambda name, task_id, its: MessageUnreadable(name, task_id, its.queue),
+        logging.ERROR,
+        "task %s[%s] of %s is a dead letter of queue %s: worker %s could not read its message",
+        ("queue", "owner"),
+    ),
+    # It was asked for: no error of the installation.
+    "dropped": Ended(
+        lambda name, task_id, its: RateLimitDropped(name, task_id, its.owner),
+        logging.INFO,
+        "task %s[%s] of %s was dropped by the limit %s: it has not run",
+        ("owner",),
+    ),
+}
 
 
 class _Decoder:
@@ -194,38 +243,11 @@ def write(obituary: Obituary, consumer: Any) -> None:
     if end:
         logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
         return
+    ended = ENDS.get(obituary.state, ENDS["acked"])
     who = tenant_of(obituary, request.request_dict)
-    if obituary.state == "dead":
-        request.fail(DeliveriesExhausted(name, task_id, obituary.deaths, obituary.queue))
-        logger.error(
-            "task %s[%s] of %s is a dead letter of queue %s: its process died %d times",
-            name,
-            task_id,
-            who,
-            obituary.queue,
-            obituary.deaths,
-        )
-    elif obituary.state == "unreadable":
-        request.fail(MessageUnreadable(name, task_id, obituary.queue))
-        logger.error(
-            "task %s[%s] of %s is a dead letter of queue %s: worker %s could not read its message",
-            name,
-            task_id,
-            who,
-            obituary.queue,
-            obituary.owner,
-        )
-    else:
-        request.fail(
-            WorkerLostError(f"Worker exited prematurely: the lease of {obituary.owner} ended")
-        )
-        logger.error(
-            "task %s[%s] of %s was lost with its worker %s: acknowledged, it is not run again",
-            name,
-            task_id,
-            who,
-            obituary.owner,
-        )
+    request.fail(ended.error(name, task_id, obituary))
+    told = (getattr(obituary, field) for field in ended.told)
+    logger.log(ended.level, ended.text, name, task_id, who, *told)
 
 
 def tenant_of(obituary: Obituary, headers: Mapping[str, Any]) -> str:

@@ -50,7 +50,7 @@ class LiveCounts:
         counts = getattr(request, "fairness_live_counts", None)
         if not isinstance(counts, cls):
             counts = cls()
-            request.fairness_live_counts = counts  # type: ignore[attr-defined]
+            request.fairness_live_counts = counts  # type: ignore[attr-defined]  # kept for this request
         return counts
 
     def tenant(self, tenant: str, tier: str) -> list[LimitState] | None:

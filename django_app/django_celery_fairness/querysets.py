@@ -39,7 +39,7 @@ class TierQuerySet(models.QuerySet["Tier"]):
             publish_on_commit(tiers=bool(rows), tenants=tenants, using=self.db)
         return rows
 
-    update.alters_data = True  # type: ignore[attr-defined]
+    update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def bulk_create(self, objs: Iterable[Tier], *args: Any, **options: Any) -> list[Tier]:
         """Create as Django does, and publish on commit."""
@@ -51,7 +51,7 @@ class TierQuerySet(models.QuerySet["Tier"]):
             publish_on_commit(tiers=bool(created), using=self.db)
         return created
 
-    bulk_create.alters_data = True  # type: ignore[attr-defined]
+    bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete as Django does.
@@ -62,8 +62,8 @@ class TierQuerySet(models.QuerySet["Tier"]):
         self.refuse_default_tier()
         return super().delete()
 
-    delete.alters_data = True  # type: ignore[attr-defined]
-    delete.queryset_only = True  # type: ignore[attr-defined]
+    delete.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
+    delete.queryset_only = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def refuse_default_tier(self) -> None:
         """Refuse a change that would leave unknown tenants without a tier.
@@ -106,7 +106,7 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
             publish_on_commit(tenants=sorted(tenants), using=self.db)
         return rows
 
-    update.alters_data = True  # type: ignore[attr-defined]
+    update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def bulk_create(
         self, objs: Iterable[TenantTier], *args: Any, **options: Any
@@ -120,4 +120,4 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
             publish_on_commit(tenants=[row.tenant for row in created], using=self.db)
         return created
 
-    bulk_create.alters_data = True  # type: ignore[attr-defined]
+    bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads

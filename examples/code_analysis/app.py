@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task
-from celery.signals import before_task_publish, worker_ready
+from celery.signals import after_task_publish, before_task_publish, worker_ready
 
-from examples.code_analysis.ledger import Ledger
+from examples.code_analysis.ledger import Ledger, now_seconds
 from examples.code_analysis.users import tier_of
 
 try:
@@ -68,14 +68,25 @@ if MODE == "fair":
     JobTask = FairTask
 
 
+#: By job: when what is being published was handed over. A publish may take its time.
+_handed_over: dict[str, float] = {}
+
+
 @before_task_publish.connect
+def _note_time(headers: dict[str, Any], **_: Any) -> None:
+    _handed_over[headers["id"]] = now_seconds()
+
+
+@after_task_publish.connect
 def _write_sent(
     sender: str, headers: dict[str, Any], body: tuple[Any, dict[str, Any], Any], **_: Any
 ) -> None:
     # Every publish passes here: from the sender, from beat, from a chain, and when the gate sends
-    # a job back. `body` is (args, kwargs, embed), as Celery's protocol 2 has it.
+    # a job back. `body` is (args, kwargs, embed), as Celery's protocol 2 has it. Written once it is
+    # done: beat may be ended in the midst of it, and what was never sent cannot be lost.
     ledger.write(
         "sent",
+        at_seconds=_handed_over.pop(headers["id"], now_seconds()),
         job=headers["id"],
         user=body[1].get("user_id"),
         kind=sender.rpartition(".")[2],

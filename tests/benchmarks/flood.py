@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -62,7 +63,7 @@ def main(tasks: int) -> None:
             )
 
 
-def watch(server: RedisServer, job: object) -> float:
+def watch(server: RedisServer, job: Any) -> float:
     """Send the quiet tenants' tasks; returns when the flood's queue was empty first, in seconds."""
     with server.client() as client:
         while not client.exists("{fairness}:clock"):
@@ -70,7 +71,7 @@ def watch(server: RedisServer, job: object) -> float:
         begun, first_pass = time.monotonic(), float("nan")
         while (passed := time.monotonic() - begun) < SECONDS:
             for user in ("quiet", "pro-quiet"):
-                job.delay(time.time(), 0.01, user=user)  # type: ignore[attr-defined]
+                job.delay(time.time(), 0.01, user=user)
             time.sleep(EVERY_SECONDS)
             if first_pass != first_pass and client.llen("flood_default") == 0:
                 first_pass = passed

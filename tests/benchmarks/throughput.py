@@ -23,12 +23,22 @@ POOLS = (
 BEST = ("--prefetch-multiplier=64",)
 
 
-def rate(server: RedisServer, args: tuple[str, ...], tasks: int, *, ours: bool) -> float:
-    """Return tasks a second between the first and the last tenth of ``tasks``."""
+def rate(
+    server: RedisServer, args: tuple[str, ...], tasks: int, *, ours: bool, task: str = ""
+) -> float:
+    """Return tasks a second between the first and the last tenth of ``tasks``.
+
+    Args:
+        server: To use.
+        args: Of the worker.
+        tasks: How many.
+        ours: On our transport, else on the stock one.
+        task: Which; by default the one with limits on ours and the one without on stock.
+    """
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
         url = url_of(server, ours=ours)
-        publish(url, "fair" if ours else "plain", tasks, TENANTS)
+        publish(url, task or ("fair" if ours else "plain"), tasks, TENANTS)
         with worker(url, args):
             first = wait_until(lambda: backlog(client, ours=ours) <= tasks * 0.9)
             last = wait_until(lambda: backlog(client, ours=ours) <= tasks * 0.1)

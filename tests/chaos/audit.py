@@ -17,6 +17,8 @@ OF_TASKS = (
     *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "obituaries"),
     *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*"),
+    *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
+    *("waited:*", "opens", "looks", "shared", "tags:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

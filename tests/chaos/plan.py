@@ -20,9 +20,9 @@ LIMITS: dict[str, int | None] = {
 #: Tiers by what they allow.
 TIERS = {1: "free", 2: "two", 4: "four"}
 
-Kind = Literal["kill worker", "kill child", "stop", "freeze", "cut", "pause", "restart"]
+Kind = Literal["kill worker", "kill child", "stop", "freeze", "cut", "pause", "restart", "clock"]
 #: Faults of Redis come one after the other.
-OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart")
+OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart", "clock")
 
 PAUSE_SECONDS = 3.0
 #: The longest that a restarted Redis stays away, in seconds.
@@ -36,11 +36,13 @@ class Plan:
     Attributes:
         seconds: How long faults happen; the start and the drain come on top.
         lease_seconds: The setting of the app.
+        long_pause_seconds: How long Redis is paused once, longer than a lease.
         long_share: Share of the tasks that run longer than a lease.
     """
 
     seconds: float
     lease_seconds: float
+    long_pause_seconds: float
     long_share: float
     worker_kills: int
     child_kills: int
@@ -49,6 +51,7 @@ class Plan:
     cuts: int
     pauses: int
     restarts: int
+    clocks: int
 
     @property
     def amounts(self) -> dict[Kind, int]:
@@ -61,11 +64,12 @@ class Plan:
             "cut": self.cuts,
             "pause": self.pauses,
             "restart": self.restarts,
+            "clock": self.clocks,
         }
 
 
-FULL = Plan(1500.0, 15.0, 0.02, 305, 305, 21, 21, 60, 21, 21)
-QUICK = Plan(80.0, 3.0, 0.05, 16, 16, 3, 4, 8, 3, 3)
+FULL = Plan(1500.0, 15.0, 20.0, 0.02, 305, 305, 21, 21, 60, 21, 21, 20)
+QUICK = Plan(80.0, 3.0, 4.5, 0.05, 16, 16, 3, 4, 8, 3, 3, 3)
 
 
 def scaled(plan: Plan, share: float) -> Plan:
@@ -84,6 +88,7 @@ def scaled(plan: Plan, share: float) -> Plan:
         cuts=part(plan.cuts),
         pauses=part(plan.pauses),
         restarts=part(plan.restarts),
+        clocks=part(plan.clocks),
     )
 
 
@@ -119,7 +124,7 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
         for number, kind in enumerate(kinds):
             seconds = 0.0
             if kind == "pause":
-                seconds = plan.lease_seconds + 1.5 if paused == 0 else PAUSE_SECONDS
+                seconds = plan.long_pause_seconds if paused == 0 else PAUSE_SECONDS
                 paused += 1
             elif kind == "restart":
                 seconds = random.choice((0.0, random.uniform(0.2, AWAY_SECONDS)))

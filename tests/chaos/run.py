@@ -33,7 +33,8 @@ PROGRESS_SECONDS = 10.0
 READY_SECONDS = 60.0
 #: How long the proxy of a cut stays shut, where it does.
 SHUT_SECONDS = 0.7
-
+#: How far the clock of Redis jumps, either way.
+CLOCK_MS = 3_600_000
 
 Item = TypeVar("Item")
 
@@ -269,6 +270,12 @@ class Run:
                 over()
 
             self._at(begun + (fault.seconds if crash else 0.0), restart)
+        elif fault.kind == "clock":
+            # The server time of the last call is all that a jump could be told by.
+            if not self.stock:
+                jump = CLOCK_MS if fault.variant < 0.5 else -CLOCK_MS
+                self._client.hincrby(f"{audit.PREFIX}clock", "seen", -jump)
+            over()
         elif fault.variant < 0.4:
             self._client.client_kill_filter(_type="normal", skipme=True)
             over()

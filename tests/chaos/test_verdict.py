@@ -251,6 +251,25 @@ def test_an_outage_gives_a_slot_more_time_and_a_freeze_takes_its_sample_away() -
     assert (verdict.after_child, verdict.not_judged) == ([], 1)
 
 
+def test_an_outage_that_follows_before_a_slot_could_be_back_gives_it_more_time_too() -> None:
+    # The first gives it until 11, the second until 17; without the first it should be back at 4.
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child"), outage(1, 4)]
+    for begins, second, holds in ((12.5, (9, 10), True), (12.5, (11.5, 12), False)):
+        verdict = verdict_on(*parts, outage(*second), ran(begins, 17.5, "b"), ran(18, 19, "a"))
+        assert verdict.after_child[0].holds is holds
+    verdict = verdict_on(*parts, outage(9, 10), ran(17.5, 18, "b"), ran(18, 19, "a"))
+    assert not verdict.after_child[0].holds
+
+
+def test_what_a_worker_asked_before_it_died_in_an_outage_may_keep_a_slot_for_a_lease() -> None:
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "worker"), outage(4, 5)]
+    late = [ran(14.5, 15, "b", worker="w.3"), ran(15, 16, "a", worker="w.3")]
+    assert not verdict_on(*parts, *late).after_worker[0].holds
+    for at, holds in ((3.5, False), (4.5, True), (5.5, False)):
+        other = killed(at, "worker", worker="w.2")
+        assert verdict_on(*parts, *late, other).after_worker[0].holds is holds, at
+
+
 @pytest.mark.parametrize(("begins", "holds"), [(8.9, True), (9.1, False)])
 def test_work_must_resume_in_time_after_an_outage(begins: float, holds: bool) -> None:
     verdict = verdict_on(sent(0, "a"), outage(1, 4), ran(begins, begins + 1, "a"))

@@ -7,7 +7,9 @@ R5  when all has ended Redis knows no task any more
 
 No worker may end by an error of the package.
 
-A sample of R2 that an outage fell into may take longer by the outage and what R3 allows; those that
+A sample of R2 that an outage fell into may take longer by the outage and what R3 allows, and by a
+lease where another worker was killed in the outage: what it had asked is answered after it, and a
+slot that is free by then is leased to the dead. Those that
 a freeze fell into are not judged: the next task may have been given to the frozen worker.
 """
 
@@ -268,13 +270,21 @@ def _work_waits(story: Story, tenant: str, at: float, next_at: float) -> bool:
 
 
 def _outage_after(story: Story, at: float, over: float) -> float:
-    """Return how much longer a wait may be for the outages that fell into it."""
-    return sum(
-        outage.over - max(at, outage.begun) + RESUME_SECONDS
-        for outage in story.outages
-        # What came shortly before may still be recovered from.
-        if outage.begun <= over and at <= outage.over + RESUME_SECONDS
-    )
+    """Return how much longer a wait may be for the outages that fell into it.
+
+    Args:
+        over: When it is over without any.
+    """
+    more, fell = 0.0, []
+    for outage in sorted(story.outages, key=lambda each: each.begun):
+        # What came shortly before may still be recovered from, and the next may come meanwhile.
+        if outage.begun <= over + more and at <= outage.over + RESUME_SECONDS:
+            more += outage.over - max(at, outage.begun) + RESUME_SECONDS
+            fell.append(outage)
+    deaths = [kill["at"] for kill in story.kills if kill["what"] == "worker" and kill["at"] > at]
+    if any(outage.begun <= death <= outage.over for outage in fell for death in deaths):
+        more += story.lease_seconds
+    return more
 
 
 def resumes(story: Story) -> list[Wait]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from celery_fairness.cli.commands import fairness as group
 from celery_fairness.looking.values import Audit
 from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
 from celery_fairness.store.scripts import load_script
 from tests.support.shop import make_app
 
@@ -71,6 +76,13 @@ def client(redis_server: Any, redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    made = Connection(address_from_url(redis_url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def installation(client: Redis) -> Installation:
     """The default namespace, with something everywhere."""
     made = Installation(client)
@@ -106,6 +118,39 @@ def fairness(make_fairness: Callable[..., Fairness]) -> Fairness:
 @pytest.fixture
 def audit(fairness: Fairness) -> Callable[[], Audit]:
     return fairness.audit
+
+
+@pytest.fixture
+def coming_and_going(redis_server: Any) -> Callable[..., AbstractContextManager[None]]:
+    """``with coming_and_going(put):`` has another worker claim and settle meanwhile.
+
+    Before each of its claims it calls ``put(installation, turn)``.
+    """
+
+    @contextmanager
+    def meanwhile(put: Callable[[Installation, int], None]) -> Iterator[None]:
+        stop = threading.Event()
+
+        def work() -> None:
+            with redis_server.client(decode_responses=True) as own:
+                worker = Installation(own)
+                for turn in itertools.count():
+                    if stop.is_set():
+                        return
+                    put(worker, turn)
+                    for place, task in enumerate(worker.claim(4, owner="worker-2")):
+                        verdicts = (Verdict.DONE, Verdict.HEAD, Verdict.TAIL)
+                        worker.settle(task, verdicts[(turn + place) % 3])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    return meanwhile
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "queue": "celery",
         "state": "claimed",
         "task": "shop.export",
+        "charged": "tenant:42",
     }
     assert found == {
         "key": "tenant:42",
@@ -137,6 +138,8 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "closed": True,
         "full_in": ["celery"],
         "judged_by": 0,
+        "waited": [],
+        "stops": None,
         "known": True,
     }
 
@@ -214,7 +217,7 @@ def test_an_audit_that_finds_something_exits_with_1(installation, run):
     "args",
     [
         ["inspect"],
-        ["inspect", "42"],
+        ["inspect", "of mine"],
         ["inspect", "tenant:"],
         ["inspect", "tenant:1", "tenant:2"],
         ["status", "--yaml"],

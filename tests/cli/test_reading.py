@@ -12,13 +12,6 @@ from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 
 
-@pytest.fixture
-def connection(redis_url):
-    made = Connection(address_from_url(redis_url))
-    yield made
-    made.close()
-
-
 def test_reads_together_are_sent_again_after_a_lost_connection(connection, client):
     client.set("a", 1)
     assert connection.read_together([("GET", "a"), ("EXISTS", "b")]) == ["1", 0]
@@ -65,8 +58,12 @@ def test_a_list_from_which_others_take_meanwhile_loses_nothing_that_stays(
 
 def test_texts_are_read_as_the_scripts_write_them():
     record = "7 tag 1 0 1 9 42 analysis pro shop.work\n{} more\nlines"
-    assert read_record(record) == ("tag", "tenant:42:analysis", "shop.work")
-    assert read_record("7 tag 1 0 1 9    \n") == ("tag", "_system", "")
+    assert read_record(record) == ("tag", "tenant:42:analysis", "shop.work", "9", "")
+    assert read_record("7 tag 1 0 1 9    \n") == ("tag", "_system", "", "9", "")
+    task = read_record("7 tag 1 0 1 9 42  pro  own:42|1|||wp,api|2|||w,tenant:42|3|||w\n{}")
+    assert task.kind == ""
+    assert task.lane == "9,own:42|1|||wp,api|2|||w,tenant:42|3|||w"
+    assert task.keys == ("tenant:42", "own:42", "api")
     queue = "schlänge 1"
     row = read_row(f"owner claimed {len(queue.encode())} {queue}{record}")
     assert (row.owner, row.state, row.queue, row.task.tag) == ("owner", "claimed", queue, "tag")

@@ -23,6 +23,8 @@ OF_TASKS = (
     *("running", "ends", "leases:*", "known", "returned", "waiting", "account:*", "closed"),
     "obituaries",
     *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*"),
+    *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
+    *("waited:*", "opens", "looks", "shared", "tags:*"),
 )
 
 

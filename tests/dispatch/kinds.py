@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, Task, shared_task
 from celery.worker.request import Request
 
-from celery_fairness import FairTask
+from celery_fairness import FairTask, RateLimitExceeded
 from tests.support.shop import ledger_line, make_app, wait_for_file
 
 #: Names of the tasks.
@@ -94,6 +94,8 @@ def body(task: Any, gate: str = "/", how: str = "ok") -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "sys_exit":
             sys.exit(3)
+        if how == "429" and facts["waited_for"] is None:
+            raise RateLimitExceeded(retry_after="2")
         return "done"
     finally:
         ledger_line("end", task.name, request.id, user=user)

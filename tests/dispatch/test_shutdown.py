@@ -85,6 +85,25 @@ def test_a_warm_shutdown_lets_bodies_end_and_claims_no_more(
     assert_nothing_left(memory)
 
 
+@pytest.mark.parametrize("name", ["kinds.early", "kinds.late"])
+def test_what_a_stopped_pool_has_not_begun_waits_again_at_once(
+    make_fair_shop: Callable[..., Shop], memory: Redis, name: str
+) -> None:
+    shop = make_fair_shop(conf={"worker_prefetch_multiplier": 2}, fairness={"lease_seconds": 60})
+    shop.fairness.publish_tiers([Tier("free", None)])
+    worker = shop.worker(app="tests.dispatch.kinds", pool="prefork", concurrency=1)
+    gate = shop.gate_file()
+    runs, waits = (send(shop, name, "42", gate=str(gate)) for _ in range(2))
+    worker.wait_for_log(f"{waits.id}] received")
+    worker.signal(signal.SIGTERM)
+    worker.wait_for_log("Warm shutdown")
+    gate.touch()
+    eventually(lambda: not worker.alive, RESULT_SECONDS)
+    assert runs.get(timeout=RESULT_SECONDS) == "done"
+    assert waiting_in(memory) == [waits.id]
+    assert shop.held("42") == 0
+
+
 def test_a_cold_shutdown_puts_late_acked_tasks_back_in_their_places(
     make_scene: Callable[..., Scene], memory: Redis
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_fairness.worker import lost
 from tests.docs import tables
 from tests.support.local_process import clean_environment
 from tests.support.waiting import eventually
@@ -103,6 +104,8 @@ def log_lines() -> Iterator[str]:
                 position = {"logger": 0, "_notices": 1, "notices": 1}.get(speaker)
                 if position is not None and isinstance(node.args[position], ast.Constant):
                     yield str(node.args[position].value)
+    # These are a table, by how a task ended.
+    yield from (each.text for each in lost.ENDS.values())
 
 
 def test_every_log_line_is_explained():

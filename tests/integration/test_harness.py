@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import kombu
+import psycopg
 import pytest
 import redis
 from celery import Celery
@@ -203,6 +204,5 @@ def test_a_wire_to_nowhere_closes_its_clients():
 
 
 def test_postgres_answers(postgres_server):
-    psycopg = pytest.importorskip("psycopg")
     with psycopg.connect(postgres_server.dsn) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)

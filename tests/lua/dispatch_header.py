@@ -16,22 +16,27 @@ from tests.lua.script_header import Header, _form_problems, _index_problems, _pa
 
 _FIELD = re.compile(r"(\w+) = (?:tonumber\()?ARGV\[(\d+)\]")
 _LOCAL = re.compile(r"^\s*(?:local )?([\w, ]+) = (.+)$", re.MULTILINE)
-_FAMILY = re.compile(r'prefix \.\. (?:"(\w+)|(lane|back)_name\()')
+_FAMILY = re.compile(r'prefix \.\. (?:"(\w+)|(list|back|order)_name\()')
+#: By the function that makes their names.
+_NAMED = {"list": "lane", "back": "back", "order": "ready"}
 _FOR = re.compile(r"^\s*for (.+?) do", re.MULTILINE)
 
 #: Commands by the type that they are for; those of any type are not listed.
 _TYPE_OF = {
-    "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"},
+    "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"} | {"HSETNX"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
-    | {"ZRANGEBYSCORE"},
-    "list": {"LPOP", "RPUSH", "LINDEX", "LREM"},
-    "set": {"SADD", "SREM", "SCARD", "SISMEMBER"},
+    | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
+    "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE"},
+    "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
     "string": {"INCR", "GET", "SET"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
 }
 #: Names of keys that a function is given.
 _GIVEN = {
-    "lane": {"lane", "back"},
+    "prefix .. list": {"lane", "back"},
+    "prefix .. order": {"ready", "shelf"},
+    "prefix .. from": {"ready", "shelf"},
+    "prefix .. to": {"ready", "shelf"},
     "clock_key": {"clock"},
     "bindings": {"_kombu.binding.EXCHANGE"},
     "plain": {"QUEUE"},
@@ -39,13 +44,28 @@ _GIVEN = {
 #: What a loop may end with beside constants and readings with a LIMIT.
 _ENDS = {
     "#ARGV": "arguments, which Python sends in batches",
-    "want + #queues": "arguments",
+    "want + 2 * #turns.queues": "arguments",
+    "#turns.queues": "arguments",
+    "turns.looks": "constants",
+    "turns.moves + 1": "a constant",
+    "looked": "a constant, or fewer",
     "#fields": "the queues in which one tenant waits",
-    "#lanes": "of one reading",
+    "#parts": "of one reading",
+    "#limits": "of one task",
     "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",
 }
-_WORDS_OF_ONE_ANSWER = 'lease in string.gmatch(last_leases, "%S+")'
+#: Loops over the words of a text that is short: the leases of one answer, the limits of one task.
+_WORDS = {
+    'lease in string.gmatch(last_leases, "%S+")',
+    'key in string.gmatch(keys, "[^,]+")',
+    'each in string.gmatch(keys, "[^,]+")',
+    'key in string.gmatch("," .. limits, ",([^|]+)|")',
+    'word in string.gmatch(words, "[^,]+")',
+    'word in string.gmatch(string.sub(lane, 3), "[^,]+")',
+    "starts, period_ms in windows_of(limit.rates)",
+    "starts, period_ms in windows_of(limit.throttle)",
+}
 
 
 def problems_of(name: str, text: str, types: Mapping[str, str]) -> list[str]:
@@ -133,14 +153,18 @@ def _body_problems(body: str, types: Mapping[str, str]) -> list[str]:
         for target, value in zip(targets.split(","), _parts(values), strict=False):
             match = _FAMILY.match(value.strip())
             if match:
-                family = match.group(1) or match.group(2)
+                family = match.group(1) or _NAMED[match.group(2)]
                 families.setdefault(target.strip(), set()).add(family)
     found = []
     for command, *arguments in calls(body):
         if command == "TIME":
             continue
         match = _FAMILY.match(arguments[0])
-        used = {match.group(1) or match.group(2)} if match else families.get(arguments[0], set())
+        used = (
+            {match.group(1) or _NAMED[match.group(2)]}
+            if match
+            else families.get(arguments[0], set())
+        )
         wanted = [type_ for type_, commands in _TYPE_OF.items() if command in commands]
         if not used:
             found.append(f"{command} {arguments[0]}: expected a key of a known family")
@@ -166,7 +190,7 @@ def _loop_problems(body: str) -> list[str]:
     }
     found = []
     for loop in _FOR.findall(body):
-        if loop == _WORDS_OF_ONE_ANSWER:
+        if loop in _WORDS:
             continue
         parts = _parts(loop.partition(" = ")[2])
         end = parts[1] if len(parts) > 1 else ""

@@ -1,8 +1,4 @@
-"""What the limiter's scripts answer, number by number, and what is left of it in Redis.
-
-Invariant: a script and the lifetime of what it wrote are asked in one transaction, in which the
-server's time stands still.
-"""
+"""What the limiter's scripts answer, number by number, and what is left of it in Redis."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import pytest
 
 from celery_fairness.store.names import Names
 from celery_fairness.store.scripts import load_script
+from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")
 LEASES = NAMES.leases("tenant:42")
@@ -30,12 +27,7 @@ class Limiter:
 
     def run(self, verb, keys, *args):
         """Return the answer, and how long each key lives."""
-        with self.client.pipeline(transaction=True) as pipe:
-            pipe.eval(load_script(verb).source, len(keys), *keys, *args)
-            for key in keys:
-                pipe.pttl(key)
-            answer, *lives = pipe.execute()
-        return answer, dict(zip(keys, lives, strict=True))
+        return run_and_look(self.client, load_script(verb).source, keys, args, keys)
 
     def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
         copy = NAMES.copy(message)

@@ -26,13 +26,28 @@ def read(redis_url, client):
     return read
 
 
-@pytest.mark.parametrize(
-    ("folder", "piece", "call"),
-    [
-        ("dispatch", "now", "server_now({})"),
-        ("", "clock", 'read_clock("no clock", 15000, {})'),
-    ],
-)
+PIECES = [
+    ("dispatch", "now", "server_now({})"),
+    ("", "clock", 'read_clock("no clock", 15000, {})'),
+]
+
+
+@pytest.mark.parametrize(("folder", "piece", "call"), PIECES)
+def test_microseconds_are_cut_off(client, folder, piece, call):
+    source = scripts._expand(folder, f"includes/{piece}.lua", set())
+    stopped = """
+        local server = redis
+        local redis = {call = function(name, ...)
+          if name == "TIME" then return {"1760000000", "999998"} end
+          return server.call(name, ...)
+        end}
+    """
+    unfrozen = call.format('""')
+    now = client.eval(f"{stopped} {source} local now = {unfrozen} return now", 0)
+    assert now == 1_760_000_000_999
+
+
+@pytest.mark.parametrize(("folder", "piece", "call"), PIECES)
 def test_it_is_the_servers_time_unless_a_test_says_another(read, folder, piece, call):
     # Often, so that the milliseconds are of every kind.
     seen = [read(folder, piece, call.format('""')) for _ in range(40)]

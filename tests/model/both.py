@@ -14,6 +14,8 @@ from redis import Redis
 
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
 from celery_fairness.scheduling.installation import LOOK_AGAIN_MS
+from celery_fairness.scheduling.lanes import Lane
+from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.state import dump
@@ -27,6 +29,8 @@ from tests.model.operations import Operation, Scene
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
 REMEMBERED = 30
+#: Numbers from here on name them.
+LATE = 850
 
 
 class WatchedRing(Ring):
@@ -37,12 +41,13 @@ class WatchedRing(Ring):
         self.finish = {}
 
     def charge(self, key, amount):
-        start, virtual = self.members[key], self.virtual
+        places = self.members if key in self.members else self.full
+        start, virtual = places[key], self.virtual
         super().charge(key, amount)
         assert self.virtual >= virtual, "the ring's time went back"
         assert self.virtual >= start
-        assert self.members[key] > self.virtual
-        self.finish[key] = self.members[key]
+        assert places[key] > self.virtual
+        self.finish[key] = places[key]
 
     def _enter(self, key, finish):
         assert key not in self.members
@@ -59,7 +64,17 @@ class WatchedScheduler(Scheduler):
 
     def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
         self.passing, self.taken = passing, []
+        #: Queues in which places of the ring have moved since the claim began to count them.
+        self.moved = set()
         return super().claim(owner, number, want, queues, rules, passing, epoch, ends)
+
+    def find(self, queue, logical, rules, turns, look):
+        self.places = look.places
+        return super().find(queue, logical, rules, turns, look)
+
+    def unpark(self, queue, key, lane):
+        self.moved.add(queue)
+        super().unpark(queue, key, lane)
 
     def takes(self, task):
         kinds = [each.kind for each in self.taken]
@@ -67,31 +82,51 @@ class WatchedScheduler(Scheduler):
             task.kind in self.passing.once and task.kind in kinds
         )
 
-    def _serve(self, queue, key, lane, owner, logical, rules):
+    def _serve(self, queue, key, part, owner, logical, rules):
+        group = self.lanes[queue, key].parked.get(part.lane)
+        if group is None:
+            self.check_ring(queue, key, logical, rules)
+        wanted = [task for task in self.waiting(queue, key, part.lane) if self.takes(task)]
+        limit = self.entitlement(key, rules).limit
+        held = self.held(key, logical)
+        assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
+        if group is not None:
+            self.moved.add(queue)
+        lease = super()._serve(queue, key, part, owner, logical, rules)
+        self.taken.append(self.running[lease].task)
+        stopped = [
+            x.key for x in read_limits(self.taken[-1].limits) if self.stops.wait_ms(x, logical)
+        ]
+        assert not stopped, "started under a key that is stopped"
+        assert self.taken[-1].tag == wanted[0].tag, "not the first of what it takes"
+        return lease
+
+    def check_ring(self, queue, key, logical, rules):
+        """Of the members of the ring that may start something it is the first."""
         members = self.rings[queue].members
-        passed = self.passing.places.get(queue, 0) if self.passing else 0
+        places = self.places if queue in self.moved else self.passing.places
+        passed = places.get(queue, 0) if self.passing else 0
         order = sorted(members, key=lambda other: (members[other], other))
         opened = [
             other
             for other in order[passed:]
             if self.is_open(other, logical, rules)
-            and any(map(self.takes, self.waiting(queue, other)))
+            and any(
+                self.takes(task)
+                for task in self.waiting(queue, other)
+                if self.refusal(task.limits, logical, rules) is None
+                and Lane(task.rank, task.limits) not in self.lanes[queue, other].parked
+            )
         ]
         assert key == opened[0]
-        wanted = [task for task in self.waiting(queue, key) if self.takes(task)]
-        limit = self.entitlement(key, rules).limit
-        held = self.held(key, logical)
-        assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
-        lease = super()._serve(queue, key, lane, owner, logical, rules)
-        self.taken.append(self.running[lease].task)
-        assert self.taken[-1].tag == wanted[0].tag, "not the first of what it takes"
-        return lease
 
-    def waiting(self, queue, key):
+    def waiting(self, queue, key, lane=None):
         """Everything in a tenant's lanes, in the order in which it would go."""
-        lanes = self.lanes[queue, key]
         tasks = [
-            task for each in (lanes.new, lanes.back) for lane in each.values() for task in lane
+            task
+            for part, each in self.lanes[queue, key].lists.items()
+            for task in each
+            if lane in (None, part.lane)
         ]
         return sorted(tasks, key=lambda task: (-task.rank, task.seq))
 
@@ -168,7 +203,7 @@ class Both:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind):
+    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits):
         if old is None:
             self.tags += 1
         number = self.tags if old is None else old
@@ -183,6 +218,7 @@ class Both:
             0 if eta is None else self.now + eta,
             f"message {number}\n 1",
             kind,
+            limits.replace("*", tenant or "_"),
         )
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
@@ -238,7 +274,7 @@ class Both:
 
     def pick(self, number: int) -> Claimed | None:
         known = [each for each in self.granted if each.lease in self.model.running]
-        if number >= 850 or not known:
+        if number >= LATE or not known:
             known = self.granted[-REMEMBERED:]
         return known[number % len(known)] if known else None
 
@@ -304,6 +340,12 @@ class Both:
         )
         return self.model.publish_tenant(tenant, tier, number), theirs
 
+    def do_stop(self, how, key, wait_ms, enforcement):
+        rules = self.rules(enforcement)
+        args = verbs.stop_args(how, key, wait_ms, rules.lease_ms, enforcement, str(self.now))
+        theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
+        return self.model.stop(how, key, wait_ms, rules), theirs
+
     def do_gate(self, tenant, service, lease):
         key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
         self.do_renew((), "")
@@ -347,7 +389,7 @@ class Both:
     def check_places(self) -> None:
         model = self.model
         waiting = model.lanes.values()
-        lanes = [lane for each in waiting for lane in (*each.new.values(), *each.back.values())]
+        lanes = [tasks for each in waiting for tasks in each.lists.values()]
         places = [
             *(task.tag for lane in lanes for task in lane),
             *(task.tag for each in model.later.values() for _, _, task in each),
@@ -357,12 +399,16 @@ class Both:
         assert len(places) == len(set(places)), "a task in two places"
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
-        ended_alone = sum(model.counts.get(name, 0) for name in ("abandoned", "dead_lettered"))
+        ended_alone = sum(
+            model.counts.get(name, 0) for name in ("abandoned", "dead_lettered", "dropped")
+        )
         assert ended_alone == len(model.obituaries) + self.told, "an end that nobody tells"
 
     def check_counts(self, logical: int) -> None:
         """What runs counts until it ends; other leases until their time is over."""
-        running = {(row.task.key, lease) for lease, row in self.model.running.items()}
+        running = {
+            (key, lease) for lease, row in self.model.running.items() for key in row.task.keys
+        }
         counted = {(key, lease) for key, each in self.model.leases.items() for lease in each}
         assert running <= counted
         for key, leases in self.model.leases.items():
@@ -382,7 +428,11 @@ class Both:
             assert not set(ring.out) & waiting
             if ring.members:
                 assert ring.bell or ring.left or queue in self.heard, "nobody will be woken"
+            if model.parking.candidate(queue):
+                assert ring.bell or ring.left or queue in self.heard, "nobody will be woken"
             for key in ring.full:
+                if not model.lanes[queue, key].in_order():
+                    continue
                 assert model.accounts[key].closed
                 if model.is_open(key, logical, rules):
                     self.check_something_is_due(key, logical)
@@ -405,6 +455,8 @@ class Both:
         self.run(("tiers", (None, 1.0), (None, 1.0)))
         for tenant in self.scene.tenants[1:]:
             self.run(("tenant", tenant, "", ""))
+        for key in sorted(self.model.stops.paused):
+            self.run(("stop", "resume", key, 0, "on"))
         self.now += 10 * 3_600_000
         for _ in range(2_000):
             self.now += self.scene.rules.lease_ms // 3
@@ -417,8 +469,15 @@ class Both:
             left = any((self.model.lanes, self.model.ends, *self.model.later.values()))
             if not claim.tasks and not running and not left:
                 break
+            if not claim.tasks and not running:
+                # What a limit of 0 keeps waits for a person.
+                for queue in self.scene.queues:
+                    self.run(("purge", queue))
         else:
             raise AssertionError("it does not end")
+        while self.model.idle or self.model.stops.cooled:
+            self.now += self.scene.rules.lease_ms // 3
+            self.run_claim_of_all()
         # What was handed out and not written is handed out again after a lease.
         for _ in range(len(self.model.obituaries) + 6):
             self.now += self.scene.rules.lease_ms // 3 + 1

@@ -6,19 +6,46 @@ What an operation refers to (a lease, a tag) is a number that is looked up when 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Passing, Rules, Verdict
 
-TENANTS = ("", "a", "b", "c", "d", "h_0")
+TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q", "p q|1", "löng\nname")
 OWNERS = ("w1", "w2", "w3")
 #: Operations of a long run are cut into pieces of so many.
 LENGTH = 400
 #: What a task is; "" where its message does not say it.
 KINDS = ("x", "x", "y", "y", "z", "")
+
+#: Limits that tasks have; ``*`` is the tenant.
+LIMITS = (
+    Limit("x", 1),
+    Limit("x", 1),
+    Limit("x", 2),
+    Limit("y", 1),
+    Limit("y", 0),
+    Limit("z", rates=((3, 1_000),)),
+    Limit("z", rates=((2, 500), (4, 5_000))),
+    Limit("t", throttle=(3, 1_000)),
+    Limit("m", 2, ((5, 2_000),), (10, 1_000)),
+    Limit("none"),
+    Limit("own:*", 1, private=True),
+    Limit("own:*", 1, private=True),
+)
+
+#: Numbers of limits whose key is that of a tenant's tier.
+OF_TIERS = (
+    Limit(""),
+    Limit("", 1),
+    Limit("", 2),
+    Limit("", 0),
+    Limit("", 1, ((3, 1_000),)),
+    Limit("", throttle=(3, 1_000)),
+)
 
 Operation = tuple[object, ...]
 
@@ -37,6 +64,11 @@ class Scene:
     weights: dict[str, float]
     later: float
     passing: float
+    limited: float
+    #: How often a lane has a limit whose key is that of a tenant's tier, its own or another's.
+    of_tiers: float
+    actions: tuple[str, ...]
+    lanes: tuple[str, ...]
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -62,6 +94,7 @@ def scene(seed: int) -> Scene:
         "tenant": 1.0,
         "gate": 1.0,
         "ungate": 1.0,
+        "stop": 1.0,
         "hear": 0.7,
         "size": 0.5,
         "purge": 0.3,
@@ -72,7 +105,10 @@ def scene(seed: int) -> Scene:
         name: weight * random.choice([0.5, 1, 2] if name in often else [0, 0.3, 1, 3])
         for name, weight in usual.items()
     }
-    return Scene(
+    actions = random.choice(
+        [("wait",), ("wait", "reschedule", "drop"), ("wait", "reschedule"), ("wait", "drop")]
+    )
+    made = Scene(
         seed,
         Rules(
             lease_ms=random.choice([1_000, 15_000]),
@@ -87,7 +123,12 @@ def scene(seed: int) -> Scene:
         weights,
         random.choice([0.05, 0.3, 0.8]),
         random.choice([0.0, 0.2, 0.8]),
+        random.choice([0.0, 0.3, 0.9]),
+        random.choice([0.0, 0.2, 0.7]),
+        actions,
+        (),
     )
+    return replace(made, lanes=_lanes(made, random))
 
 
 def _put(scene: Scene, random: Random) -> Operation:
@@ -103,6 +144,39 @@ def _put(scene: Scene, random: Random) -> Operation:
         if random.random() < scene.later
         else None,
         random.choice(KINDS),
+        _limits(scene, random),
+    )
+
+
+def _limits(scene: Scene, random: Random) -> str:
+    if random.random() >= scene.limited:
+        return ""
+    return random.choice(scene.lanes) if scene.lanes else _lane(scene, random)
+
+
+def _lanes(scene: Scene, random: Random) -> tuple[str, ...]:
+    """Few lanes are long ones and meet; one waits at a limit that opens, and then at another."""
+    others = tuple(_lane(scene, random) for _ in range(random.choice([0, 1, 3])))
+    at = Limit("x", 1)
+    then = Limit("z", rates=((2, 5_000),), on_limit=random.choice(scene.actions))
+    return (write_limits((at, then)), *others) if others else ()
+
+
+def _lane(scene: Scene, random: Random) -> str:
+    limits = random.choices(LIMITS, k=random.randint(1, 3))
+    if random.random() < scene.of_tiers:
+        limits[-1] = _of_tier(scene, random)
+    chosen = {each.key: each._replace(on_limit=random.choice(scene.actions)) for each in limits}
+    return write_limits(tuple(sorted(chosen.values(), key=lambda x: (not x.private, x))))
+
+
+def _of_tier(scene: Scene, random: Random) -> Limit:
+    """Return a limit that shares the counts of a tenant's tier, its own or another's."""
+    tenant = random.choice(("*", *scene.tenants[1:]))
+    service = random.choice(scene.services)
+    return random.choice(OF_TIERS)._replace(
+        key=f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}",
+        private=tenant == "*" and random.random() < 0.5,
     )
 
 
@@ -176,6 +250,12 @@ def _gate(scene: Scene, random: Random) -> Operation:
     )
 
 
+def _stop(scene: Scene, random: Random) -> Operation:
+    key = random.choice(LIMITS).key.replace("*", random.choice(scene.tenants) or "_")
+    how = random.choice(["pause", "resume", "resume", "cool", "cool", "clear"])
+    return how, key, random.choice([1, 700, 5_000]), random.choice(scene.enforcements)
+
+
 def _queue(scene: Scene, random: Random) -> Operation:
     return (random.choice(scene.queues),)
 
@@ -196,6 +276,7 @@ _MAKERS = {
     "tenant": _tenant,
     "gate": _gate,
     "ungate": _gate,
+    "stop": _stop,
     "hear": _queue,
     "size": _queue,
     "purge": _queue,

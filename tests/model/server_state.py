@@ -27,12 +27,15 @@ end
 return found
 """
 
-_RECORD = re.compile(r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)\n(.*)", re.DOTALL)
+_RECORD = re.compile(
+    r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S+))?\n(.*)", re.DOTALL
+)
 _RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
 
 
 def record(text: str) -> tuple[Any, ...]:
     seq, tag, attempt, deaths, cost, rank, *words = _RECORD.fullmatch(text).groups()
+    words = [word or "" for word in words]
     return (int(seq), tag, int(attempt), int(deaths), float(cost), int(rank), *words)
 
 
@@ -80,7 +83,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
-    if clock := _pairs(keys.pop("clock", [])):
+    if "logical" in (clock := _pairs(keys.pop("clock", []))):
         state["clock"] = tuple(int(clock[name]) for name in ("logical", "seen", "epoch"))
     state["version"] = int(_pairs(keys.pop("news", [])).get("version", 0))
     keys.pop("tiers", None)
@@ -88,6 +91,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     virtual = _scores(keys.pop("virtual", []))
     returned = _pairs(keys.pop("returned", []))
     ready, counted = {}, {}
+    _limits(keys, state)
     for key, value in keys.items():
         kind, _, name = key.partition(":")
         if kind == "lane":
@@ -98,7 +102,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
             assert [t[1] for t in tasks.values()] == list(tasks)
             state["lanes"][key] = list(tasks.values())
         elif kind == "ready":
-            ready[name] = list(_pairs(value))
+            ready[name] = _scores(value)
         elif kind == "later":
             members = _scores(value).items()
             assert all(text[:16] == f"{record(text[17:])[0]:016d}" for text, _ in members)
@@ -127,31 +131,86 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     for queue, start in virtual.items():
         state["rings"][queue]["virtual"] = start
     assert not returned, f"tasks that came back to no lane: {returned}"
-    _check_what_is_kept_twice(state["lanes"], ready, counted, waiting)
+    _check_what_is_kept_twice(state["lanes"], counted, waiting)
+    state["ready"] = ready
     state["rings"] = {q: r for q, r in state["rings"].items() if any(r.values())}
     return state
 
 
+def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
+    """Read what limits are, and take it out of ``keys``."""
+    state["opens"] = _scores(keys.pop("opens", []))
+    state["idle"] = _scores(keys.pop("idle", []))
+    state["cooled"] = _scores(keys.pop("cooled", []))
+    state["paused"] = set(keys.pop("paused", []))
+    state["looks"] = {k: int(v) for k, v in _pairs(keys.pop("looks", [])).items()}
+    shared = _scores(keys.pop("shared", []))
+    for table in ("waited", "candidates", "groups", "group", "wait", "shelf", "parked", "windows"):
+        state[table] = {}
+    kinds: dict[str, set[str]] = {}
+    tags: dict[str, Any] = {}
+    starts: dict[str, Any] = {}
+    for key in list(keys):
+        kind, _, name = key.partition(":")
+        if kind == "waited":
+            state[kind][name] = keys.pop(key)
+        elif kind in ("candidates", "group", "wait", "shelf"):
+            state[kind][name] = _scores(keys.pop(key))
+        elif kind == "groups":
+            state[kind][name] = _pairs(keys.pop(key))
+        elif kind == "parked":
+            state[kind][name] = {
+                lane: _group(name, lane, alone) for lane, alone in _scores(keys.pop(key)).items()
+            }
+        elif kind == "kinds":
+            kinds[name] = set(keys.pop(key))
+        elif kind == "tags":
+            tags[name] = _scores(keys.pop(key))
+        elif kind == "starts":
+            starts[name] = {
+                int(n): int(each.split()[1]) for each, n in _scores(keys.pop(key)).items()
+            }
+        elif kind == "window":
+            found = _pairs(keys.pop(key))
+            state["windows"][name] = tuple(
+                float(found[f]) for f in ("count", "ideal", "most", "kept")
+            )
+    state["times"] = {name: (at, tags.pop(name, {})) for name, at in shared.items()}
+    assert not tags
+    state["windows"] = {
+        name: (*window, starts.pop(name)) for name, window in state["windows"].items()
+    }
+    assert not starts
+    came_back: defaultdict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        family, _, name = key.partition(":")
+        if family == "back":
+            tenant, lane, kind, queue = name.split(" ", 3)
+            if "," in lane:
+                came_back[f"{tenant} {lane} {queue}"].add(kind)
+    assert kinds == came_back
+
+
+def _group(name: str, lane: str, alone: float) -> str:
+    if alone:
+        return f"{name.partition(' ')[0]} {lane}"
+    return ",".join(word for word in lane[2:].split(",") if not word.endswith("p"))
+
+
 def _check_what_is_kept_twice(
     lanes: dict[str, list[Any]],
-    ready: dict[str, list[str]],
     counted: dict[str, dict[str, int]],
     waiting: dict[str, int],
 ) -> None:
     of_tenant: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     of_queue: defaultdict[str, int] = defaultdict(int)
-    order: defaultdict[str, list[tuple[int, float, str]]] = defaultdict(list)
     for lane, tasks in lanes.items():
         kind, _, name = lane.partition(":")
-        key, rank, rest = name.split(" ", 2)
+        key, _, rest = name.split(" ", 2)
         of_kind, queue = rest.split(" ", 1) if kind == "back" else ("", rest)
         of_tenant[key][queue] += len(tasks)
         of_queue[queue] += len(tasks)
         if kind == "back":
             assert all(task[9] == of_kind for task in tasks), (lane, tasks)
-            order[f"{key} {queue}"].append((-int(rank), tasks[0][0], f"{rank}b {of_kind}"))
-        else:
-            order[f"{key} {queue}"].append((-int(rank), float("inf"), rank))
     assert counted == {key: dict(queues) for key, queues in of_tenant.items()}
     assert waiting == dict(of_queue)
-    assert ready == {name: [member for *_, member in sorted(each)] for name, each in order.items()}

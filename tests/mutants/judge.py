@@ -21,12 +21,17 @@ from tests.mutants.copy import Copy
 #: In the order in which they are asked at first.
 SUITES = (
     "tests/model/test_against_lua.py",
+    "tests/model/test_actions.py",
+    "tests/model/test_parked.py",
+    "tests/model/test_stops.py",
     "tests/lua",
     "tests/contract",
     "tests/transport/test_tenants.py",
     "tests/transport/test_basic.py",
     "tests/transport/test_lost.py",
 )
+#: Who survives all of them is looked at for longer, from another place: so many operations.
+WALK, WALK_OPERATIONS, WALK_SEED = "test_the_scripts_do_what_the_model_does", 20_000, 1_000
 #: Not asked of those that are listed, for they take longer than all before them.
 LAST = "tests/transport/*"
 #: A mutant may make a test wait for what never comes.
@@ -96,6 +101,16 @@ class Judge:
                 # Who caught one mutant of a file catches most of the others too.
                 self.tests.insert(0, self.tests.pop(place))
                 return item.nodeid
+        return None if is_listed else self.long_walk(file)
+
+    def long_walk(self, file: str) -> str | None:
+        """Compare the scripts with the model for longer, where that reads ``file``."""
+        for item, read in self.tests:
+            if isinstance(item, pytest.Function) and item.name == WALK and file in read:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(item.module, "OPERATIONS", WALK_OPERATIONS)
+                    patch.setattr(item.module, "SEED", item.module.SEED + WALK_SEED)
+                    return f"{item.nodeid}, longer" if self.fails(item) else None
         return None
 
     def fails(self, item: pytest.Item) -> bool:

@@ -43,7 +43,7 @@ _IN_FRONT = {"redis.call": 2, "string.format": 1}
 _OPEN_BOUND = re.compile(r'"\(([^"]*)"')
 #: A minus after one of these has nothing on its left.
 _NOTHING_ON_THE_LEFT = {"(", ",", "=", "{", "and", "or", "return", "then"}
-_INCLUDE = re.compile(r'^--- @include "([a-z_]+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^--- @(?:include|later \w+) "([a-z_]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,16 @@ class WorkerNode(CeleryTestWorker):
         queues: Sequence[str] | None,
         env: Mapping[str, str],
         args: Sequence[str],
+        alone: bool = True,
     ) -> Self:
         """Start a worker without waiting for it; without `queues` it is given no -Q."""
         name = f"worker-{uuid4().hex[:8]}"
         hostname = f"{name}@localhost"
         argv = [sys.executable, "-m", "celery", "-A", app, "worker", "--hostname", hostname]
         argv += ["--pool", pool, "--concurrency", str(concurrency), "--loglevel", "INFO"]
-        # Looking for other workers at the start costs a second and is never what is tested.
-        argv += ["--without-mingle", "--without-gossip"]
+        if alone:
+            # Looking for other workers at the start costs a second, and is rarely what is tested.
+            argv += ["--without-mingle", "--without-gossip"]
         if queues is not None:
             argv += ["--queues", ",".join(queues)]
         return cls(LocalProcess(name, [*argv, *args], env=env).start(), hostname)

@@ -78,8 +78,8 @@ class Yard:
                     assert yard.permits.acquire(timeout=20)
                 if self.request.retries < fail_times:
                     # Celery publishes a retry before it stores the state RETRY: a retry that ran
-                    # at once could be overtaken by that state.
-                    raise self.retry(countdown=0.1, exc=ValueError("again"))
+                    # soon could be overtaken by that state, and nobody would see its end.
+                    raise self.retry(countdown=0.5, exc=ValueError("again"))
                 return self.request.retries
 
         @self.task(base=FairTask, name="yard.total")

@@ -10,7 +10,9 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
+from kombu import Queue
 from kombu.exceptions import OperationalError
+from kombu.utils.eventio import READ
 from redis import Redis
 from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as Late
@@ -485,3 +487,31 @@ def test_with_the_connection_goes_nothing_that_a_consumer_has_acknowledged(
     eventually(finished, 20.0, poll_seconds=0)
     assert sorted(done) == list(range(60))
     settled(client)
+
+
+def test_what_happens_at_a_closed_connections_number_is_not_read_from_it(
+    connect: Connect,
+) -> None:
+    """A loop without a hub: its number may be another socket's the next moment."""
+    connection = connect()
+    publish(connection, "jobs", 0)
+    got: list[object] = []
+    with connection.Consumer([Queue("jobs")], callbacks=[lambda body, _: got.append(body)]) as c:
+        while not got:
+            connection.drain_events(timeout=5)
+        cycle = connection.transport.cycle
+        poll, channel = cycle.poller.poll, c.channel
+
+        def poll_once(_timeout: float) -> list[tuple[int, int]]:
+            cycle.poller.poll = poll
+            number = channel.client.connection._sock.fileno()
+            channel.client.connection.disconnect()
+            return [(number, READ)]
+
+        cycle.poller.poll = poll_once
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.05)
+        publish(connection, "jobs", 1)
+        while len(got) < 2:
+            connection.drain_events(timeout=5)
+    assert got == [0, 1]

@@ -93,12 +93,17 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("header", HOSTILE, ids=lambda header: repr(header)[:40])
-def test_a_header_that_cannot_be_read_is_charged_to_invalid(
-    connect: Connect, client: Redis, header: Any
+def test_a_header_that_cannot_be_read_is_charged_to_invalid_and_said(
+    connect: Connect, client: Redis, caplog: pytest.LogCaptureFixture, header: Any
 ) -> None:
     connection = connect()
-    publish(connection, "jobs", 1, headers={"fairness": header})
+    # Of one task it is said once a minute.
+    task = f"shop.{HOSTILE.index(header)}"
+    publish(connection, "jobs", 1, headers={"task": task, "fairness": header})
     assert waiting_tenants(client) == {"tenant:_invalid"}
+    assert client.hget("{fairness}:counts", "invalid") == "1"
+    (line,) = caplog.messages
+    assert line.startswith(f"task {task} is charged to the tenant _invalid: ")
     inbox = Inbox(connection, "jobs")
     assert inbox.await_count(1) == [1]
     inbox.messages[0].ack()

@@ -52,6 +52,8 @@ class Published:
     headers: dict[str, Any]
     args: list[Any]
     kwargs: dict[str, Any]
+    embedded: dict[str, Any]
+    properties: dict[str, Any]
 
     @property
     def fairness(self) -> Any:
@@ -87,12 +89,13 @@ def taken_from_broker() -> list[Published]:
     for name, queue in sorted(memory.Channel.queues.items()):
         while queue.qsize():
             message = queue.get()
-            body = message["body"]
-            if message["properties"].get("body_encoding") == "base64":
+            body, properties = message["body"], message["properties"]
+            if properties.get("body_encoding") == "base64":
                 body = base64.b64decode(body)
-            args, kwargs, _ = json.loads(body)
+            args, kwargs, embedded = json.loads(body)
             headers = message["headers"]
-            found.append(Published(name, headers["task"], headers, args, kwargs))
+            kind = headers["task"]
+            found.append(Published(name, kind, headers, args, kwargs, embedded, properties))
     return found
 
 

@@ -53,6 +53,20 @@ def test_an_end_takes_the_place_of_a_note_also_of_one_that_comes_back(book):
     assert told(book) == [("tag.1", Verdict.DONE)]
 
 
+@pytest.mark.parametrize("back", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_calls_that_fail_in_any_order_lose_no_end(book, back):
+    held = book.hold(TASK, 7)
+    taken = []
+    for verdict in (Verdict.BEGUN, Verdict.ACKED):
+        book.note(held, verdict)
+        taken.append(book.take_ends(64))
+    book.end(held, Verdict.DONE)
+    taken.append(book.take_ends(64))
+    for number in back:
+        book.give_back(taken[number])
+    assert told(book) == [("tag.1", Verdict.DONE)]
+
+
 def test_every_end_is_announced(book):
     heard = []
     book.changed = lambda: heard.append(len(book))

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_fairness.declaration import TenantSource, check_service
-from celery_fairness.errors import TaskDeclarationError, TenantInvalid
+from celery_fairness.declaration import ArgumentSource, KeyArguments, TenantSource, check_service
+from celery_fairness.errors import KeyInvalid, TaskDeclarationError, TenantInvalid
+from celery_fairness.keys import KeyTemplate, KeyValues
 
 
 def plain(repository, user_id=None):
@@ -222,4 +223,60 @@ def test_a_service_that_queues_cannot_have_is_an_error(service):
     assert str(caught.value) == (
         "task shop.t: option 'service': expected 1 to 100 letters, digits, '_' or '-' "
         f"(queue names are made from it), got: {service!r}"
+    )
+
+
+def test_an_argument_is_read_as_it_is():
+    def body(order, *, tries=3):
+        pass
+
+    amount = ArgumentSource("shop.t", "order.amount", body, "limits")
+    assert amount.read([{"amount": [1.5]}], {}) == [1.5]
+    assert amount.read([{}], {}) is None
+    assert ArgumentSource("shop.t", "tries", body, "limits").read([], {}) == 3
+    with pytest.raises(AttributeError):
+        amount.read(["text"], {})
+
+
+CUSTOMER = KeyTemplate("customer:{args.order.customer.id}:{args.region}")
+
+
+def by_customer(order, region="eu"):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "key"),
+    [
+        (({"customer": {"id": 42}},), {}, "customer:42:eu"),
+        (({"customer": {"id": 42}}, "us"), {}, "customer:42:us"),
+        ((), {"order": Order(SimpleNamespace(id=42)), "region": "us"}, "customer:42:us"),
+    ],
+)
+def test_a_key_reads_arguments_as_a_tenant_does(args, kwargs, key):
+    arguments = KeyArguments("shop.t", [CUSTOMER, KeyTemplate("r:{args.region}")], by_customer)
+    values = KeyValues("shop.t", argument=arguments.of(args, kwargs))
+    assert CUSTOMER.resolve(values) == (key, False)
+
+
+def test_a_key_whose_path_leads_nowhere_is_an_error_that_names_task_key_and_field():
+    arguments = KeyArguments("shop.t", [CUSTOMER], by_customer)
+    with pytest.raises(KeyInvalid) as caught:
+        CUSTOMER.resolve(KeyValues("shop.t", argument=arguments.of(("text",), {})))
+    assert str(caught.value) == (
+        f"task shop.t: key {CUSTOMER.text!r}: {{args.order.customer.id}}: "
+        "expected a value, got: AttributeError: 'str' object has no attribute 'customer'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [(by_customer, "order, region"), (lambda: None, "none"), (positional_only, "repository")],
+)
+def test_a_key_of_a_parameter_that_is_not_there_is_an_error_that_names_those_that_are(body, names):
+    with pytest.raises(TaskDeclarationError) as caught:
+        KeyArguments("shop.t", [KeyTemplate("c:{args.custmer.id}")], body)
+    assert str(caught.value) == (
+        "task shop.t: option 'limits': key 'c:{args.custmer.id}': "
+        f"expected one of the task's parameters ({names}), got: 'custmer'"
     )

@@ -13,18 +13,26 @@ from celery_fairness.errors import (
     DeliveriesExhausted,
     FairnessError,
     HeaderInvalid,
+    KeyInvalid,
+    KeyMissing,
     LimiterUnavailable,
     MessageUnreadable,
     NotWired,
+    PolicyInvalid,
+    ProblemsError,
+    RateLimitDropped,
+    RateLimitExceeded,
     SettingsError,
     TaskDeclarationError,
     TenantError,
     TenantInvalid,
     TenantMissing,
     got,
+    suggestion,
 )
 
 EXAMPLES = [
+    (ProblemsError("a: expected b, got: c"), ("problems",)),
     (SettingsError("a: expected b, got: c", "d: expected e, got: f"), ("problems",)),
     (SettingsError(), ("problems",)),
     (NotWired("shop"), ("app",)),
@@ -33,6 +41,13 @@ EXAMPLES = [
     (TenantInvalid("expected str"), ("problem", "task", "parameter")),
     (TenantInvalid("expected str", "shop.t", "user_id"), ("problem", "task", "parameter")),
     (TenantMissing("shop.t"), ("task",)),
+    (PolicyInvalid("a: expected b, got: c", "d: expected e, got: f"), ("problems",)),
+    (PolicyInvalid(), ("problems",)),
+    (KeyMissing("shop.t", "customer:{args.customer}", "args.customer"), ("task", "key", "field")),
+    (
+        KeyInvalid("expected str", "shop.t", "customer:{args.customer}", "args.customer"),
+        ("problem", "task", "key", "field"),
+    ),
     (HeaderInvalid("v: expected 1"), ("problem",)),
     (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem")),
     (
@@ -40,6 +55,9 @@ EXAMPLES = [
         ("task", "task_id", "deliveries", "queue"),
     ),
     (MessageUnreadable("shop.t", "id1", "celery"), ("task", "task_id", "queue")),
+    (RateLimitDropped("shop.t", "id1", "api"), ("task", "task_id", "key")),
+    (RateLimitExceeded(1.5, None, "api"), ("until", "retry_after", "key")),
+    (RateLimitExceeded(retry_after="7"), ("until", "retry_after", "key")),
     (FairnessError("anything", 3), ()),
 ]
 
@@ -97,9 +115,11 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
     [
         (NotWired("shop"), "add 'fairness = Fairness(app)'"),
         (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
+        (KeyMissing("shop.t", "k:{args.a}", "args.a"), "with missing='empty'"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
+        (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),
     ],
 )
 def test_an_error_says_the_next_step(error, step):
@@ -112,6 +132,9 @@ def test_an_error_is_caught_as_what_python_would_raise():
     assert issubclass(TaskDeclarationError, TypeError)
     assert issubclass(TenantInvalid, TypeError)
     assert issubclass(TenantMissing, ValueError)
+    assert issubclass(PolicyInvalid, ValueError)
+    assert issubclass(KeyMissing, ValueError)
+    assert issubclass(KeyInvalid, TypeError)
     assert issubclass(HeaderInvalid, ValueError)
     assert issubclass(LimiterUnavailable, ConnectionError)
 
@@ -120,3 +143,17 @@ def test_a_long_value_is_cut_in_a_message():
     assert got("x" * 78) == repr("x" * 78)
     assert got("x" * 79) == "'" + "x" * 78 + "…"
     assert len(got(list(range(10_000)))) == 80
+
+
+def test_a_value_that_python_does_not_write_is_named_by_its_type():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert got(10**5000) == "int that is too long to show"
+    assert got({"limit": 10**5000}) == "dict that is too long to show"
+    assert got(deep) == "list that is too long to show"
+
+
+def test_a_name_is_suggested_where_one_is_near():
+    assert suggestion("wiat", ("wait", "drop")) == ", did you mean 'wait'?"
+    assert suggestion("anything", ("wait", "drop")) == ""

@@ -56,8 +56,14 @@ def test_what_is_exported_is_fixed():
         "FairTask",
         "Fairness",
         "FairnessError",
+        "KeyInvalid",
+        "KeyMissing",
         "LimiterUnavailable",
         "MessageUnreadable",
+        "PolicyInvalid",
+        "RateLimitDropped",
+        "RateLimitExceeded",
+        "RateLimitPolicy",
         "Tier",
         "__version__",
         "select_queue",
@@ -70,9 +76,7 @@ def test_every_exported_name_is_there(name):
     assert getattr(celery_fairness, name) is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["RateLimitPolicy", "RateLimitExceeded", "fairtask", "__wrapped__"]
-)
+@pytest.mark.parametrize("name", ["Rate", "RateLimit", "fairtask", "__wrapped__"])
 def test_other_names_are_not_there(name):
     with pytest.raises(AttributeError, match=f"no attribute {name!r}"):
         getattr(celery_fairness, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import pytest
 
@@ -65,3 +66,33 @@ def test_what_is_not_there_is_an_error(folder, text):
     folder({}, **({"verb": text} if text else {}))
     with pytest.raises(FileNotFoundError):
         load_script("verb")
+
+
+def test_functions_that_nothing_uses_are_left_out(folder):
+    pieces = (
+        "local function used()\n  return 1\nend\n"
+        "local function unused()\n  if used() then\n    return inner()\n  end\nend\n"
+    )
+    inner = "local function inner()\n  return 2\nend\n"
+    folder({"a": inner + pieces}, verb='--- @include "a"\nreturn used()\n')
+    source = load_script("verb").source
+    assert source.split() == [
+        "local",
+        "function",
+        "used()",
+        "return",
+        "1",
+        "end",
+        "return",
+        "used()",
+    ]
+
+
+@pytest.mark.parametrize("name", [f"dispatch/{name}" for name in script_names("dispatch")])
+def test_a_script_defines_every_function_that_it_uses(name):
+    folder, _, verb = name.partition("/")
+    expanded = re.sub(r"--[^\n]*", "", scripts._expand(folder, f"{verb}.lua", set()))
+    source = re.sub(r"--[^\n]*", "", load_script(name).source)
+    for function in re.findall(r"^local function (\w+)", expanded, re.MULTILINE):
+        is_there = f"local function {function}(" in source
+        assert is_there == bool(re.search(rf"(?<!function )\b{function}\(", source)), function

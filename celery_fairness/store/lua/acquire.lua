@@ -42,7 +42,7 @@ local CLEAR_AT_MOST = 64
 
 local logical = tick(clock, lease_ms, frozen_ms)
 local version = tonumber(redis.call("HGET", news, "version") or 0)
-local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7], {})
 
 local held = redis.call("ZCARD", leases)
 if held > 0 then

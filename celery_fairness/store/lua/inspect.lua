@@ -26,7 +26,7 @@ local lease_ms, frozen_ms = tonumber(ARGV[1]), ARGV[6]
 local SHOW_AT_MOST = 100
 
 local logical = read_clock(clock, lease_ms, frozen_ms)
-local tier, limit = entitlement(tiers, tenant, ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+local tier, limit = entitlement(tiers, tenant, ARGV[2], ARGV[3], ARGV[4], ARGV[5], {})
 local alive = string.format("(%.0f", logical)
 local answer = {redis.call("ZCOUNT", leases, alive, "+inf"), limit, tier}
 local shown = redis.call(

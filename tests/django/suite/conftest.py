@@ -17,6 +17,15 @@ from uuid import uuid4
 
 import django
 import pytest
+from celery import Celery, current_app
+from django.db import connections
+from django.db.models import Model, QuerySet
+
+from celery_fairness import Fairness
+from celery_fairness.decision import Admitted, Lease, SlotRequest
+from celery_fairness.tenants import tier_key
+from celery_fairness.testing.server import RedisServer
+from celery_fairness.tiers import DEFAULT_TIERS
 
 ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -30,17 +39,11 @@ os.environ["CELERY_BROKER_URL"] = NOWHERE
 os.environ["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/site" if ON_POSTGRES else ""
 django.setup()
 
-# Models can be imported only once Django is set up.
-from celery import Celery, current_app  # noqa: E402
-from django.db import connections  # noqa: E402
-from django.db.models import Model, QuerySet  # noqa: E402
-from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange  # noqa: E402
-
-from celery_fairness import Fairness  # noqa: E402
-from celery_fairness.decision import Admitted, Lease, SlotRequest  # noqa: E402
-from celery_fairness.tenants import tier_key  # noqa: E402
-from celery_fairness.testing.server import RedisServer  # noqa: E402
-from celery_fairness.tiers import DEFAULT_TIERS  # noqa: E402
+from django_celery_fairness.models import (  # noqa: E402 - models need a Django that is set up
+    TenantTier,
+    Tier,
+    UnpublishedChange,
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

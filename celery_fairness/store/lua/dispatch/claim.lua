@@ -2,10 +2,8 @@
   claim: lease the next tasks that may start, the fairest first, or say how long to sleep.
 
   It first hears what ended, and does a bounded part of what is due: leases that ended by themselves,
-  tasks whose time came, tenants that were found full before the last news. Then it takes from the queues in turn, beginning with the
-  first: the tenant with the least virtual time, its first lane, that lane's first task. A tenant at
-  its limit leaves the ring and costs nothing until something opens it. A tenant of whom this process
-  takes nothing stays where it is.
+  tasks whose time came, tenants that were found full before the last news, limits whose time came.
+  Then it takes from the queues in turn, beginning with the first, what find.lua finds.
 
   Where the memory was lost since the epoch that the caller knows it leases nothing: what the caller
   holds counts for no limit until it is entered again (renew.lua).
@@ -26,15 +24,17 @@
   ARGV[12] told           int  ends that it is told
   ARGV[13+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
-  Returns {"sleep_ms epoch passed", "lease attempt key rank length queue" .. message, ...}: sleep_ms is
-  0 where there is more to do at once; passed is "", or as JSON the places that it passed over; length
-  is that of the queue's name.
+  Returns {"sleep_ms epoch passed", "lease attempt keys rank length queue" .. message, ...}: sleep_ms
+  is 0 where there is more to do at once; passed is "", or as JSON the places that it passed over; keys
+  are all of which it holds a slot, the tenant's first, with commas; length is that of the queue's name.
 ]]
 --- @include "ends"
 --- @include "serve"
---- @include "passing"
+--- @include "find"
 --- @include "later"
 --- @include "tick"
+--- @later limited "limited"
+--- @later rare "rare"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
 local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local frozen_ms, passing, known_epoch, told = ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
@@ -51,12 +51,13 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, limited_here = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
-  max_deliveries = tonumber(ARGV[8]), owner = owner, lease_ms = lease_ms, virtual = {},
+  max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
+  limited = limited_here, now = now,
 }
 local first_queue = 13 + 3 * told
 for index = 13, first_queue - 1, 3 do
@@ -70,7 +71,7 @@ local answer, leases = {""}, {}
 local function tell(lease, queue, task, message)
   leases[#leases + 1] = lease
   -- A format would end a name at its first zero byte.
-  answer[#answer + 1] = lease .. " " .. task.attempt .. " " .. task.key .. " " .. task.rank .. " "
+  answer[#answer + 1] = lease .. " " .. task.attempt .. " " .. keys_of(task.key, task.limits) .. " " .. task.rank .. " "
     .. #queue .. " " .. queue .. message
 end
 
@@ -91,56 +92,59 @@ end
 
 local more = expire(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST
 more = judge_anew(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+if rules.limited then
+  more = limited().look_at_limits(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+end
+if rules.limited and rules.enforcement ~= "on" then
+  for index = first_queue, #ARGV do
+    more = limited().open_all(prefix, ARGV[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
+  end
+end
 local sleep_ms = SLEEP_MS
 for index = first_queue, #ARGV do
-  local wait_ms = bring_in(prefix, ARGV[index], now, DUE_AT_MOST)
-  if wait_ms then sleep_ms = math.min(sleep_ms, wait_ms) end
+  sleep_ms = math.min(sleep_ms, bring_in(prefix, ARGV[index], now, DUE_AT_MOST) or SLEEP_MS)
 end
 
-local moves, look = MOVES_AT_MOST, read_passing(passing)
-local LOOKS_AT_MOST = MOVES_AT_MOST + PASSED_AT_MOST
+local queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
+local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
+  queues = {unpack(queues)}, left = {}, sleep_ms = sleep_ms}
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)
-  local ring = prefix .. "ring:" .. queue
-  for _ = 0, LOOKS_AT_MOST do
-    local at = look and look.places[queue] or 0
-    local found = redis.call("ZRANGE", ring, at, at, "WITHSCORES")
-    local key, start = found[1], tonumber(found[2])
-    if not key then return false end
-    local lane = look and open_lane(prefix, queue, key, look)
-    if look and not lane then
-      if not pass_over(look, queue) then break end
-    else
-      local verdict = judge(prefix, key, rules)
-      if verdict.open then
-        if verdict.closed then reopen(prefix, key, rules) end
-        if verdict.full then count_refusal(prefix, verdict) end
-        local lease, task, message = serve(prefix, queue, key, lane, start, verdict.weight, rules)
-        tell(lease, queue, task, message)
-        if look and look.once[task.kind] then look.never[task.kind] = true end
-        return true
-      end
-      if moves == 0 then break end
-      moves = moves - 1
-      fill(prefix, queue, key, start, verdict, rules)
-    end
-  end
-  more = true
-  return false
+  local found = find(prefix, queue, rules, turns, look)
+  if not found then return false end
+  local verdict = found.verdict
+  if verdict.closed then reopen(prefix, found.key, rules) end
+  if verdict.full then count_refusal(prefix, verdict) end
+  local lease, task, message = serve(prefix, queue, found, verdict.weight, rules)
+  if not lease then return true end
+  tell(lease, queue, task, message)
+  if look and look.once[task.kind] then look.never[task.kind] = true end
+  return true
 end
 
--- Each turn takes a task or is the last of its queue.
-local queues, turn = {unpack(ARGV, first_queue)}, 1
-for _ = 1, want + #queues do
-  if #leases == want or #queues == 0 then break end
+-- Each turn takes a task or is the last of its queue; what was left to others is asked once more.
+local turn = 1
+for _ = 1, want + 2 * #turns.queues do
+  if #leases == want then break end
+  if #queues == 0 then
+    if not turns.left or #turns.left == 0 then break end
+    queues = turns.left
+    turns.left = nil
+  end
   if turn > #queues then turn = 1 end
   if take(queues[turn]) then turn = turn + 1 else table.remove(queues, turn) end
 end
 if #leases > 0 then
   redis.call("SET", reply, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
 end
-for index = first_queue, #ARGV do pass_on(prefix, ARGV[index]) end
-if more or #leases > 0 then sleep_ms = 0 end
-local passed = look and next(look.places) and cjson.encode(look.places) or ""
-answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text, passed)
+for index = first_queue, #ARGV do
+  forget_passed(prefix, ARGV[index], rules.virtual[ARGV[index]], #leases)
+  pass_on(prefix, ARGV[index], rules.limited)
+end
+local opens = rules.limited and redis.call("ZRANGE", prefix .. "opens", 0, 0, "WITHSCORES")[2]
+sleep_ms = turns.sleep_ms
+if opens then sleep_ms = math.max(0, math.min(sleep_ms, math.ceil(tonumber(opens) - logical))) end
+if more or turns.over or #leases > 0 then sleep_ms = 0 end
+answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text,
+  look and next(look.places) and cjson.encode(look.places) or "")
 return answer

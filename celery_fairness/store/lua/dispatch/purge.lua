@@ -8,6 +8,7 @@
   Returns how many were forgotten by this call.
 ]]
 --- @include "forget"
+--- @later limited "limited"
 local prefix, queue = KEYS[1], ARGV[1]
 
 return forget_waiting(prefix, queue)

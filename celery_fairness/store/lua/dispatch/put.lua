@@ -21,44 +21,47 @@
   ARGV[12] kind       str  name of the task as it is written in keys; "": nobody knows
   ARGV[13] plain      str  the key of the plain list that the message is taken from, or ""
   ARGV[14] entry      str  what lies there
-  ARGV[15+] bound     str  the bindings that the caller knows, each as kombu writes it
+  ARGV[15] limits     str  those beside the tier's (limits.lua), or ""
+  ARGV[16+] bound     str  the bindings that the caller knows, each as kombu writes it
 
   Returns what became of it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
---- @include "lanes"
---- @include "later"
+--- @include "waiting"
+--- @include "until"
 --- @include "now"
 local prefix = KEYS[1]
 local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local bindings, kind, plain, entry = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local bindings, kind, plain, entry, limits = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
-local words = table.concat({tag, tenant, service, tier, rank, kind}, " ")
-if not (string.match(words, "^%S+ %S* %S* %S* %d %S*$") and cost and eta_ms) then
+local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
+if not (string.match(words, "^%S+ %S* %S* %S* %d %S* %S*$") and cost and eta_ms) then
   return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
 end
 
 -- kombu's table, which other producers and consumers write: as many as are known, and the same.
 if bindings ~= "" then
-  if redis.call("SCARD", bindings) ~= #ARGV - 14 then return 3 end
-  for index = 15, #ARGV do
+  if redis.call("SCARD", bindings) ~= #ARGV - 15 then return 3 end
+  for index = 16, #ARGV do
     if redis.call("SISMEMBER", bindings, ARGV[index]) == 0 then return 3 end
   end
 end
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
+if limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
+if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end
 local task = {
   seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,
   cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
-  kind = kind, key = key_of(tenant, service),
+  kind = kind, limits = limits, key = key_of(tenant, service),
 }
 if eta_ms > 0 and eta_ms > server_now(frozen_ms) then
   wait_until(prefix, queue, task, message, eta_ms)
   return 2
 end
-enqueue(prefix, queue, task, message, true, false)
+enqueue(prefix, queue, task, message, true)
 return 1

@@ -13,7 +13,7 @@
   ARGV[2]  epoch     str  the epoch the caller knows, or ""; where the memory was lost since, the
                           leases are entered again
   ARGV[3]  frozen_ms str  "" in production (server TIME); set only by tests
-  ARGV[4+] held      str  pairs: the lease; its key
+  ARGV[4+] held      str  pairs: the lease; its keys, with commas
 
   Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that are gone.
 ]]
@@ -28,13 +28,25 @@ local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
 local logical_end = string.format("%.0f", logical + lease_ms)
 local answer = {string.format("%.0f", epoch)}
 for index = 4, #ARGV, 2 do
-  local held, leases = ARGV[index], prefix .. "leases:" .. ARGV[index + 1]
-  if redis.call("ZSCORE", prefix .. "ends", held) then
-    redis.call("ZADD", prefix .. "ends", logical_end, held)
-    redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
-  elseif lost or redis.call("ZSCORE", leases, held) then
-    redis.call("ZADD", leases, logical_end, held)
-    redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+  local held, keys = ARGV[index], ARGV[index + 1]
+  local runs = redis.call("ZSCORE", prefix .. "ends", held)
+  local counts = runs or lost
+  if not counts then
+    for key in string.gmatch(keys, "[^,]+") do
+      counts = counts or redis.call("ZSCORE", prefix .. "leases:" .. key, held)
+    end
+  end
+  if runs then redis.call("ZADD", prefix .. "ends", logical_end, held) end
+  if counts then
+    -- It was lost with the memory that a task had more limits than one.
+    if not runs and string.find(keys, ",", 1, true) then
+      redis.call("HSET", prefix .. "clock", "limited", 1)
+    end
+    for key in string.gmatch(keys, "[^,]+") do
+      local leases = prefix .. "leases:" .. key
+      if not runs then redis.call("ZADD", leases, logical_end, held) end
+      redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+    end
   else
     answer[#answer + 1] = (index - 2) / 2
   end

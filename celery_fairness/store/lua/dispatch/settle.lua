@@ -15,17 +15,21 @@
              tail   it waits again, last   died   its process died: as head, until too often
              unreadable    its message cannot be read: it is a dead letter
 
-  Returns the codes of ends.lua, one for each.
+  Returns the codes of again.lua, one for each.
 ]]
 --- @include "ends"
 --- @include "tick"
+--- @later limited "limited"
+--- @later rare "again"
 local prefix, lease_ms, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[6]
 
+local logical, _, _, limited_here = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
-  logical = tick(prefix .. "clock", lease_ms, frozen_ms),
+  logical = logical,
   enforcement = ARGV[2], default_tier = ARGV[3], default_limit = ARGV[4],
   max_deliveries = tonumber(ARGV[5]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
+  limited = limited_here,
 }
 
 local answer = {}

@@ -16,6 +16,7 @@
 ]]
 --- @include "forget"
 --- @include "now"
+--- @later limited "limited"
 local prefix, frozen_ms, declared = KEYS[1], ARGV[1], ARGV[2]
 local now = server_now(frozen_ms)
 local unused = prefix .. "unused"

@@ -11,17 +11,22 @@
                        the caller does not know that tier
   default_tier   str   for a tier that the table does not know
   default_limit  str   of the default tier, as the caller knows it
+  read           table by tier, what this call has read of the table
 
   Returns tier, concurrency (-1 is unlimited), weight (1 where the table does not know the tier).
 ]]
-local function entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit)
+local function entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read)
   local record = redis.call("HMGET", tenant_key, "tier", "concurrency")
   local known = tier
   if record[1] and record[1] ~= "" then tier = record[1] end
-  local rows = redis.call("HMGET", tiers_key, tier, default_tier)
+  local rows = read[tier]
+  if not rows then
+    rows = redis.call("HMGET", tiers_key, tier, default_tier)
+    rows.row = (rows[1] or rows[2]) and cjson.decode(rows[1] or rows[2])
+    read[tier] = rows
+  end
   local limit
-  local row = rows[1] or rows[2]
-  row = row and cjson.decode(row)
+  local row = rows.row
   if rows[1] then
     limit = row["concurrency"]
   elseif rows[2] then

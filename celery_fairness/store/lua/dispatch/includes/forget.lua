@@ -4,6 +4,8 @@
   Returns how many were forgotten; nothing is left where they are fewer than FORGET_AT_MOST.
 ]]
 --- @include "later"
+--- @include "groups"
+--- @include "taking"
 
 local FORGET_AT_MOST = 100
 
@@ -23,8 +25,18 @@ local function forget_waiting(prefix, queue)
     local key = redis.call("ZRANGE", prefix .. "ring:" .. queue, 0, 0)[1]
       or redis.call("ZRANGE", prefix .. "full:" .. queue, 0, 0)[1]
     if not key then break end
-    forget_record(prefix, pop_first(prefix, queue, key))
+    local group
+    local part = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 0)[1]
+    if not part then
+      -- Nothing of it is ready: of its parked lanes the first.
+      local lane = redis.call("ZRANGE", prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
+      group = group_of(prefix, queue, key, lane)
+      part = redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 0)[1]
+    end
+    local record, is_last = pop_part(prefix, queue, key, part, group)
+    forget_record(prefix, record)
     task_left(prefix, queue, key)
+    if is_last then leave_ring(prefix, queue, key) end
     gone = gone + 1
   end
   if gone < FORGET_AT_MOST then

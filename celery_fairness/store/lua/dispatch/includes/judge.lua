@@ -18,13 +18,15 @@
 local LOOK_AGAIN_MS = 1000
 
 -- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
--- tier, weight, paused, closed, and the tenant.
-local function judge(prefix, key, rules)
+-- tier, weight, paused, closed, the tenant, and how many tasks wait in `queue`, where one is given.
+local function judge(prefix, key, rules, queue)
   if key == SYSTEM then return {open = true, weight = 1} end
-  local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed")
+  local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed",
+    "q:" .. (queue or ""))
+  rules.tiers = rules.tiers or {}
   local tier, limit, weight = entitlement(
     prefix .. "tiers", prefix .. "tenant:" .. (account[2] or ""),
-    account[1] or "", "", rules.default_tier, rules.default_limit)
+    account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers)
   local full = limit == 0
   if limit > 0 and rules.enforcement ~= "off" then
     full = limit <= redis.call("ZCOUNT", prefix .. "leases:" .. key,
@@ -32,7 +34,7 @@ local function judge(prefix, key, rules)
   end
   local open = not full or limit > 0 and rules.enforcement == "observe"
   return {open = open, full = full, tier = tier, weight = weight, paused = limit == 0,
-    closed = account[3], tenant = account[2] or ""}
+    closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
 
 -- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.
@@ -80,8 +82,9 @@ local function reopen(prefix, key, rules)
   redis.call("ZREM", prefix .. "closed", key)
   local fields = redis.call("HKEYS", account)
   for index = 1, #fields do
-    if string.sub(fields[index], 1, 2) == "q:" then
-      enter_again(prefix, string.sub(fields[index], 3), key)
+    local queue = string.match(fields[index], "^q:(.*)$")
+    if queue and redis.call("EXISTS", prefix .. "ready:" .. key .. " " .. queue) == 1 then
+      enter_again(prefix, queue, key)
     end
   end
 end

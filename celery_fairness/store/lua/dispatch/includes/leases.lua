@@ -7,50 +7,17 @@
 --- @include "judge"
 
 -- Takes the lease out of everything that knows it; the task stays known unless it is done.
-local function end_lease(prefix, lease, key)
+local function end_lease(prefix, lease, keys)
   redis.call("HDEL", prefix .. "running", lease)
   redis.call("ZREM", prefix .. "ends", lease)
-  redis.call("ZREM", prefix .. "leases:" .. key, lease)
-end
-
--- A task ended for good and nobody is there to write its result: the next worker that asks does.
-local function leave_obituary(prefix, rules, row)
-  redis.call("ZADD", prefix .. "obituaries", rules.logical, row)
-end
-
--- A task becomes a dead letter; `why` is the state of its obituary.
-local function bury(prefix, rules, why, owner, queue, task, message)
-  local record = write_record(task, message)
-  redis.call("RPUSH", prefix .. "dead:" .. queue, record)
-  redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
-  leave_obituary(prefix, rules, write_running(owner, why, queue, record))
-end
-
--- The process of a body that had begun is gone: its task waits again, or is a dead letter.
-local function after_death(prefix, rules, owner, queue, task, message)
-  task.deaths = task.deaths + 1
-  if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
-    enqueue(prefix, queue, task, message, false, true)
-  else
-    bury(prefix, rules, "dead", owner, queue, task, message)
+  for key in string.gmatch(keys, "[^,]+") do
+    redis.call("ZREM", prefix .. "leases:" .. key, lease)
   end
 end
 
-local function expire_one(prefix, rules, lease, row)
-  local owner, state, queue, record = read_running(row)
-  local task, message = read_record(record)
-  end_lease(prefix, lease, task.key)
-  redis.call("HINCRBY", prefix .. "counts", "expired", 1)
-  if state == "acked" then
-    redis.call("SREM", prefix .. "known", task.tag)
-    redis.call("HINCRBY", prefix .. "counts", "abandoned", 1)
-    leave_obituary(prefix, rules, row)
-  elseif state == "begun" then
-    after_death(prefix, rules, owner, queue, task, message)
-  else
-    enqueue(prefix, queue, task, message, false, true)
-  end
-  reopen(prefix, task.key, rules)
+-- A lease of a tenant's key, and of other keys, has ended; `keys` has all of them with commas.
+local function freed(prefix, key, keys, rules)
+  if rules.limited then limited().free_all(prefix, keys, rules) else reopen(prefix, key, rules) end
 end
 
 -- What ends now, at most `most`: leases that nobody renewed, and the wait for a lease of the gate.
@@ -62,7 +29,7 @@ local function expire(prefix, rules, most)
     local lease = ended[index]
     local row = redis.call("HGET", prefix .. "running", lease)
     if row then
-      expire_one(prefix, rules, lease, row)
+      rare().expire_one(prefix, rules, lease, row)
     else
       redis.call("ZREM", prefix .. "ends", lease)
       if string.sub(lease, 1, 1) == " " then reopen(prefix, string.sub(lease, 2), rules) end

@@ -1,8 +1,8 @@
 --[[
-  A record is one waiting task as text: ten fields with one space between them, a newline, and the
-  message as the producer sent it.
+  A record is one waiting task as text: eleven fields with one space between them, a newline, and the
+  message as the producer sent it. Where there are no limits it ends with the kind.
 
-    seq tag attempt deaths cost rank tenant service tier kind \n message
+    seq tag attempt deaths cost rank tenant service tier kind limits \n message
 
   seq      its place among all tasks of the installation: who began to wait earlier has the smaller
   tag      the delivery tag, which no other message has
@@ -14,6 +14,7 @@
   service  "" unless each service counts apart
   tier     the tenant's tier as the producer knew it, may be ""
   kind     name of the task as it is written in keys; "": the message's headers do not say it
+  limits   those beside the tier's (limits.lua)
 ]]
 
 local SYSTEM = "_system"
@@ -26,22 +27,47 @@ local function key_of(tenant, service)
 end
 
 local function read_record(record)
-  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, at =
-    string.match(record, "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*)\n()")
+  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, at =
+    string.match(record, "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*)\n()")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
     cost = tonumber(cost), rank = rank, tenant = tenant, service = service, tier = tier,
-    kind = kind, key = key_of(tenant, service),
+    kind = kind, limits = limits, key = key_of(tenant, service),
   }, string.sub(record, at)
 end
 
+-- Of a record that starts: what a claim needs of it; its message; and the record of this attempt.
+local function start_record(record, key)
+  local head, tag, attempt, tail, cost, rank, kind, limits, at = string.match(record,
+    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* ([^ \n]*) ?(%S*)\n)()")
+  attempt = tonumber(attempt) + 1
+  local message = string.sub(record, at)
+  return {tag = tag, attempt = attempt, cost = tonumber(cost), rank = rank, kind = kind,
+    limits = limits, key = key}, message, head .. " " .. attempt .. tail .. message
+end
+
 local function write_record(task, message)
+  local kind = task.limits == "" and task.kind or task.kind .. " " .. task.limits
   return string.format("%.0f %s %d %d %.17g %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
-    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, task.kind) .. message
+    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, kind) .. message
+end
+
+-- Every key of which a task holds a slot while it runs, with commas: the tenant's first, each once.
+local function keys_of(tenant_key, limits)
+  if limits == "" then return tenant_key end
+  local keys, seen = {tenant_key}, {[tenant_key] = true}
+  for key in string.gmatch("," .. limits, ",([^|]+)|") do
+    if not seen[key] then
+      seen[key] = true
+      keys[#keys + 1] = key
+    end
+  end
+  return table.concat(keys, ",")
 end
 
 -- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.
--- An obituary is the last one of its task; its state is acked, dead or unreadable.
+-- An obituary is the last one of its task; its state is acked, dead, unreadable or dropped. Who owns
+-- what was dropped is the limit, by its key.
 local function write_running(owner, state, queue, record)
   return owner .. " " .. state .. " " .. #queue .. " " .. queue .. record
 end
@@ -50,4 +76,13 @@ local function read_running(row)
   local owner, state, length, at = string.match(row, "^(%S+) (%a+) (%d+) ()")
   local record_at = at + tonumber(length)
   return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at)
+end
+
+-- Of a row of `running` only the task's tag, its tenant's key, and all its keys.
+local function charged_by(row)
+  local length, at = string.match(row, "^%S+ %a+ (%d+) ()")
+  local tag, tenant, service, limits = string.match(row,
+    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* [^ \n]* ?(%S*)\n", at + tonumber(length))
+  local key = key_of(tenant, service)
+  return tag, key, keys_of(key, limits)
 end

@@ -15,9 +15,10 @@ local function ring_bell(prefix, queue)
 end
 
 -- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
-local function pass_on(prefix, queue)
+local function pass_on(prefix, queue, limited_here)
   local left = prefix .. "left:" .. queue
-  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 then
+  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 and not (limited_here
+    and redis.call("ZCOUNT", prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
     redis.call("DEL", prefix .. "bell:" .. queue, left)
   elseif redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
@@ -56,9 +57,19 @@ end
 local function leave(prefix, queue, key, finish)
   local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
   finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
-  redis.call("ZREM", ring, key)
-  redis.call("ZREM", full, key)
+  if redis.call("ZREM", ring, key) == 0 then redis.call("ZREM", full, key) end
   redis.call("ZADD", prefix .. "out:" .. queue, finish, key)
+end
+
+-- Debts that the ring has passed and one task clears away.
+local CLEAR_AT_MOST = 4
+
+-- A claim of `tasks` took some of the queue, whose time is now `virtual`; nil where it took none.
+local function forget_passed(prefix, queue, virtual, tasks)
+  if not virtual then return end
+  local out = prefix .. "out:" .. queue
+  local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)
+  if #passed > 0 then redis.call("ZREM", out, unpack(passed)) end
 end
 
 -- The queue has nothing waiting any more: its ring begins anew.

@@ -1,0 +1,66 @@
+"""How long to wait after somebody said that it was too much: HTTP 429 and the like.
+
+A time that cannot be meant is moved to one that can, between a second and a day from now, and that
+is logged: a task that reports a 429 must not fail because of how it reports it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+logger = logging.getLogger("celery_fairness")
+
+#: Bounds of a cool-down, in seconds.
+LEAST_SECONDS, MOST_SECONDS = 1.0, 86_400.0
+
+
+def wait_until(until: Any) -> float:
+    """Return how long it is until a time, in seconds, within the bounds.
+
+    Args:
+        until: A datetime with a time zone, or Unix seconds.
+    """
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            return _moved(until, "a datetime with a time zone", LEAST_SECONDS)
+        wait = until.timestamp() - time.time()
+    elif isinstance(until, (int, float)) and not isinstance(until, bool):
+        wait = until - time.time()
+    else:
+        return _moved(until, "a datetime with a time zone or Unix seconds", LEAST_SECONDS)
+    return _bounded(until, wait)
+
+
+def wait_after(retry_after: Any) -> float:
+    """Return how long to wait, in seconds, within the bounds.
+
+    Args:
+        retry_after: Seconds; or text as in the header ``Retry-After``: seconds or an HTTP date.
+    """
+    if isinstance(retry_after, str):
+        try:
+            retry_after = float(retry_after)
+        except ValueError:
+            try:
+                return wait_until(parsedate_to_datetime(retry_after))
+            except ValueError:
+                return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
+    if isinstance(retry_after, bool) or not isinstance(retry_after, (int, float)):
+        return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
+    return _bounded(retry_after, retry_after)
+
+
+def _bounded(given: Any, wait: float) -> float:
+    if math.isnan(wait) or wait < LEAST_SECONDS:
+        return _moved(given, "a second from now or later", LEAST_SECONDS)
+    return _moved(given, "a day from now at most", MOST_SECONDS) if wait > MOST_SECONDS else wait
+
+
+def _moved(given: Any, expected: str, wait: float) -> float:
+    logger.warning("a cool-down: expected %s, got: %s; %.0f s in its place", expected, given, wait)
+    return wait

@@ -1,0 +1,155 @@
+"""The limits of a message beside its tenant's tier: as declared, as carried, as scheduled.
+
+A task declares policies and a call may add some. What travels in the header are policies of the
+Open Job Spec whose keys are made, each with ``private`` where its key was made from the tenant; so
+whoever puts the message, in whatever language, needs no code of the task.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
+from celery_fairness.keys import KeyValues
+from celery_fairness.policy import MAX_LIMITS, Limit, RateLimitPolicy, keys_problems, merge
+from celery_fairness.scheduling import limits as words
+
+T = TypeVar("T")
+
+#: The field of the header.
+FIELD = "limits"
+_LISTED = "expected a list of RateLimitPolicy, or of policies as the Open Job Spec writes them"
+
+
+def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy, ...]:
+    """Read the option ``limits`` of a task or of a call.
+
+    Args:
+        option: A list or tuple of :class:`~celery_fairness.policy.RateLimitPolicy` and of
+            mappings as the Open Job Spec writes them; keys may have fields.
+        wrong: Told of what cannot be read, in one error; where it goes on, the others are returned.
+
+    Raises:
+        PolicyInvalid: With one problem for everything that is wrong, each with its place.
+    """
+    if not isinstance(option, (list, tuple)):
+        wrong(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
+        return ()
+    policies, problems = _each(option, _read_policy)
+    problems += keys_problems({policy.key for policy in policies})
+    if problems:
+        wrong(PolicyInvalid(*problems))
+    return tuple(policies)
+
+
+def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T], list[str]]:
+    """Return what ``read`` makes of each entry and its place, and what is wrong with the others."""
+    made: list[T] = []
+    problems: list[str] = []
+    for index, entry in enumerate(entries):
+        try:
+            made.append(read(entry, f"{FIELD}[{index}]"))
+        except PolicyInvalid as error:
+            problems += error.problems
+    return made, problems
+
+
+def _read_policy(value: Any, where: str) -> RateLimitPolicy:
+    if isinstance(value, RateLimitPolicy):
+        return value
+    return RateLimitPolicy.from_ojs(value, templates=True, where=where)
+
+
+def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:
+    """Return a policy as it travels with one task, whose values its key is made from.
+
+    Raises:
+        KeyMissing: A field of the key has no value.
+        KeyInvalid: A value cannot stand in a key.
+    """
+    key, private = policy.template.resolve(values)
+    ojs = policy.to_ojs(key)
+    return {**ojs, "private": True} if private else ojs
+
+
+def check_keys(limits: Iterable[Any]) -> None:
+    """Check how many keys the limits of one message have, as they are carried.
+
+    Raises:
+        PolicyInvalid: More than 16.
+    """
+    found = (each.get("key") for each in limits if isinstance(each, Mapping))
+    if problems := keys_problems({key for key in found if isinstance(key, str)}):
+        raise PolicyInvalid(*problems)
+
+
+def no_list(value: Any) -> HeaderInvalid:
+    """Return the error of a field ``limits`` that is no list."""
+    return HeaderInvalid(f"limits: expected a list of policies, got: {got(value)}")
+
+
+def parse_limits(value: Any) -> tuple[Limit, ...]:
+    """Read the field ``limits`` of a header, which JSON can hold; those of one key are one.
+
+    Raises:
+        HeaderInvalid: It is no list of policies, or has more than 16 keys.
+    """
+    if not isinstance(value, (list, tuple)):
+        raise no_list(value)
+    try:
+        return _parse(json.dumps(value))
+    except PolicyInvalid as error:
+        raise HeaderInvalid("; ".join(error.problems)) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[Limit, ...]:
+    limits, problems = _each(json.loads(text), _parse_one)
+    if problems:
+        raise PolicyInvalid(*problems)
+    return merge(limits)
+
+
+def readable_limits(header: Any) -> tuple[Limit, ...]:
+    """Return what can be read of the limits of a header that cannot be read whole.
+
+    They still hold: a field that is wrong elsewhere, or one wrong entry, lifts no other limit. Of
+    more than 16 keys the first ones are kept.
+    """
+    value = header.get(FIELD) if isinstance(header, Mapping) else None
+    if not isinstance(value, (list, tuple)):
+        return ()
+    limits, _ = _each(value, _parse_one)
+    keys = list(dict.fromkeys(limit.key for limit in limits))[:MAX_LIMITS]
+    return merge(limit for limit in limits if limit.key in keys)
+
+
+def _parse_one(value: Any, where: str) -> Limit:
+    private = False
+    if isinstance(value, Mapping):
+        private = value.get("private", False)
+        value = {name: each for name, each in value.items() if name != "private"}
+    if not isinstance(private, bool):
+        raise PolicyInvalid(f"{where}.private: expected true or false, got: {got(private)}")
+    return RateLimitPolicy.from_ojs(value, where=where).limit(private=private)
+
+
+@functools.lru_cache(maxsize=4096)
+def word_of(limits: tuple[Limit, ...]) -> str:
+    """Return limits as the scheduler is told of them, "" where there are none."""
+    return words.write_limits(tuple(map(_scheduled, limits)))
+
+
+def _scheduled(limit: Limit) -> words.Limit:
+    throttle = limit.throttle
+    return words.Limit(
+        limit.key,
+        limit.concurrency,
+        tuple((rate.limit, rate.period_ms) for rate in limit.rates),
+        None if throttle is None else (throttle.limit, throttle.period_ms),
+        limit.on_limit,
+        limit.private,
+    )

@@ -1,0 +1,102 @@
+"""A limit's key that is no tenant's: who holds it, and what waits at it.
+
+What waits is found from the key, by limit, group and tenant; nothing else of the queues is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from celery_fairness.decision import KeyStops, LimitState, WaitedLimit
+from celery_fairness.looking.keys import order_key, part_length
+from celery_fairness.looking.places import LANES_AT_MOST
+from celery_fairness.looking.reading import Command, Reader, batches
+from celery_fairness.looking.tenant import with_rows
+from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduling.parking import CLOSED, PAUSED
+
+#: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
+LIMITS_AT_MOST = 100
+GROUPS_AT_MOST = 10_000
+TENANTS_AT_MOST = 10_000
+#: Tenants asked for in one call.
+BATCH = 500
+
+_STATES = {CLOSED: "closed", PAUSED: "paused"}
+
+
+def with_waited(reader: Reader, state: LimitState) -> LimitState:
+    """Return ``state`` with whose the leases are, and with what waits."""
+    keys = reader.keys
+    waited = keys.of("waited", state.key)
+    paused, cooled, (logical, seen), (now, micros) = reader.together(
+        [
+            ("SISMEMBER", keys.paused, state.key),
+            ("ZSCORE", keys.cooled, state.key),
+            ("HMGET", keys.clock, "logical", "seen"),
+            ("TIME",),
+        ]
+    )
+    left_ms = 0.0
+    if cooled and logical and seen:
+        # No script has moved the clock since then.
+        step_ms = max(0, int(now) * 1000 + int(micros) // 1000 - int(seen))
+        left_ms = max(0.0, float(cooled) - int(logical) - step_ms)
+    both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
+    return replace(
+        state,
+        leases=tuple(with_rows(reader, state.leases)),
+        stops=KeyStops(state.key, bool(paused), left_ms / 1000),
+        waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
+    )
+
+
+def _waited(reader: Reader, both: str) -> WaitedLimit | None:
+    """Return what waits at one limit in one queue; None where nothing does any more."""
+    keys = reader.keys
+    name, _, queue = both.partition(" ")
+    looked, groups = reader.together(
+        [
+            ("ZSCORE", keys.of("candidates", queue), name),
+            ("ZRANGE", keys.of("wait", both), 0, GROUPS_AT_MOST),
+        ]
+    )
+    if looked is None:
+        return None
+    tenants = 0
+    for some in batches(groups, BATCH):
+        cards: list[Command] = [("ZCARD", keys.of("group", f"{each} {queue}")) for each in some]
+        tenants += sum(reader.together(cards))
+    few = tenants <= TENANTS_AT_MOST and len(groups) <= GROUPS_AT_MOST
+    limit = read_limits(f"{name}|w")[0]
+    return WaitedLimit(
+        queue,
+        limit.concurrency,
+        limit.rates,
+        limit.throttle,
+        _STATES.get(float(looked), "open"),
+        tenants,
+        sum(_tasks(reader, groups, queue)) if few else None,
+    )
+
+
+def _tasks(reader: Reader, groups: list[str], queue: str) -> Iterator[int]:
+    """Yield how many tasks each part has that is parked in one of these groups."""
+    keys = reader.keys
+    members = (
+        (key, group)
+        for group in groups
+        for key, _ in reader.pairs("ZSCAN", keys.of("group", f"{group} {queue}"))
+    )
+    for some in batches(members, BATCH):
+        shelves: list[Command] = [
+            ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for key, group in some
+        ]
+        parts = [
+            part_length(keys, key, part, queue)
+            for (key, _), shelf in zip(some, reader.together(shelves), strict=True)
+            for part in shelf
+        ]
+        for lengths in batches(parts, BATCH):
+            yield from reader.together(lengths)

@@ -1,0 +1,324 @@
+"""Policies: what a limit allows, as a task declares it and as the Open Job Spec writes it.
+
+A :class:`RateLimitPolicy` is declared; with the values of one task it becomes a :class:`Limit`,
+whose key is a key as it stands. Several limits of one task with one key are one limit
+(:func:`merge`): the stricter of each number.
+
+Invariant: what cannot be meant is an error that names all that is wrong with it, and never
+"unlimited" or a default in silence. None is unlimited, concurrency 0 pauses a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, Self, TypeVar
+
+from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.keys import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
+from celery_fairness.rates import Rate, RateLike, limit_problems, unknown_problems
+from celery_fairness.tiers import MAX_CONCURRENCY
+
+OnLimit = Literal["wait", "reschedule", "drop"]
+
+#: Most limits that one task may have, those of one key counted once.
+MAX_LIMITS = 16
+
+#: The actions, the one that asks least of a task first.
+_ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
+_OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
+_DIALECT_PERIODS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
+_COMPAT = "or the setting compat to be true"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RateLimitPolicy:
+    """What tasks with one key may do together. One that limits nothing only counts.
+
+    Attributes:
+        key: The key, or a template of it with fields (:mod:`celery_fairness.keys`).
+        concurrency: Tasks of the key at once, 0 to 1,000,000; None is unlimited, 0 pauses.
+        rate: Starts in any window of a period; given as :meth:`Rate.parse` reads it.
+        throttle: Starts in a period, evenly spaced; given likewise.
+        on_limit: What becomes of a task over the limit: ``wait``, ``reschedule`` (tried again when
+            a start is expected) or ``drop`` (not run at all; its result is ``RateLimitDropped``).
+        missing: What a field of ``key`` without a value is: ``error`` or ``empty``.
+        template: The key, checked and taken apart.
+
+    Raises:
+        PolicyInvalid: With one problem for everything that is wrong.
+    """
+
+    key: str
+    concurrency: int | None
+    rate: Rate | None
+    throttle: Rate | None
+    on_limit: OnLimit
+    missing: Missing
+    template: KeyTemplate = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        key: str,
+        concurrency: int | None = None,
+        rate: RateLike | None = None,
+        throttle: RateLike | None = None,
+        on_limit: OnLimit = "wait",
+        missing: Missing = "error",
+    ) -> None:
+        problems: list[str] = []
+        template = _kept(problems, KeyTemplate, key, missing)
+        problems += _concurrency_problems(concurrency)
+        made_rate = None if rate is None else _kept(problems, Rate.parse, rate, "rate")
+        spacing = None if throttle is None else _kept(problems, Rate.parse, throttle, "throttle")
+        problems += _on_limit_problems(on_limit)
+        if template is None or problems:
+            raise PolicyInvalid(*problems)
+        for name, value in {
+            "key": template.text,
+            "concurrency": concurrency,
+            "rate": made_rate,
+            "throttle": spacing,
+            "on_limit": on_limit,
+            "missing": missing,
+            "template": template,
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_ojs(
+        cls, obj: Any, *, compat: bool = False, templates: bool = False, where: str = ""
+    ) -> Self:
+        """Read a policy as the Open Job Spec writes it.
+
+        Args:
+            obj: ``{"key", "concurrency", "rate": {"limit", "period"}, "throttle": {...},
+                "on_limit"}``; a field that is null is absent.
+            compat: The setting ``compat``: also read ``{"max_per_second": 5}``, a throttle of the
+                task's queue, and ``{"key": "k", "rate": 5, "period": "minute"}``.
+            templates: The key may have fields, and ``missing`` says what one without a value is;
+                else the key is already made.
+            where: Where it stands, for messages: ``limits[0]``; "" is the spec's own name.
+
+        Raises:
+            PolicyInvalid: With one problem for everything that is wrong; an unknown field is.
+        """
+        if not isinstance(obj, Mapping):
+            raise PolicyInvalid(_placed(where, f": expected an object, got: {got(obj)}"))
+        problems: list[str] = []
+        fields = {name: value for name, value in obj.items() if value is not None}
+        key = fields.get("key")
+        if not templates and isinstance(key, str) and ("{" in key or "}" in key):
+            problems.append(_fields_problem(key))
+            fields["key"] = "key"
+        if "max_per_second" in fields:
+            fields = _without_max_per_second(fields, compat, problems)
+        elif "period" in fields:
+            fields = _without_period_word(fields, compat, problems)
+        known = (*_OJS_FIELDS, "missing") if templates else _OJS_FIELDS
+        problems += unknown_problems("", fields, known)
+        given = {name: fields[name] for name in known if name in fields}
+        for name in ("rate", "throttle"):
+            if name in given:
+                given[name] = _kept(problems, Rate.from_ojs, given[name], name)
+        policy = _kept(problems, lambda: cls(**{"key": None, **given}))
+        if policy is None or problems:
+            raise PolicyInvalid(*(_placed(where, problem) for problem in problems))
+        return policy
+
+    def to_ojs(self, key: str | None = None) -> dict[str, Any]:
+        """Return the policy as the Open Job Spec writes it; what is None is left out.
+
+        Args:
+            key: The key that was made for one task, where the policy's own has fields.
+
+        Raises:
+            PolicyInvalid: The key has fields.
+        """
+        if key is None and not self.template.static:
+            raise PolicyInvalid(_fields_problem(self.key))
+        return self._written(self.key if key is None else key)
+
+    def __json__(self) -> dict[str, Any]:
+        """Return the policy as kombu writes it into a message, read back with ``templates``.
+
+        So a signature that has limits can travel in a canvas.
+        """
+        written = self._written(self.key)
+        return written if self.missing == "error" else {**written, "missing": self.missing}
+
+    def _written(self, key: str) -> dict[str, Any]:
+        ojs: dict[str, Any] = {"key": key}
+        if self.concurrency is not None:
+            ojs["concurrency"] = self.concurrency
+        if self.rate is not None:
+            ojs["rate"] = self.rate.to_ojs()
+        if self.throttle is not None:
+            ojs["throttle"] = self.throttle.to_ojs()
+        ojs["on_limit"] = self.on_limit
+        return ojs
+
+    def resolve(self, values: KeyValues) -> Limit:
+        """Return the limit of one task.
+
+        Raises:
+            KeyMissing: A field of the key has no value and ``missing`` is ``error``.
+            KeyInvalid: A value cannot stand in a key.
+        """
+        key, private = self.template.resolve(values)
+        return self.limit(key, private=private)
+
+    def limit(self, key: str | None = None, *, private: bool = False) -> Limit:
+        """Return the limit that it is with a key that is made; None: its own."""
+        key = self.key if key is None else key
+        rates = () if self.rate is None else (self.rate,)
+        return Limit(key, self.concurrency, rates, self.throttle, self.on_limit, private)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of one task, as it travels and as the scheduler checks it.
+
+    Attributes:
+        key: The key as it stands.
+        concurrency: Tasks of the key at once; None is unlimited, 0 pauses.
+        rates: Windows of starts; after :func:`merge` none implies another, the shortest first.
+        throttle: Starts in a period, evenly spaced.
+        on_limit: What becomes of a task over the limit.
+        private: Made from the tenant, so that only tasks of one tenant have it.
+    """
+
+    key: str
+    concurrency: int | None = None
+    rates: tuple[Rate, ...] = ()
+    throttle: Rate | None = None
+    on_limit: OnLimit = "wait"
+    private: bool = False
+
+
+def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Return ``limits`` as one for each key, the private ones first, then by key.
+
+    Of each number the strictest holds: the least concurrency, every window that no other implies,
+    the throttle of the widest spacing, ``drop`` before ``reschedule`` before ``wait``. The result
+    does not depend on the order of ``limits``.
+
+    Raises:
+        PolicyInvalid: More than 16 are left.
+    """
+    by_key: dict[str, list[Limit]] = {}
+    for limit in limits:
+        by_key.setdefault(limit.key, []).append(limit)
+    if problems := keys_problems(by_key):
+        raise PolicyInvalid(*problems)
+    merged = (_strictest(key, same) for key, same in by_key.items())
+    return tuple(sorted(merged, key=lambda limit: (not limit.private, limit.key)))
+
+
+def keys_problems(keys: Collection[str]) -> list[str]:
+    """Return what is wrong with how many different keys a task has; empty where nothing is."""
+    if len(keys) <= MAX_LIMITS:
+        return []
+    return [f"limits: expected at most {MAX_LIMITS} keys a task, got: {len(keys)}"]
+
+
+def _strictest(key: str, limits: list[Limit]) -> Limit:
+    throttles = [limit.throttle for limit in limits if limit.throttle is not None]
+    return Limit(
+        key,
+        min((x.concurrency for x in limits if x.concurrency is not None), default=None),
+        _windows(rate for limit in limits for rate in limit.rates),
+        # Of two with one spacing the one with the smaller limit, whatever their order.
+        max(throttles, key=lambda t: (Fraction(t.period_ms, t.limit), -t.limit), default=None),
+        max((limit.on_limit for limit in limits), key=_ACTIONS.index),
+        any(limit.private for limit in limits),
+    )
+
+
+def _windows(rates: Iterable[Rate]) -> tuple[Rate, ...]:
+    """Return the windows that no other implies; one implies those that allow as much in less."""
+    kept: list[Rate] = []
+    for rate in sorted(rates, key=lambda rate: (-rate.period_ms, rate.limit)):
+        if not kept or rate.limit < kept[-1].limit:
+            kept.append(rate)
+    return tuple(reversed(kept))
+
+
+def _kept(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
+    """Return what ``make`` makes; None, and its problems among ``problems``, where it cannot."""
+    try:
+        return make(*args)
+    except PolicyInvalid as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _placed(where: str, problem: str) -> str:
+    """Return a problem of a field, or of the whole policy (``: expected…``), with its place."""
+    if problem.startswith(":"):
+        return f"{where or 'rate_limit'}{problem}"
+    return f"{where}.{problem}" if where else problem
+
+
+def _concurrency_problems(concurrency: Any) -> Iterator[str]:
+    whole = type(concurrency) is int and 0 <= concurrency <= MAX_CONCURRENCY
+    if concurrency is not None and not whole:
+        yield (
+            f"concurrency: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
+            f"or None (unlimited), got: {got(concurrency)}"
+        )
+
+
+def _on_limit_problems(on_limit: Any) -> Iterator[str]:
+    if on_limit not in _ACTIONS:
+        hint = suggestion(on_limit, _ACTIONS) if isinstance(on_limit, str) else ""
+        yield f"on_limit: expected 'wait', 'reschedule' or 'drop', got: {got(on_limit)}{hint}"
+
+
+def _fields_problem(key: str) -> str:
+    return f"key: expected {KEY_EXPECTED}, without fields, got: {got(key)}"
+
+
+def _without_max_per_second(
+    fields: Mapping[Any, Any], compat: bool, problems: list[str]
+) -> dict[Any, Any]:
+    """Return ``{"max_per_second": 5}`` as a throttle of the queue, what is wrong in ``problems``.
+
+    Where something is, no throttle is returned: it is not to be found wrong once more.
+    """
+    count = fields["max_per_second"]
+    beside = [each for each in fields if each not in ("max_per_second", "on_limit")]
+    wrong = limit_problems("max_per_second", count)
+    if not compat:
+        wrong = [f"max_per_second: expected a key and a throttle, {_COMPAT}, got: {got(count)}"]
+    elif beside:
+        wrong.append(
+            f"max_per_second: expected no field but on_limit beside it, got: {got(beside[0])}"
+        )
+    problems += wrong
+    made: dict[Any, Any] = {"key": "queue:{queue}"}
+    if "on_limit" in fields:
+        made["on_limit"] = fields["on_limit"]
+    if not wrong:
+        made["throttle"] = {"limit": count, "period": "PT1S"}
+    return made
+
+
+def _without_period_word(
+    fields: Mapping[Any, Any], compat: bool, problems: list[str]
+) -> dict[Any, Any]:
+    """Return ``{"rate": 5, "period": "minute"}`` as a rate; what is wrong as in the other."""
+    word = fields["period"]
+    made = {name: value for name, value in fields.items() if name not in ("rate", "period")}
+    wrong = limit_problems("rate", fields.get("rate"))
+    if not compat:
+        wrong = [f"period: expected it inside rate, as ISO 8601, {_COMPAT}, got: {got(word)}"]
+    elif not isinstance(word, str) or word not in _DIALECT_PERIODS:
+        wrong.append(f"period: expected 'second', 'minute', 'hour' or 'day', got: {got(word)}")
+    problems += wrong
+    if not wrong:
+        made["rate"] = {"limit": fields["rate"], "period": _DIALECT_PERIODS[word]}
+    return made

@@ -1,0 +1,182 @@
+"""Rates: so many starts in a period, of a sliding window or evenly spaced.
+
+A rate is read from text (``100/PT1M``), from a mapping of ``limit`` and ``period``, and from the
+stricter form of the Open Job Spec; what cannot be meant is an error that names all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.units import (
+    Milliseconds,
+    iso_duration,
+    milliseconds,
+    parse_duration,
+    seconds,
+)
+
+#: Most starts that a rate may allow in its period.
+MAX_RATE_LIMIT = 1_000_000
+#: Shortest period, in seconds.
+MIN_PERIOD_SECONDS = 0.001
+#: Longest period, in seconds: 366 days.
+MAX_PERIOD_SECONDS = 366 * 86_400.0
+
+#: Longer ones are far above the largest limit, and Python would refuse some.
+_WHOLE = re.compile(r"[0-9]{1,20}")
+_FIELDS = ("limit", "period")
+_PERIOD = "1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years)"
+_ISO_PERIOD = "an ISO 8601 duration from 1 ms to 366 days, such as PT1M (no months or years)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many starts in a period.
+
+    Attributes:
+        limit: Starts, 1 to 1,000,000; what shall not start at all has concurrency 0 instead.
+        period_seconds: 0.001 to 31,622,400 (366 days), kept in whole milliseconds.
+
+    Raises:
+        PolicyInvalid: With one problem for everything that is wrong.
+    """
+
+    limit: int
+    period_seconds: float
+
+    def __post_init__(self) -> None:
+        problems = [
+            *limit_problems("limit", self.limit),
+            *_period_problems("period_seconds", self.period_seconds, self.period_seconds, _PERIOD),
+        ]
+        if problems:
+            raise PolicyInvalid(*problems)
+        rounded_seconds = seconds(milliseconds(self.period_seconds))
+        object.__setattr__(self, "period_seconds", rounded_seconds)
+
+    @classmethod
+    def parse(cls, value: RateLike, name: str = "rate") -> Rate:
+        """Read a rate.
+
+        Args:
+            value: A Rate; ``"100/PT1M"``, with any duration that
+                :func:`~celery_fairness.units.parse_duration` reads behind the slash; or
+                ``{"limit": 100, "period": "PT1M"}``, whose period may also be a number of seconds
+                or a timedelta.
+            name: What it is, for messages.
+
+        Raises:
+            PolicyInvalid: It is none of these, or a number is out of range.
+        """
+        if isinstance(value, Rate):
+            return value
+        if isinstance(value, str) and "/" in value:
+            count, _, period = (part.strip() for part in value.partition("/"))
+            limit = int(count) if _WHOLE.fullmatch(count) else count
+            return _read(name, {"limit": limit, "period": period}, iso_only=False)
+        if isinstance(value, Mapping):
+            return _read(name, value, iso_only=False)
+        raise PolicyInvalid(
+            f"{name}: expected 'LIMIT/PERIOD' such as '100/PT1M', a mapping of limit and period, "
+            f"or a Rate, got: {got(value)}"
+        )
+
+    @classmethod
+    def from_ojs(cls, value: Any, name: str = "rate") -> Rate:
+        """Read a rate as the Open Job Spec (6.2) writes it: its period is ISO 8601.
+
+        Raises:
+            PolicyInvalid: It is no object of ``limit`` and ``period``, or one is out of range.
+        """
+        if not isinstance(value, Mapping):
+            raise PolicyInvalid(
+                f"{name}: expected an object of limit and period, got: {got(value)}"
+            )
+        return _read(name, value, iso_only=True)
+
+    def to_ojs(self) -> dict[str, Any]:
+        """Return it as the Open Job Spec writes it."""
+        return {"limit": self.limit, "period": self.iso_period}
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.iso_period}"
+
+    @property
+    def period_ms(self) -> Milliseconds:
+        """The period in whole milliseconds."""
+        return milliseconds(self.period_seconds)
+
+    @property
+    def iso_period(self) -> str:
+        """The period as ISO 8601, such as ``PT1M``, ``PT0.1S`` and ``P1D``."""
+        return iso_duration(self.period_seconds)
+
+
+#: What :meth:`Rate.parse` reads.
+RateLike = Rate | str | Mapping[str, Any]
+
+
+def limit_problems(name: str, limit: Any) -> list[str]:
+    """Return what is wrong with a number of starts; empty where nothing is."""
+    whole = type(limit) is int
+    if whole and 1 <= limit <= MAX_RATE_LIMIT:
+        return []
+    pausing = " (to pause a key, set its concurrency to 0)" if whole and limit == 0 else ""
+    return [
+        f"{name}: expected a whole number from 1 to {MAX_RATE_LIMIT}{pausing}, got: {got(limit)}"
+    ]
+
+
+def unknown_problems(name: str, fields: Iterable[Any], known: tuple[str, ...]) -> list[str]:
+    """Return one problem for each of ``fields`` that is not known."""
+    expected = f"{name}: expected fields of {', '.join(known)}, got: "
+    return [
+        expected + got(each) + (suggestion(each, known) if isinstance(each, str) else "")
+        for each in fields
+        if each not in known
+    ]
+
+
+def _period_problems(name: str, period_seconds: Any, shown: Any, expected: str) -> list[str]:
+    number = type(period_seconds) in (int, float)
+    if number and MIN_PERIOD_SECONDS <= period_seconds <= MAX_PERIOD_SECONDS:
+        return []
+    return [f"{name}: expected {expected}, got: {got(shown)}"]
+
+
+def _read(name: str, fields: Mapping[str, Any], iso_only: bool) -> Rate:
+    limit: Any = fields.get("limit")
+    period: Any = fields.get("period")
+    period_seconds = _iso_seconds(period) if iso_only else _seconds(period)
+    expected = _ISO_PERIOD if iso_only else _PERIOD
+    problems = [
+        *unknown_problems(name, fields, _FIELDS),
+        *limit_problems(f"{name}.limit", limit),
+        *_period_problems(f"{name}.period", period_seconds, period, expected),
+    ]
+    if problems:
+        raise PolicyInvalid(*problems)
+    return Rate(limit, period_seconds)
+
+
+def _seconds(period: Any) -> Any:
+    """Return a period in seconds, None where it is text of another kind, or as it is."""
+    if isinstance(period, timedelta):
+        return period.total_seconds()
+    if not isinstance(period, str):
+        return period
+    try:
+        return parse_duration(period)
+    except ValueError:
+        return None
+
+
+def _iso_seconds(period: Any) -> Any:
+    written = isinstance(period, str) and period.startswith("P") and period == period.strip()
+    return _seconds(period) if written else None

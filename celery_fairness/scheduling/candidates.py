@@ -1,0 +1,170 @@
+"""Which task a claim takes next: out of the ring, or out of a group whose limit has opened.
+
+Of the two the tenant with the lesser start goes first. What is met on the way and may not start is
+put where no claim looks at it: a tenant at its tier's limit leaves the ring, a lane that a limit
+refuses is parked, a group whose second limit is closed moves there, and what the limits of a task
+say of it is done (``actions``). Each of these is one move, and a claim makes a bounded number of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from celery_fairness.scheduling.actions import Actions, Refusal
+from celery_fairness.scheduling.lanes import Part
+from celery_fairness.scheduling.parking import CLOSED
+from celery_fairness.scheduling.passing import Look
+from celery_fairness.scheduling.words import Rules
+
+
+@dataclass(slots=True)
+class Turns:
+    """How one claim goes on.
+
+    Attributes:
+        moves: So many are left.
+        queues: Those that are asked.
+        sleep_ms: How soon something of them is due, as far as is known.
+        over: One more move was wanted.
+        left: Queues in which a limit's next was left to another queue, where somebody is due
+            before. None: nothing is left to others any more.
+    """
+
+    moves: int
+    queues: Sequence[str] = ()
+    sleep_ms: int = 0
+    over: bool = False
+    left: list[str] | None = field(default_factory=list)
+
+    def spend(self) -> bool:
+        """Take one move; False where none is left."""
+        if not self.moves:
+            self.over = True
+            return False
+        self.moves -= 1
+        return True
+
+
+class Candidates(Actions):
+    """An installation that can say what is next."""
+
+    def find(
+        self, queue: str, logical: int, rules: Rules, turns: Turns, look: Look
+    ) -> tuple[str, Part] | None:
+        """Return the key and the part that is served next; None: nothing, or no move is left."""
+        ring = self.rings[queue]
+        opened = self._of_groups(queue, logical, rules, turns, look)
+        while (key := ring.at(look.places.get(queue, 0))) is not None:
+            if opened and (ring.start_of(opened[0]), opened[0]) <= (ring.members[key], key):
+                break
+            lanes = self.lanes[queue, key]
+            part: Part | None = lanes.in_order()[0]
+            if look.passes:
+                part = look.open_part(lanes)
+            if part is None:
+                if look.pass_over(queue):
+                    continue
+                turns.over = True
+                break
+            full = not self.is_open(key, logical, rules)
+            refused = None if full else self.refusal(part.lane.limits, logical, rules)
+            if not full and refused is None:
+                return self._chosen(key, part, logical, rules)
+            if not turns.spend():
+                break
+            if refused is None:
+                ring.fill(key)
+                self.count_refusal(key, rules)
+                self.close(key, logical, rules)
+            elif refused.action == "wait":
+                self.park(queue, key, part.lane, refused.at, logical, rules)
+            else:
+                self._act(queue, key, part, refused, logical, turns)
+        return self._chosen(*opened, logical, rules) if opened else None
+
+    def _chosen(self, key: str, part: Part, logical: int, rules: Rules) -> tuple[str, Part]:
+        """What is served may have been found closed before."""
+        self.reopen(key, logical, rules)
+        if rules.enforcement == "observe" and self.is_full(key, logical, rules):
+            self.count_refusal(key, rules)
+        return key, part
+
+    def _of_groups(
+        self, queue: str, logical: int, rules: Rules, turns: Turns, look: Look
+    ) -> tuple[str, Part] | None:
+        """Return who of the queue's parked lanes is next where a limit has opened."""
+        parking = self.parking
+        while (name := parking.candidate(queue)) is not None:
+            group_name = parking.best_group(queue, name)
+            group = parking.groups[queue, group_name]
+            key = group.first()
+            if (due := parking.overdue(group, key)) is not None:
+                if not turns.spend():
+                    return None
+                group.tags[key] = due
+                continue
+            lanes = self.lanes[queue, key]
+            part = lanes.in_order(group_name)[0]
+            ready = lanes.in_order()
+            refused = self.refusal(part.lane.limits, logical, rules)
+            if refused is not None and refused.action == "wait":
+                if not turns.spend():
+                    return None
+                at = refused.at
+                if at.name == name:
+                    parking.shut(queue, name, self.stops.wait_ms(at, logical) > 0)
+                    self._arm(at, logical, rules)
+                else:
+                    self.park(queue, key, part.lane, at, logical, rules)
+            elif (
+                (ready and ready[0].lane.rank > part.lane.rank)
+                or not self.is_open(key, logical, rules)
+                or not look.takes(lanes.lists[part][0])
+            ):
+                if not turns.spend():
+                    return None
+                self.unpark(queue, key, part.lane)
+            elif refused is not None:
+                if not turns.spend():
+                    return None
+                self._act(queue, key, part, refused, logical, turns)
+            else:
+                if turns.left is not None and any(
+                    parking.is_before(other, name, group.tags[key]) for other in turns.queues
+                ):
+                    turns.left.append(queue)
+                    return None
+                parking.open(queue, name, logical)
+                return key, part
+        return None
+
+    def _act(
+        self, queue: str, key: str, part: Part, refusal: Refusal, logical: int, turns: Turns
+    ) -> None:
+        """What may be dropped or tried again is what would start but for its limits."""
+        again_ms = self.act(queue, key, part, refusal, logical)
+        if again_ms is not None:
+            turns.sleep_ms = min(turns.sleep_ms, again_ms)
+
+    def _look_at_limits(self, queues: Sequence[str], logical: int, rules: Rules) -> int:
+        """Look at limits whose time has come; return how many were due."""
+        due = sorted((at, key) for key, at in self.parking.due.items() if at <= logical)
+        for _, key in due[: self.budget.due]:
+            del self.parking.due[key]
+            self.pump(key, logical, rules, anew=False)
+        looked = len(due[: self.budget.due])
+        idle = sorted((at, key) for key, at in self.idle.items() if at <= logical)
+        for _, key in idle[: self.budget.due]:
+            del self.idle[key], self.windows[key]
+        self.stops.forget(logical, self.budget.due)
+        if rules.enforcement == "on":
+            return looked
+        for queue in queues:
+            looks = self.parking.candidates.get(queue, {})
+            shut = sorted(name for name, at in looks.items() if at == CLOSED)[: self.budget.due]
+            for name in shut:
+                self.parking.open(queue, name, logical)
+            looked = max(looked, len(shut))
+        return looked

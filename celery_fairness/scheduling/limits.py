@@ -1,0 +1,153 @@
+"""Limits beside the tenants' tiers: what each says, what it counts, and when it opens.
+
+A limit has a key, and whoever names the key shares its counts; each task is judged by the numbers
+that came with it, or by those that replaced them (an override). A limit says any of:
+
+    concurrency   leases of the key that live at once; 0 pauses
+    rates         starts in any window of a length: a sliding window
+    throttle      starts spaced evenly: one, and the next a period divided by the number later
+
+A key may be stopped whatever its limits say (``stops``).
+
+Windows live by the logical clock, which never runs faster than the server's, so that no jump of a
+clock lets more starts into a window. Starts are numbered, and the log says when each was: a rate of
+N is open when the start N before the next one has left the window. The last EXACT starts are all in
+the log, of older ones every fortieth part of the largest rate; where one is missing the next later
+one stands for it. So a rate is exact up to EXACT, and above it the limit is kept and up to a
+fortieth of it is given away.
+
+A throttle may be late (a worker sleeps, a claim comes after the moment) and makes up for it by at
+most a tenth of its interval: two starts are never nearer than nine tenths of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Starts that are remembered one by one.
+EXACT = 1000
+#: Into so many parts is a larger rate's log divided.
+PARTS = 40
+#: A key is remembered so long after its last start, at least.
+REMEMBERED_MS = 60_000
+#: What never opens by itself.
+NEVER = float("inf")
+
+
+class Limit(NamedTuple):
+    """One named constraint of a task.
+
+    Attributes:
+        key: Whose counts; by the key pattern of the Open Job Spec, section 6.2.
+        concurrency: At once; None is unlimited, 0 pauses.
+        rates: ``(starts, period_ms)`` each.
+        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
+        on_limit: ``wait``, ``reschedule`` or ``drop``.
+        private: The key was made from the tenant: only this tenant's tasks have it.
+    """
+
+    key: str
+    concurrency: int | None = None
+    rates: tuple[tuple[int, int], ...] = ()
+    throttle: tuple[int, int] | None = None
+    on_limit: str = "wait"
+    private: bool = False
+
+    @property
+    def name(self) -> str:
+        """Key and numbers: what is waited for. Two tasks with one key may have other numbers."""
+        concurrency = "" if self.concurrency is None else str(self.concurrency)
+        rates = "+".join(map(_window_text, self.rates))
+        throttle = _window_text(self.throttle) if self.throttle else ""
+        return f"{self.key}|{concurrency}|{rates}|{throttle}"
+
+    @property
+    def text(self) -> str:
+        """The whole limit as a word: without a space, a comma, or a line's end."""
+        return f"{self.name}|{self.on_limit[0]}{'p' if self.private else ''}"
+
+
+_ON_LIMIT = {word[0]: word for word in ("wait", "reschedule", "drop")}
+
+
+def write_limits(limits: tuple[Limit, ...]) -> str:
+    """Return limits as one word; "" where there are none. Private ones stand first."""
+    return ",".join(limit.text for limit in limits)
+
+
+def read_limits(word: str) -> tuple[Limit, ...]:
+    """Read what :func:`write_limits` wrote."""
+    return tuple(map(_read_limit, word.split(","))) if word else ()
+
+
+def _read_limit(text: str) -> Limit:
+    key, concurrency, rates, throttle, flags = text.split("|")
+    return Limit(
+        key,
+        int(concurrency) if concurrency else None,
+        tuple(map(_read_window, rates.split("+"))) if rates else (),
+        _read_window(throttle) if throttle else None,
+        _ON_LIMIT[flags[0]],
+        flags.endswith("p"),
+    )
+
+
+def _window_text(window: tuple[int, int]) -> str:
+    starts, period_ms = window
+    return f"{starts}/{period_ms}"
+
+
+def _read_window(text: str) -> tuple[int, int]:
+    starts, _, period_ms = text.partition("/")
+    return int(starts), int(period_ms)
+
+
+@dataclass(slots=True)
+class Window:
+    """What a key remembers of its starts.
+
+    Attributes:
+        count: How many there were since it is remembered.
+        ideal_ms: When the last one would have been with perfect spacing, logical.
+        most: The largest rate that was asked of it.
+        kept_ms: How long it is remembered after a start.
+        log: By number, when a start was, logical; not of all.
+    """
+
+    count: int = 0
+    ideal_ms: float = 0.0
+    most: int = 0
+    kept_ms: int = REMEMBERED_MS
+    log: dict[int, int] = field(default_factory=dict)
+
+    def rate_wait_ms(self, starts: int, period_ms: int, logical: int) -> float:
+        """Return how long until one more start fits into a window; 0: now."""
+        if self.count < starts:
+            return 0
+        number = min(number for number in self.log if number > self.count - starts)
+        # Two starts of one millisecond and its neighbours may be nearer than they look.
+        return max(0, self.log[number] + period_ms + 1 - logical)
+
+    def throttle_wait_ms(self, starts: int, period_ms: int, logical: int) -> float:
+        """Return how long until the next start is due; 0: now."""
+        return max(0, self.ideal_ms + period_ms / starts - logical) if self.count else 0
+
+    def start(self, limit: Limit, logical: int) -> None:
+        """Count one start of a task that has ``limit``."""
+        self.count += 1
+        interval = limit.throttle[1] / limit.throttle[0] if limit.throttle else 0.0
+        late_ms = max(1.0, interval / 10)
+        self.ideal_ms = max(self.ideal_ms + interval, logical - late_ms) if interval else logical
+        for starts, period_ms in limit.rates:
+            self.most = max(self.most, starts)
+            self.kept_ms = max(self.kept_ms, period_ms)
+        if limit.throttle:
+            self.kept_ms = max(self.kept_ms, limit.throttle[1])
+        self.log[self.count] = logical
+        older = self.count - EXACT
+        if older in self.log and older % -(-self.most // PARTS):
+            del self.log[older]
+        for number in sorted(self.log)[:2]:
+            if number <= self.count - max(self.most, 1):
+                del self.log[number]

@@ -1,0 +1,38 @@
+--[[
+  actions: what becomes of a task that its limits refuse, where they say that it shall not wait.
+
+  It may be dropped, with an obituary that names the key of the limit, or tried again later. It has
+  not started: its tenant is not charged, its attempts are those of before.
+]]
+--- @include "limits"
+--- @include "taking"
+--- @include "until"
+
+-- The jitter is a part of the wait, and not more than this.
+local JITTER_PARTS, JITTER_MS = 4, 1000
+
+-- By how much longer a task waits: those that were refused at once come one by one.
+local function jitter_ms(task, wait)
+  local most = math.min(math.floor(wait / JITTER_PARTS), JITTER_MS)
+  local hash = redis.sha1hex(task.tag .. "." .. whole(task.seq))
+  return tonumber(string.sub(hash, 1, 8), 16) % (most + 1)
+end
+
+-- Takes out the first task of a part; `refused` says what of it, by whom and how soon.
+local function act(prefix, queue, key, part, group, others, refused, rules, turns)
+  local record = pop_part(prefix, queue, key, part, group, others)
+  local task, message = read_record(record)
+  task_left(prefix, queue, key)
+  leave_ring(prefix, queue, key)
+  if refused.action == "d" then
+    redis.call("SREM", prefix .. "known", task.tag)
+    redis.call("HINCRBY", prefix .. "counts", "dropped", 1)
+    rare().leave_obituary(prefix, rules, write_running(refused.by, "dropped", queue, record))
+    return
+  end
+  redis.call("HINCRBY", prefix .. "counts", "rescheduled", 1)
+  local wait = math.ceil(refused.again_ms)
+  wait = wait + jitter_ms(task, wait)
+  wait_until(prefix, queue, task, message, rules.now + wait)
+  turns.sleep_ms = math.min(turns.sleep_ms, wait)
+end

@@ -1,0 +1,114 @@
+--[[
+  again: attempts that end otherwise than well: their tasks wait again, or are dead letters.
+
+  Twice is harmless, and so is the end of a lease that has ended: its task waits again. Where its
+  attempt reports an end all the same and nobody has claimed it since, it is taken out of its lane: it
+  must not run twice.
+
+  Returns a code.
+    1 SETTLED   2 WITHDRAWN   0 LATE
+]]
+--- @include "leases"
+--- @include "taking"
+--- @include "waiting"
+
+-- Takes a task that came back out of its lane: returns whether it waited there.
+local function withdraw(prefix, queue, key, rank, tag)
+  local record = redis.call("HGET", prefix .. "returned", tag)
+  if not record then return false end
+  local task = read_record(record)
+  if task.key ~= key or task.rank ~= rank then return false end
+  local lane = lane_of(task)
+  if redis.call("ZREM", prefix .. back_name(key, lane, task.kind, queue), tag) == 0 then
+    return false
+  end
+  redis.call("HDEL", prefix .. "returned", tag)
+  redis.call("SREM", prefix .. "known", tag)
+  local group, part = group_of(prefix, queue, key, lane), lane .. "b " .. task.kind
+  note_first(prefix, queue, key, part, order_name(key, group, queue))
+  forget_part(prefix, queue, key, part)
+  left_group(prefix, queue, key, group)
+  task_left(prefix, queue, key)
+  leave_ring(prefix, queue, key)
+  return true
+end
+
+-- A task ended for good and nobody is there to write its result: the next worker that asks does.
+local function leave_obituary(prefix, rules, row)
+  redis.call("ZADD", prefix .. "obituaries", rules.logical, row)
+end
+
+-- A task becomes a dead letter; `why` is the state of its obituary.
+local function bury(prefix, rules, why, owner, queue, task, message)
+  local record = write_record(task, message)
+  redis.call("RPUSH", prefix .. "dead:" .. queue, record)
+  redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
+  leave_obituary(prefix, rules, write_running(owner, why, queue, record))
+end
+
+-- The process of a body that had begun is gone: its task waits again, or is a dead letter.
+local function after_death(prefix, rules, owner, queue, task, message)
+  task.deaths = task.deaths + 1
+  if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
+    enqueue_back(prefix, queue, task, message)
+  else
+    bury(prefix, rules, "dead", owner, queue, task, message)
+  end
+end
+
+local function expire_one(prefix, rules, lease, row)
+  local owner, state, queue, record = read_running(row)
+  local task, message = read_record(record)
+  local keys = keys_of(task.key, task.limits)
+  end_lease(prefix, lease, keys)
+  redis.call("HINCRBY", prefix .. "counts", "expired", 1)
+  if state == "acked" then
+    redis.call("SREM", prefix .. "known", task.tag)
+    redis.call("HINCRBY", prefix .. "counts", "abandoned", 1)
+    leave_obituary(prefix, rules, row)
+  elseif state == "begun" then
+    after_death(prefix, rules, owner, queue, task, message)
+  else
+    enqueue_back(prefix, queue, task, message)
+  end
+  freed(prefix, task.key, keys, rules)
+end
+
+local function settle_late(prefix, rules, lease, verdict, lane_text)
+  local keys, rank, queue = string.match(lane_text, "^(%S+) (%d) (.*)$")
+  if verdict == "begun" or not keys then return 0 end
+  local key = string.match(keys, "^[^,]+")
+  -- A lease that was entered again after Redis had lost its memory is counted, and nothing else.
+  if verdict ~= "acked" then
+    local gone = 0
+    for each in string.gmatch(keys, "[^,]+") do
+      gone = gone + redis.call("ZREM", prefix .. "leases:" .. each, lease)
+    end
+    if gone > 0 then freed(prefix, key, keys, rules) end
+  end
+  if verdict ~= "done" and verdict ~= "acked" then return 0 end
+  local tag = string.match(lease, "^(.+)%.%d+$")
+  return tag and withdraw(prefix, queue, key, rank, tag) and 2 or 0
+end
+
+-- An attempt has ended, but for one that is done.
+local function end_otherwise(prefix, rules, lease, verdict, row)
+  local owner, state, queue, record = read_running(row)
+  local task, message = read_record(record)
+  local keys = keys_of(task.key, task.limits)
+  end_lease(prefix, lease, keys)
+  if state == "acked" then
+    redis.call("SREM", prefix .. "known", task.tag)
+  elseif verdict == "tail" then
+    task.seq = redis.call("INCR", prefix .. "sequence")
+    enqueue(prefix, queue, task, message, false)
+  elseif verdict == "died" then
+    after_death(prefix, rules, owner, queue, task, message)
+  elseif verdict == "unreadable" then
+    bury(prefix, rules, verdict, owner, queue, task, message)
+  else
+    enqueue_back(prefix, queue, task, message)
+  end
+  freed(prefix, task.key, keys, rules)
+  return 1
+end

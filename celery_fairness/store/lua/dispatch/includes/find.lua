@@ -1,0 +1,71 @@
+--[[
+  find: which task a claim takes next: out of the ring, or out of a group whose limit has opened.
+
+  Of the two the tenant with the lesser start goes first. A tenant at its tier's limit leaves the ring
+  on the way, a lane that a limit refuses is parked; one of whom this process takes nothing stays.
+]]
+--- @include "judge"
+--- @include "passing"
+--- @include "taking"
+
+-- Looks at a member of the ring. Returns what may be served; else nothing, and whether to go on.
+local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
+  local part, others
+  if look then
+    part, others = rare().open_part(prefix, queue, key, look)
+    if not part then
+      local passed = pass_over(look, queue)
+      turns.over = turns.over or not passed
+      return nil, passed
+    end
+  else
+    local parts = redis.call("ZRANGE", prefix .. "ready:" .. key .. " " .. queue, 0, 1)
+    part, others = parts[1], parts[2] ~= nil
+    if not part then
+      -- Somebody has deleted its keys: the others of the queue go on.
+      leave_ring(prefix, queue, key)
+      return nil, true
+    end
+  end
+  local verdict, lane = judge(prefix, key, rules, queue), read_part(part)
+  local refused = #lane > 1 and verdict.open
+    and limited().refusal(prefix, string.sub(lane, 3), rules)
+  if verdict.open and not refused then
+    return {key = key, part = part, others = others, start = start, verdict = verdict}, false
+  end
+  if turns.moves == 0 then
+    turns.over = true
+    return nil, false
+  end
+  turns.moves = turns.moves - 1
+  if refused and refused.action then
+    limited().act(prefix, queue, key, part, nil, others, refused, rules, turns)
+  elseif refused then
+    limited().park(prefix, queue, key, lane, refused, rules)
+  else
+    fill(prefix, queue, key, start, verdict, rules)
+  end
+  return nil, true
+end
+
+-- Returns key, part, others (as for pop_part), start and verdict of what is served next, and of what
+-- was parked its lane, group and where that waits; nil where nothing of the queue may start.
+local function find(prefix, queue, rules, turns, look)
+  local opened
+  if rules.limited then
+    opened = limited().of_groups(prefix, queue, rules, turns, look)
+  end
+  for _ = 0, turns.looks do
+    local at = look and look.places[queue] or 0
+    local member = redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
+    local key, start = member[1], tonumber(member[2])
+    if not key then return opened end
+    if opened and (opened.start < start or opened.start == start and opened.key <= key) then
+      return opened
+    end
+    local found, goes_on = look_at_tenant(prefix, queue, key, start, rules, turns, look)
+    if found then return found end
+    if not goes_on then return opened end
+  end
+  return opened
+end

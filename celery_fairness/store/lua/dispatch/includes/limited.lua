@@ -1,0 +1,8 @@
+--[[
+  limited: all that only tasks with limits beside their tier's need.
+
+  It is made where there were such tasks: `rules.limited`.
+]]
+--- @include "actions"
+--- @include "candidates"
+--- @include "pump"

@@ -1,0 +1,136 @@
+--[[
+  parking: groups of parked lanes, where each waits, and what may be open.
+
+  A group is the parked lanes of one queue with the same shared limits, named by these; or one lane
+  that a private limit refused, named "KEY LANE". `groups:QUEUE` says at which limit each waits,
+  `group:GROUP QUEUE` holds its tenants by their tags, `wait:LIMIT QUEUE` the groups by their least.
+
+  `candidates:QUEUE` holds every limit at which something of the queue waits: when it was looked at
+  last where it may be open, else CLOSED or PAUSED. `waited:KEY` lists "LIMIT QUEUE" in the order in
+  which they are looked at next, `opens` says when a key is looked at in any case, `looks` how many of
+  those that wait a look has not come to yet.
+
+  `shared` and `tags:KEY` are the virtual time of a key, while somebody waits at it.
+]]
+--- @include "limits"
+
+-- Of one key, waiting limits that one call looks at.
+local PUMPED_AT_MOST = 64
+local CLOSED, PAUSED = -1, -2
+local CLEAR_TAGS_AT_MOST = 4
+
+-- When a tenant is due at a key, if it comes now.
+local function shared_start(prefix, limit_key, key)
+  local tag = tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
+  return math.max(tag, tonumber(redis.call("HGET", prefix .. "shared", limit_key) or 0))
+end
+
+-- A tenant started something under a key.
+local function charge_shared(prefix, limit_key, key, amount)
+  if redis.call("HEXISTS", prefix .. "shared", limit_key) == 0 then return end
+  local tags = prefix .. "tags:" .. limit_key
+  local start = shared_start(prefix, limit_key, key)
+  redis.call("HSET", prefix .. "shared", limit_key, string.format("%.17g", start))
+  redis.call("ZADD", tags, start + amount, key)
+  local passed = redis.call(
+    "ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
+  if #passed > 0 then redis.call("ZREM", tags, unpack(passed)) end
+end
+
+local function shut(prefix, queue, limit, stopped)
+  redis.call("ZADD", prefix .. "candidates:" .. queue, stopped and PAUSED or CLOSED, limit.name)
+end
+
+local function register(prefix, queue, group, limit, rules)
+  redis.call("HSET", prefix .. "groups:" .. queue, group, limit.name)
+  if not redis.call("ZSCORE", prefix .. "candidates:" .. queue, limit.name) then
+    redis.call("RPUSH", prefix .. "waited:" .. limit.key, limit.name .. " " .. queue)
+    shut(prefix, queue, limit, stopped_ms(prefix, limit, rules) > 0)
+  end
+  redis.call("HSETNX", prefix .. "shared", limit.key, "0")
+end
+
+-- The least tag of a group has changed, or it has nobody any more.
+local function order_group(prefix, queue, group, name)
+  local wait = prefix .. "wait:" .. name .. " " .. queue
+  local best = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+  if best[2] then redis.call("ZADD", wait, best[2], group) else redis.call("ZREM", wait, group) end
+end
+
+local function unregister(prefix, queue, group, name)
+  redis.call("ZREM", prefix .. "wait:" .. name .. " " .. queue, group)
+  if redis.call("EXISTS", prefix .. "wait:" .. name .. " " .. queue) == 1 then return end
+  local key = string.match(name, "^[^|]*")
+  redis.call("LREM", prefix .. "waited:" .. key, 1, name .. " " .. queue)
+  redis.call("ZREM", prefix .. "candidates:" .. queue, name)
+  if redis.call("EXISTS", prefix .. "waited:" .. key) == 0 then
+    redis.call("ZREM", prefix .. "opens", key)
+    redis.call("HDEL", prefix .. "looks", key)
+    redis.call("HDEL", prefix .. "shared", key)
+    redis.call("UNLINK", prefix .. "tags:" .. key)
+  end
+end
+
+-- Where only time opens a limit, it is looked at then.
+local function arm(prefix, limit, rules)
+  local wait = wait_ms(prefix, limit, rules)
+  if wait > 0 and wait < math.huge then
+    redis.call("ZADD", prefix .. "opens", "LT", rules.logical + wait, limit.key)
+  end
+end
+
+-- A tenant's lane waits in a group, wherever that waits; where it is new at `limit`.
+local function enter_group(prefix, queue, group, key, limit, rules)
+  local name = redis.call("HGET", prefix .. "groups:" .. queue, group)
+  if not name then register(prefix, queue, group, limit, rules) end
+  local members = prefix .. "group:" .. group .. " " .. queue
+  if not redis.call("ZSCORE", members, key) then
+    local of = name and string.match(name, "^[^|]*") or limit.key
+    redis.call("ZADD", members, shared_start(prefix, of, key), key)
+    order_group(prefix, queue, group, name or limit.name)
+  end
+  if not name then arm(prefix, limit, rules) end
+end
+
+-- A tenant has no lane in a group any more.
+local function leave_group(prefix, queue, group, key)
+  local members = prefix .. "group:" .. group .. " " .. queue
+  local name = redis.call("HGET", prefix .. "groups:" .. queue, group)
+  redis.call("ZREM", members, key)
+  if redis.call("EXISTS", members) == 1 then
+    order_group(prefix, queue, group, name)
+  else
+    redis.call("HDEL", prefix .. "groups:" .. queue, group)
+    unregister(prefix, queue, group, name)
+  end
+end
+
+local function move_group(prefix, queue, group, limit, rules)
+  local name = redis.call("HGET", prefix .. "groups:" .. queue, group)
+  unregister(prefix, queue, group, name)
+  register(prefix, queue, group, limit, rules)
+  order_group(prefix, queue, group, limit.name)
+  arm(prefix, limit, rules)
+end
+
+local function set_tag(prefix, queue, group, name, key, tag)
+  redis.call("ZADD", prefix .. "group:" .. group .. " " .. queue, tag, key)
+  order_group(prefix, queue, group, name)
+end
+
+-- A tenant of a group was served and waits on.
+local function served(prefix, queue, group, name, key)
+  local limit_key = string.match(name, "^[^|]*")
+  set_tag(prefix, queue, group, name, key, shared_start(prefix, limit_key, key))
+end
+
+-- A task starts: its limits count it.
+local function take_limits(prefix, task, lease, rules, amount)
+  local limits = read_limits(task.limits)
+  for index = 1, #limits do
+    local limit = limits[index]
+    redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)
+    count_start(prefix, limit, rules.logical)
+    if not limit.private then charge_shared(prefix, limit.key, task.key, amount) end
+  end
+end

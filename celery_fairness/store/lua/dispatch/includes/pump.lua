@@ -1,0 +1,72 @@
+--[[
+  pump: a key may have room: what waits at its limits and is open becomes a candidate of its queue.
+
+  Level by level: whoever changed something calls it, as often as it likes. Of a key at which more
+  wait than one call looks at, the others are due at once.
+]]
+--- @include "judge"
+--- @include "parking"
+
+local function pump(prefix, key, rules, goes_on)
+  local waited = prefix .. "waited:" .. key
+  local length = redis.call("LLEN", waited)
+  if length == 0 then return end
+  local left = length
+  if redis.call("EXISTS", prefix .. "looks") == 1 then
+    left = goes_on and tonumber(redis.call("HGET", prefix .. "looks", key) or length) or length
+    redis.call("HDEL", prefix .. "looks", key)
+  end
+  local looked = math.min(left, PUMPED_AT_MOST)
+  if left > looked then
+    redis.call("HSET", prefix .. "looks", key, left - looked)
+    redis.call("ZADD", prefix .. "opens", "LT", rules.logical, key)
+  end
+  for _ = 1, looked do
+    local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
+    local name, queue = string.match(both, "^(%S+) (.*)$")
+    local candidates = prefix .. "candidates:" .. queue
+    if tonumber(redis.call("ZSCORE", candidates, name)) < 0 then
+      local limit = read_limit(name)
+      local wait = wait_ms(prefix, limit, rules)
+      if wait == 0 then
+        redis.call("ZADD", candidates, rules.logical, name)
+        ring_bell(prefix, queue)
+      else
+        shut(prefix, queue, limit, stopped_ms(prefix, limit, rules) > 0)
+        if wait < math.huge then
+          redis.call("ZADD", prefix .. "opens", "LT", rules.logical + wait, key)
+        end
+      end
+    end
+  end
+end
+
+-- A lease of these keys has ended, told as a word with commas: a limit's may be that of another
+-- tenant's tier.
+local function free_all(prefix, keys, rules)
+  for key in string.gmatch(keys, "[^,]+") do
+    reopen(prefix, key, rules)
+    pump(prefix, key, rules, false)
+  end
+end
+
+-- Looks at keys whose time has come, at most `most`. Returns how many were due.
+local function look_at_limits(prefix, rules, most)
+  local due = redis.call(
+    "ZRANGEBYSCORE", prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
+  for index = 1, #due do
+    redis.call("ZREM", prefix .. "opens", due[index])
+    pump(prefix, due[index], rules, true)
+  end
+  forget_idle(prefix, rules.logical, most)
+  forget_cooled(prefix, rules.logical, most)
+  return #due
+end
+
+-- A worker that enforces nothing opens what waits for room or time. Returns how many it opened.
+local function open_all(prefix, queue, rules, most)
+  local candidates = prefix .. "candidates:" .. queue
+  local closed = redis.call("ZRANGEBYSCORE", candidates, CLOSED, CLOSED, "LIMIT", 0, most)
+  for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
+  return #closed
+end

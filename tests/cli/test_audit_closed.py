@@ -1,0 +1,169 @@
+"""The audit finds a closed tenant that nothing will open, and none that something will."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_fairness.looking.audit import Auditor
+from celery_fairness.looking.closed import ClosedTenant
+from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.reading import Reader
+from celery_fairness.store.scripts import load_script
+from tests.cli.conftest import RULES, Installation
+
+KEY = "tenant:42"
+#: The running task of that tenant, whose limit is 1.
+LEASE = "t0.1"
+CHECK = ("a closed tenant opens", KEY)
+FAR = 9e15
+#: It may hold two, and no news say so.
+TWO = ("HSET", "tenant:42", "tier", "free", "concurrency", "2")
+
+#: Commands, how many leases count, and of how many.
+PLANTED = {
+    "a lease that ended without a word": ([("ZREM", f"leases:{KEY}", LEASE)], "0 leases of 1"),
+    "a number of its own that is no news": ([TWO], "1 leases of 2"),
+    "a tier of its own that is no news": (
+        [("HSET", "tenant:42", "tier", "pro"), ("HSET", "tiers", "pro", "3")],
+        "1 leases of 3",
+    ),
+    "a tier table that is no news": ([("HSET", "tiers", "free", "2")], "1 leases of 2"),
+    "a default tier that is no news": (
+        [("HSET", f"account:{KEY}", "tier", "gone"), ("HSET", "tiers", "free", "2")],
+        "1 leases of 2",
+    ),
+    "a number without end that is no news": (
+        [("HSET", "tenant:42", "tier", "free", "concurrency", "unlimited")],
+        "1 leases of no limit",
+    ),
+    "a tier without end that is no news": (
+        [("HSET", "tiers", "free", "null")],
+        "1 leases of no limit",
+    ),
+    "one that was paused, and is not": ([("ZADD", "closed", -1, KEY), TWO], "1 leases of 2"),
+    "news that are lost": ([("ZADD", "closed", 8, KEY), TWO], "1 leases of 2"),
+    "a lease of the gate, and no time": (
+        [("ZREM", f"leases:{KEY}", LEASE), ("ZADD", f"leases:{KEY}", FAR, "gate")],
+        "0 leases of 1",
+    ),
+    "a time that is another's": ([("ZADD", "ends", FAR, " tenant:other"), TWO], "1 leases of 2"),
+}
+
+NOT_A_DEFECT = {
+    "as many leases as it may hold": [],
+    "more leases than it may hold": [("ZADD", f"leases:{KEY}", "inf", "other.1")],
+    "news since": [TWO, ("HSET", "news", "version", 1)],
+    "a put of another tier since": [TWO, ("ZADD", "closed", 0, KEY)],
+    "paused before the news": [
+        TWO,
+        ("ZADD", "closed", -1, KEY),
+        ("HSET", "news", "version", 1),
+    ],
+    "a time at which it is judged anew": [TWO, ("ZADD", "ends", FAR, f" {KEY}")],
+    "a lease of the gate and a time": [
+        ("ZREM", f"leases:{KEY}", LEASE),
+        ("ZADD", f"leases:{KEY}", FAR, "gate"),
+        ("ZADD", "ends", FAR, f" {KEY}"),
+    ],
+    "paused, with nothing running": [
+        ("HSET", "tenant:42", "tier", "free", "concurrency", "0"),
+        ("ZADD", "closed", -1, KEY),
+        ("ZREM", f"leases:{KEY}", LEASE),
+    ],
+    "a tier of which it has the number": [
+        ("HSET", "tenant:42", "tier", "pro", "concurrency", "1"),
+        ("HSET", "tiers", "pro", "3"),
+    ],
+    "open": [TWO, ("HDEL", f"account:{KEY}", "closed"), ("ZREM", "closed", KEY)],
+}
+
+
+def plant(it, commands):
+    for command, key, *args in commands:
+        if key == "tiers":
+            args[-1] = json.dumps({"concurrency": json.loads(args[-1]), "weight": 1.0})
+        it.client.execute_command(command, it.key(key), *args)
+
+
+def closed(audit):
+    return [each for each in audit().findings if (each.check, each.name) == CHECK]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_closed_tenant_that_nothing_opens_is_found(installation, audit, name):
+    commands, expected = PLANTED[name]
+    plant(installation, commands)
+    (found,) = closed(audit)
+    assert (found.expected, found.found) == ("no room, or a time in ends", expected)
+
+
+@pytest.mark.parametrize("name", NOT_A_DEFECT)
+def test_a_closed_tenant_that_something_opens_is_none(installation, audit, name):
+    plant(installation, NOT_A_DEFECT[name])
+    assert closed(audit) == []
+
+
+def test_the_tenant_of_a_service_is_asked_for(client, audit):
+    """Key parts may hold colons: only the account says which is the tenant."""
+    it = Installation(client)
+    for number in range(2):
+        it.put("a:b", f"t{number}", service="s")
+    assert len(it.claim()) == 1
+    it.claim()
+    assert audit().findings == ()
+    plant(it, [("HSET", "tenant:a:b", "tier", "free", "concurrency", "2")])
+    assert [each.name for each in audit().findings] == ["tenant:a:b:s"]
+
+
+def test_a_default_limit_is_that_of_the_settings(installation, make_fairness):
+    fairness = make_fairness(fairness={"tiers": {"free": {"concurrency": 2}}})
+    assert [each.found for each in closed(fairness.audit)] == ["1 leases of 2"]
+
+
+def test_an_account_that_is_of_another_tenant_by_now_is_not_judged(installation, connection):
+    plant(installation, [TWO])
+    reader = Reader(connection, Keys(installation.prefix))
+    of_before = ClosedTenant(KEY, "43", RULES), ClosedTenant(KEY, "42", RULES)
+    found = [findings for _, findings in Auditor(reader, RULES)._ask(of_before)]
+    assert [len(each) for each in found] == [0, 1]
+
+
+def test_nothing_is_found_while_limits_change(client, coming_and_going, audit):
+    """News, records that are forgotten and leases of the gate open tenants, each in its own way."""
+
+    def put(it, turn):
+        tenant = f"c{turn % 9}"
+        it.put(tenant, f"new-{turn}", tier=("free", "pro", "")[turn % 3])
+        it.put(tenant, f"more-{turn}", limits=f"tenant:c{turn % 7}|2|||w")
+        if turn % 5 == 0:
+            publish_tenant(it, tenant, ("pro", "free", "")[turn % 3], keep_ms=turn % 40)
+        if turn % 11 == 0:
+            publish_tiers(it, free=1 + turn % 2, pro=turn % 4)
+        if turn % 3 == 0:
+            enter_the_gate(it, tenant, f"gate-{turn}", lease_ms=100 + turn % 400)
+
+    with coming_and_going(put):
+        found = [audit() for _ in range(12)]
+    assert [each.findings for each in found] == [()] * 12
+    assert client.zcard("{fairness}:closed")
+
+
+def publish_tenant(it, tenant, tier, keep_ms):
+    keys = map(it.key, (f"tenant:{tenant}", "news"))
+    it.client.eval(load_script("publish_tenant").source, 2, *keys, tier, "", keep_ms)
+
+
+def publish_tiers(it, **limits):
+    rows = []
+    for name, limit in limits.items():
+        rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
+    keys = map(it.key, ("tiers", "news"))
+    it.client.eval(load_script("publish_tiers").source, 2, *keys, "database", "1", *rows)
+
+
+def enter_the_gate(it, tenant, lease, lease_ms):
+    names = ("clock", f"leases:tenant:{tenant}", "tiers", f"tenant:{tenant}", "news", "counts", "")
+    args = (lease, lease_ms, "observe", "free", "", "free", "1", "", "", "", "1000", "")
+    it.client.eval(load_script("acquire").source, 7, *map(it.key, names), *args)

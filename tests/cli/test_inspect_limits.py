@@ -1,0 +1,130 @@
+"""Inspection of tenants and of limits' keys where tasks wait at limits beside their tier's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_fairness.decision import KeyStops, WaitedLimit, WaitingLane
+from celery_fairness.looking import places, waited
+from tests.cli.conftest import Installation
+
+API = "api.stripe.com|1|5/60000|10/1000|w"
+
+
+@pytest.fixture
+def limited(client):
+    """One task holds the limit, four wait at it, and one at another number of its key."""
+    made = Installation(client)
+    made.put("a", "t1", kind="shop.pay", limits=API)
+    assert len(made.claim()) == 1
+    made.put("b", "t2", limits=API)
+    made.put("b", "t3", limits=API)
+    made.put("b", "t4", rank=5, limits=API)
+    made.put("c", "t5", limits=f"own:c|1|||wp,{API}")
+    made.put("d", "t6", limits="api.stripe.com|0|||w")
+    made.put("e", "t7", limits="off|0|||w,api.stripe.com|0|||w")
+    assert made.claim() == []
+    return made
+
+
+def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
+    found = fairness.inspect("api.stripe.com")
+    assert (found.key, found.tier, found.limit, found.held) == ("api.stripe.com", "", None, 1)
+    assert found.known
+    (lease,) = found.leases
+    assert (lease.charged, lease.task, lease.queue) == ("tenant:a", "shop.pay", "celery")
+    assert found.waited == (
+        WaitedLimit("celery", 0, (), None, "paused", 1, 1),
+        WaitedLimit("celery", 1, ((5, 60_000),), (10, 1_000), "closed", 2, 4),
+    )
+    assert [each.tasks for each in fairness.inspect("off").waited] == [1]
+
+
+def test_a_key_that_is_stopped_says_so(limited, fairness, run):
+    assert fairness.inspect("api.stripe.com").stops == KeyStops("api.stripe.com", False, 0.0)
+    fairness.pause(key="api.stripe.com")
+    assert "paused until it is resumed" in run("inspect", "api.stripe.com").output
+    fairness.cool_down_for("api.stripe.com", 60)
+    stops = fairness.inspect("api.stripe.com").stops
+    assert (stops.paused, 59 < stops.cool_down_seconds <= 60) == (True, True)
+    assert "paused until it is resumed; cools down for " in run("inspect", "api.stripe.com").output
+
+
+def test_a_key_that_is_only_stopped_is_known(fairness, run):
+    assert run("inspect", "api.other.com").exit_code == 1
+    fairness.pause(key="api.other.com")
+    assert fairness.inspect("api.other.com").known
+    done = run("inspect", "api.other.com", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["stops"]["paused"] is True
+
+
+def test_what_waits_at_a_key_that_opened_is_open(limited, fairness, client):
+    client.zadd(limited.key("candidates:celery"), {"api.stripe.com|1|5/60000|10/1000": 7})
+    assert [each.state for each in fairness.inspect("api.stripe.com").waited] == ["paused", "open"]
+
+
+def test_more_tenants_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
+    monkeypatch.setattr(waited, "TENANTS_AT_MOST", 1)
+    counts = [(each.tenants, each.tasks) for each in fairness.inspect("api.stripe.com").waited]
+    assert counts == [(1, 1), (2, None)]
+
+
+def test_more_groups_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
+    monkeypatch.setattr(waited, "GROUPS_AT_MOST", 0)
+    assert [each.tasks for each in fairness.inspect("off").waited] == [None]
+
+
+def test_a_key_that_something_held_is_not_known_any_more(limited, fairness):
+    assert not fairness.inspect("nobody").known
+    assert fairness.inspect("nobody").waited == ()
+
+
+def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
+    found = fairness.inspect("tenant:b")
+    assert found.waiting == (WaitingLane("celery", 5, 1), WaitingLane("celery", 0, 2))
+    assert not found.closed
+    assert found.full_in == ("celery",)
+    assert found.waited == ()
+    lines = run("inspect", "tenant:b").output.splitlines()
+    assert lines[1] == "parked: all in celery waits for other limits"
+
+
+def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):
+    monkeypatch.setattr("celery_fairness.looking.tenant.LANES_AT_MOST", 1)
+    monkeypatch.setattr(places, "LANES_AT_MOST", 1)
+    assert fairness.inspect("tenant:b").waiting == (WaitingLane("celery", 5, 1),)
+
+
+def test_the_command_shows_a_key(limited, run):
+    done = run("inspect", "api.stripe.com")
+    assert done.exit_code == 0
+    lines = [" ".join(line.split()) for line in done.output.splitlines()]
+    assert lines[0] == "api.stripe.com: held 1"
+    assert "lease ends in state task queue owner charged" in lines
+    (lease,) = (line for line in lines if line.startswith("t1.1"))
+    assert lease.endswith("claimed shop.pay celery worker-1 tenant:a")
+    assert "limit queue state tenants waiting" in lines
+    numbers = "1 at once, 5/PT1M, 10/PT1S evenly"
+    assert f"{numbers} celery closed 2 4" in lines
+    assert "0 at once celery paused 1 1" in lines
+
+
+def test_the_command_shows_a_key_to_programs(limited, run):
+    found = json.loads(run("inspect", "off", "--json").stdout)
+    assert (found["known"], found["held"], found["weight"]) == (True, 0, None)
+    assert found["waited"][0]["state"] == "paused"
+
+
+def test_a_key_that_is_not_known_exits_with_1_and_says_what_a_tenants_is(run):
+    done = run("inspect", "42")
+    assert done.exit_code == 1
+    assert "a tenant's key is tenant:{tenant}" in done.output
+
+
+def test_on_the_gate_path_only_tenants_have_a_key(make_fairness, redis_url, run):
+    done = run("inspect", "api.stripe.com", of=make_fairness(url=redis_url))
+    assert done.exit_code == 2
+    assert "expected tenant:{tenant}" in done.stderr

@@ -1,0 +1,106 @@
+"""A key that is paused or cools down lets nothing start, for any worker, tenant or queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis import Redis
+
+from celery_fairness import Fairness
+from celery_fairness.policy import RateLimitPolicy
+from tests.dispatch.conftest import PREFIX, assert_nothing_left
+from tests.dispatch.test_shared_limits import KINDS, POOLS, send, starts
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+API = RateLimitPolicy("api.example.com", concurrency=5)
+#: As the task's body says.
+COOL_SECONDS = 2.0
+
+
+@pytest.fixture
+def fairness(fair_shop: Shop) -> Fairness:
+    """The installation, as an operator's process has it."""
+    return Fairness.of(fair_shop.app)
+
+
+def test_a_paused_key_waits_and_what_runs_runs_on(
+    fair_shop: Shop, fairness: Fairness, memory: Redis
+) -> None:
+    worker = fair_shop.worker(app=KINDS, concurrency=3)
+    gate = fair_shop.gate_file()
+    first = send(fair_shop, "41", API, gate=str(gate))
+    eventually(lambda: len(fair_shop.ledger("start")) == 1)
+    assert fairness.pause(key=API.key).paused
+    waits = send(fair_shop, "42", API)
+    assert send(fair_shop, "42").get(timeout=RESULT_SECONDS) == "done"
+    gate.touch()
+    assert first.get(timeout=RESULT_SECONDS) == "done"
+    (waited,) = eventually(lambda: fairness.inspect(API.key).waited)
+    assert (waited.state, fairness.inspect(API.key).stops.paused) == ("paused", True)
+    assert not fairness.audit().findings
+    assert not fairness.resume(key=API.key).paused
+    assert waits.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+    assert "Traceback" not in worker.log_text()
+
+
+def test_a_cool_down_ends_by_itself_or_is_ended(fair_shop: Shop, fairness: Fairness) -> None:
+    fair_shop.worker(app=KINDS, concurrency=3)
+    asked_at = time.time()
+    until = datetime.now(UTC) + timedelta(seconds=COOL_SECONDS)
+    stops = fairness.cool_down(API.key, until, "a test")
+    assert 0 < stops.cool_down_seconds <= COOL_SECONDS
+    assert send(fair_shop, "42", API).get(timeout=RESULT_SECONDS) == "done"
+    (began,) = starts(fair_shop)
+    assert COOL_SECONDS - 0.01 <= began - asked_at < COOL_SECONDS + 2
+    assert fairness.cool_down(API.key, time.time() + 3_600).cool_down_seconds > 3_590
+    waits = send(fair_shop, "42", API)
+    assert send(fair_shop, "42").get(timeout=RESULT_SECONDS) == "done"
+    assert fairness.clear_cool_down(API.key).cool_down_seconds == 0
+    assert waits.get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_body_that_met_a_429_cools_its_keys_down_and_runs_again_without_a_retry(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    shop = make_fair_shop()
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=1 if pool == "solo" else 2)
+    met = send(shop, "41", API, name="fair", how="429")
+    eventually(lambda: len(shop.ledger("end")) == 1)
+    others = [send(shop, "42", API), send(shop, "43", API)]
+    for result in (met, *others):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    first, *later = starts(shop)
+    assert len(later) == 3
+    assert later[0] - first >= COOL_SECONDS - 0.01
+    assert [entry["retries"] for entry in shop.ledger("start") if entry["id"] == met.id] == [0, 0]
+    assert "api.example.com cools down for" in worker.log_text()
+    eventually(lambda: not memory.exists(f"{PREFIX}cooled"))
+    assert_nothing_left(memory)
+
+
+def test_a_429_of_a_task_without_limits_is_its_own_matter(fair_shop: Shop, memory: Redis) -> None:
+    fair_shop.worker(app=KINDS, concurrency=2)
+    met = send(fair_shop, "41", name="fair", how="429")
+    eventually(lambda: len(fair_shop.ledger("end")) == 1)
+    assert send(fair_shop, "41", API).get(timeout=RESULT_SECONDS) == "done"
+    assert len(fair_shop.ledger("start")) == 2
+    assert not memory.exists(f"{PREFIX}cooled")
+    assert met.get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.mark.parametrize("key", ["tenant:42", "_system", "", "a b", "a\nb"])
+def test_what_is_no_limit_s_key_is_refused(fairness: Fairness, key: str) -> None:
+    for change in (
+        lambda: fairness.pause(key=key),
+        lambda: fairness.resume(key=key),
+        lambda: fairness.cool_down(key, time.time() + 9),
+        lambda: fairness.clear_cool_down(key),
+    ):
+        with pytest.raises(ValueError, match="key: expected the key of a limit"):
+            change()
