@@ -67,12 +67,13 @@ class ClaimStep(bootsteps.StartStopStep):
 
         close = consumer.on_close
 
-        def on_close() -> None:
-            with tasks_kept(consumer.pool if self._home is not None else None):
+        def on_close(stops: bool) -> None:
+            with tasks_kept(consumer.pool if self._home is not None else None, written=stops):
                 close()
 
-        # After a lost connection, and only then.
-        consumer.on_close = on_close
+        consumer.on_close = partial(on_close, stops=False)
+        # Celery calls the one after a lost connection, and only then; the other when it stops.
+        consumer.blueprint.on_close = partial(on_close, stops=True)
         # Celery calls it at the start, and again when the pool is restarted.
         consumer.update_strategies = update_strategies
         consumer.on_unknown_task = on_unknown_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
 from tests.support.waiting import eventually
 
+#: So that a test sees that the consumer is closed.
+TELLS_STEPS = ("--loglevel", "DEBUG")
 POOLS = ["prefork", "threads", "gevent"]
 
 
@@ -91,17 +94,47 @@ def test_what_a_stopped_pool_has_not_begun_waits_again_at_once(
 ) -> None:
     shop = make_fair_shop(conf={"worker_prefetch_multiplier": 2}, fairness={"lease_seconds": 60})
     shop.fairness.publish_tiers([Tier("free", None)])
-    worker = shop.worker(app="tests.dispatch.kinds", pool="prefork", concurrency=1)
+    worker = shop.worker(
+        app="tests.dispatch.kinds", pool="prefork", concurrency=1, args=TELLS_STEPS
+    )
     gate = shop.gate_file()
     runs, waits = (send(shop, name, "42", gate=str(gate)) for _ in range(2))
     worker.wait_for_log(f"{waits.id}] received")
     worker.signal(signal.SIGTERM)
-    worker.wait_for_log("Warm shutdown")
+    worker.wait_for_log("Stopping Pool...")
     gate.touch()
     eventually(lambda: not worker.alive, RESULT_SECONDS)
     assert runs.get(timeout=RESULT_SECONDS) == "done"
     assert waiting_in(memory) == [waits.id]
     assert shop.held("42") == 0
+
+
+@pytest.mark.parametrize("name", ["kinds.early", "kinds.late"])
+def test_what_a_process_has_and_has_not_begun_when_the_worker_stops_runs_once(
+    make_fair_shop: Callable[..., Shop], memory: Redis, name: str
+) -> None:
+    shop = make_fair_shop(fairness={"lease_seconds": 60})
+    worker = shop.worker(
+        app="tests.dispatch.kinds", pool="prefork", concurrency=1, args=TELLS_STEPS
+    )
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    result = send(shop, name, "42")
+    worker.wait_for_log(f"{result.id}] received")
+    eventually(lambda: _written(shop) == 1)
+    worker.signal(signal.SIGTERM)
+    worker.wait_for_log("Stopping Pool...")
+    os.kill(child, signal.SIGCONT)
+    eventually(lambda: not worker.alive, RESULT_SECONDS)
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
+
+
+def _written(shop: Shop) -> int:
+    """Return how many tasks the only worker's main process has written to its children."""
+    (stats,) = shop.app.control.inspect().stats().values()
+    return int(stats["pool"]["writes"]["total"])
 
 
 def test_a_cold_shutdown_puts_late_acked_tasks_back_in_their_places(
