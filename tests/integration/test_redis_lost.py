@@ -137,5 +137,6 @@ def test_a_producer_waits_a_tenth_of_a_second_for_a_redis_that_hangs(
         shop.send("routed", user=f"u{n}")
     ten_more = time.perf_counter() - begun
     limiter_server.resume()
-    assert first < 0.15
-    assert ten_more < 0.15
+    # Each of the ten would have waited another tenth; other processes take some time as well.
+    assert first < 0.5
+    assert ten_more < 0.5
