@@ -18,6 +18,7 @@
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
+    ├── NotFound               a task that somebody names is not there         (LookupError)
     ├── RateLimitExceeded      raised by a task's body: whoever counts says that it was too much
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
@@ -283,6 +284,23 @@ class RateLimitDropped(FairnessError):
             "left no place for it, and says on_limit='drop'; send it again later, or declare the "
             "limit with on_limit='wait' or 'reschedule'"
         )
+
+
+class NotFound(FairnessError, LookupError):
+    """There is no such thing in the installation.
+
+    Attributes:
+        what: ``task``.
+        name: Its id.
+        problem: What it is not, and where to look.
+    """
+
+    def __init__(self, what: str, name: str, problem: str) -> None:
+        super().__init__(what, name, problem)
+        self.what, self.name, self.problem = what, name, problem
+
+    def _text(self) -> str:
+        return f"{self.what} {got(self.name)} {self.problem}"
 
 
 class RateLimitExceeded(FairnessError):

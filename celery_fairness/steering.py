@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from celery_fairness.clearing import Clearing
 from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.directory import TierDirectory
@@ -16,10 +17,17 @@ from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.looker import Looker
-from celery_fairness.looking.values import Audit, Status
+from celery_fairness.looking.values import (
+    Audit,
+    Cancelled,
+    DeadLetter,
+    Purged,
+    Requeued,
+    Status,
+)
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
-from celery_fairness.tenants import KEY_PATTERN, normalise
+from celery_fairness.tenants import KEY_PATTERN, normalise, reserved
 from celery_fairness.tiers import Tier
 from celery_fairness.units import milliseconds, seconds
 
@@ -101,9 +109,10 @@ class Steering(ABC):
         (``opened``), and tasks charged to ``_invalid`` (``invalid``). On the dispatch path leases
         that nobody renewed (``expired``), acknowledged tasks that were lost with their worker
         (``abandoned``), tasks whose process died too often or whose message cannot be read
-        (``dead_lettered``), tasks that a limit refused and that were not run (``dropped``) or tried
-        again later (``rescheduled``, once for each time), and entries of plain lists that were
-        moved aside (``aside``).
+        (``dead_lettered``), those of them that people let wait again (``requeued``), tasks that
+        people cancelled (``cancelled``), tasks that a limit refused and that were not run
+        (``dropped``) or tried again later (``rescheduled``, once for each time), and entries of
+        plain lists that were moved aside (``aside``).
         """
         return self._looker.counts()
 
@@ -203,15 +212,74 @@ class Steering(ABC):
                 "key: expected the key of a limit such as 'api.stripe.com' (a tenant is paused by "
                 f"set_tier(…, concurrency=0)), got: {got(key)}"
             )
-        limiter = self.limiter
-        if not (self.claims and isinstance(limiter, RedisLimiter)):
-            raise ValueError(
-                "key: expected a broker at fairredis://, where limits are kept, "
-                f"got: {self.app.connection_for_write().as_uri()!r}"
-            )
+        limiter = self._claimed_limiter()
         settings = self.settings
         lease_ms = milliseconds(settings.lease_seconds)
         args = verbs.stop_args(how, key, wait_ms, lease_ms, settings.enforcement.value)
         told = limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
         paused, cool_ms = verbs.read_stop(told)
         return KeyStops(key, paused, seconds(cool_ms))
+
+    # -- clearing ---------------------------------------------------------------------------------
+
+    def cancel(self, task_id: str) -> Cancelled:
+        """Cancel a task that waits, in its lane, at a limit or until its time.
+
+        A worker writes that it was revoked: its result, its chord, signal and event. To find the
+        task, the messages of all that wait are read.
+
+        Args:
+            task_id: Its id.
+
+        Returns:
+            Whether it was cancelled, or runs already: then it is not stopped, which is the matter
+            of ``app.control.revoke(task_id, terminate=True)``.
+
+        Raises:
+            NotFound: No task of this id waits or runs.
+            ValueError: The broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._clearing().cancel(task_id)
+
+    def purge_tenant(self, tenant: str) -> Purged:
+        """Cancel all that waits of a tenant, in every queue; what runs runs on.
+
+        What comes while it works may be left.
+
+        Raises:
+            TenantInvalid: It cannot be a tenant.
+            ValueError: It is none, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        name = normalise(tenant)
+        if name is None:
+            raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
+        return self._clearing().purge(reserved(name))
+
+    def dead_letters(self, queue: str | None = None) -> tuple[DeadLetter, ...]:
+        """Return the dead letters of a queue, or of all, the last of a queue first."""
+        return tuple(self._clearing().dead_letters(queue))
+
+    def requeue(self, task_id: str) -> Requeued:
+        """Let a dead letter wait again, last in its lane; its deaths are counted from 0.
+
+        Args:
+            task_id: Its id, or what ``dead_letters`` says where its message has none.
+
+        Raises:
+            NotFound: There is no such dead letter; others as :meth:`cancel`.
+        """
+        return self._clearing().requeue(task_id)
+
+    def _clearing(self) -> Clearing:
+        return Clearing(self._claimed_limiter(), milliseconds(self.settings.lease_seconds))
+
+    def _claimed_limiter(self) -> RedisLimiter:
+        limiter = self.limiter
+        if self.claims and isinstance(limiter, RedisLimiter):
+            return limiter
+        raise ValueError(
+            "broker: expected one at fairredis://, where limits and waiting tasks are kept, "
+            f"got: {self.app.connection_for_write().as_uri()!r}"
+        )

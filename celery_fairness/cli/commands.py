@@ -1,7 +1,8 @@
 """The commands. Celery loads them for every ``celery`` command: importing this imports only click.
 
-Exit codes: 0 fine; 1 an audit found something, or a key is not known; 2 wrong usage or settings;
-69 Redis does not answer. What is asked for goes to stdout, what went wrong to stderr.
+Exit codes: 0 fine; 1 an audit found something, a key or a task is not known, or a task runs that
+was to be cancelled; 2 wrong usage or settings; 69 Redis does not answer. What is asked for goes to
+stdout, what went wrong to stderr.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -23,13 +24,14 @@ USAGE = 2
 AWAY = 69
 
 Shown = tuple[Any, list[str], int]
+Changed = TypeVar("Changed")
 #: What our commands take.
-_OWN = {"key", "seconds", "clear", "reason"}
+_OWN = {"key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"}
 
 
 @click.group()
 def fairness(**_: Any) -> None:
-    """Look at tenants, queues and leases; stop the keys of limits."""
+    """Look at tenants, queues and leases; stop the keys of limits; cancel and requeue tasks."""
 
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
@@ -40,7 +42,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     @functools.wraps(ask)
     def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
         from celery_fairness.cli.tables import as_plain
-        from celery_fairness.errors import LimiterUnavailable, NotWired, SettingsError
+        from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
         from celery_fairness.extension import Fairness
 
         # Celery puts its own options into every command where an app has some.
@@ -50,6 +52,8 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
             value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
         except LimiterUnavailable as error:
             _fail(context, f"{error.address} does not answer: {error.problem}", AWAY)
+        except NotFound as error:
+            _fail(context, str(error), FOUND)
         except NotWired as error:
             _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
         except SettingsError as error:
@@ -127,11 +131,57 @@ def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason
 def _stopped(change: Callable[[], KeyStops]) -> Shown:
     from celery_fairness.cli.tables import stops_lines
 
-    try:
-        stops = change()
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    stops = _done(change)
     return stops, stops_lines(stops), 0
+
+
+def _done(change: Callable[[], Changed]) -> Changed:
+    from celery_fairness.errors import TenantInvalid
+
+    try:
+        return change()
+    except (ValueError, TenantInvalid) as error:
+        raise click.UsageError(str(error)) from None
+
+
+@fairness.command()
+@click.argument("task")
+@_looks
+def cancel(of: Fairness, task: str) -> Shown:
+    """Cancel the task of the id TASK while it waits; one that runs is left running."""
+    from celery_fairness.cli.tables import cancelled_lines
+
+    found = _done(lambda: of.cancel(task))
+    return found, cancelled_lines(found), FOUND if found.owner else 0
+
+
+@fairness.command()
+@click.argument("tenant")
+@_looks
+def purge(of: Fairness, tenant: str) -> Shown:
+    """Cancel all that waits of TENANT, such as 42; what runs runs on."""
+    from celery_fairness.cli.tables import purged_lines
+
+    found = _done(lambda: of.purge_tenant(tenant))
+    return found, purged_lines(found), 0
+
+
+@fairness.command()
+@click.argument("action", type=click.Choice(["requeue"]), required=False)
+@click.argument("task", required=False)
+@click.option("--queue", help="Show those of this queue alone.")
+@_looks
+def dead(of: Fairness, action: str | None, task: str | None, queue: str | None) -> Shown:
+    """Show dead letters; or: dead requeue TASK, to let the one of that id wait again."""
+    from celery_fairness.cli.tables import dead_lines, requeued_lines
+
+    if (action is None) != (task is None) or (action and queue):
+        raise click.UsageError("expected nothing, --queue QUEUE, or: requeue TASK")
+    if task is not None:
+        back = _done(lambda: of.requeue(task))
+        return back, requeued_lines(back), 0
+    letters = _done(lambda: of.dead_letters(queue))
+    return letters, dead_lines(letters), 0
 
 
 @fairness.command()

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from celery_fairness.decision import KeyStops, LimitState
-from celery_fairness.looking.values import Audit, QueueStatus, Status
+from celery_fairness.looking.values import (
+    Audit,
+    Cancelled,
+    DeadLetter,
+    Purged,
+    QueueStatus,
+    Requeued,
+    Status,
+)
 from celery_fairness.units import iso_duration, seconds
 
 #: Owners that a status shows; JSON has all.
@@ -20,11 +28,14 @@ Cell = str | int | float | None
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("lease", "ends in", "state", "task", "queue", "owner", "charged")
+_DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
-def as_plain(value: Any) -> dict[str, Any]:
-    """Return a frozen value as dictionaries, lists and plain values."""
+def as_plain(value: Any) -> Any:
+    """Return a frozen value, or several, as dictionaries, lists and plain values."""
+    if isinstance(value, tuple):
+        return [asdict(each) for each in value]
     plain = asdict(value)
     if isinstance(value, LimitState):
         plain["known"] = value.known
@@ -113,6 +124,34 @@ def stops_text(stops: KeyStops) -> str:
 def stops_lines(stops: KeyStops) -> list[str]:
     """Return the same with the key."""
     return [f"{stops.key}: {stops_text(stops)}"]
+
+
+def cancelled_lines(found: Cancelled) -> list[str]:
+    """Return what became of a task that was to be cancelled."""
+    if not found.owner:
+        return [f"task {found.task_id}: cancelled; it waited in queue {_printable(found.queue)}"]
+    ends_it = f"celery -A APP control terminate SIGTERM {found.task_id}"
+    return [f"task {found.task_id}: runs at {found.owner}; what ends it: {ends_it}"]
+
+
+def purged_lines(found: Purged) -> list[str]:
+    """Return how much was cancelled of a tenant."""
+    tasks = "1 task" if found.cancelled == 1 else f"{found.cancelled} tasks"
+    return [f"tenant {_printable(found.tenant)}: {tasks} cancelled"]
+
+
+def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
+    """Return the dead letters as a table."""
+    rows = [
+        (each.queue, each.task, each.task_id, each.tenant, each.attempts, each.deaths)
+        for each in letters
+    ]
+    return table(_DEAD, rows, empty="no dead letters")
+
+
+def requeued_lines(found: Requeued) -> list[str]:
+    """Return where a dead letter waits again."""
+    return [f"task {found.task_id}: waits again in queue {_printable(found.queue)}"]
 
 
 def _waited(state: LimitState) -> list[tuple[Cell, ...]]:

@@ -64,6 +64,7 @@ class Keys:
         self.known = prefix + "known"
         self.looks = prefix + "looks"
         self.news = prefix + "news"
+        self.obituaries = prefix + "obituaries"
         self.opens = prefix + "opens"
         self.paused = prefix + "paused"
         self.returned = prefix + "returned"

@@ -114,3 +114,57 @@ class Audit:
     findings: tuple[Finding, ...] = ()
     compared: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A task that killed its processes too often, or whose message a worker could not read.
+
+    Attributes:
+        task_id: Its id; the delivery tag where its message says none.
+        task: Its name; "" where its message says none.
+        queue: In which it was.
+        tenant: Who was charged, as written in keys; "" is a system task.
+        attempts: How often it was claimed.
+        deaths: How often its process died after its body began.
+    """
+
+    task_id: str
+    task: str
+    queue: str
+    tenant: str
+    attempts: int
+    deaths: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a task that was to be cancelled.
+
+    Attributes:
+        task_id: Its id.
+        state: ``cancelled``, or ``running``: it is not stopped.
+        queue: In which it waited, or from which it was claimed.
+        owner: The process that runs it; "" where it was cancelled.
+    """
+
+    task_id: str
+    state: str
+    queue: str
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How many waiting tasks of a tenant were cancelled."""
+
+    tenant: str
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """A dead letter that waits again."""
+
+    task_id: str
+    queue: str

@@ -52,8 +52,8 @@ class Account:
 class Running:
     """A claimed task, or one that ended for good.
 
-    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable or dropped. Who
-    owns what was dropped is the limit, by its key.
+    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped or
+    cancelled. Who owns what was dropped is the limit, by its key; what was cancelled nobody does.
     """
 
     owner: str
@@ -64,13 +64,8 @@ class Running:
     @property
     def text(self) -> str:
         """The same as the scripts write it, by which obituaries of one time are ordered."""
-        task = self.task
-        kind = f"{task.kind} {task.limits}" if task.limits else task.kind
-        return (
-            f"{self.owner} {self.state} {len(self.queue.encode())} {self.queue}"
-            f"{task.seq} {task.tag} {task.attempt} {task.deaths} {task.cost:.17g} {task.rank} "
-            f"{task.tenant} {task.service} {task.tier} {kind}\n{task.message}"
-        )
+        length = len(self.queue.encode())
+        return f"{self.owner} {self.state} {length} {self.queue}{self.task.record}"
 
 
 class Installation:
@@ -174,14 +169,15 @@ class Installation:
         if group is not None and not self.lanes[queue, key].in_order(group):
             self.parking.leave(queue, group, key)
 
-    def withdraw(self, queue: str, key: str, rank: int, tag: str) -> bool:
-        """Take out a task that came back; say whether it was there."""
+    def take_out(self, queue: str, key: str, take: Callable[[Lanes], bool]) -> bool:
+        """Let ``take`` remove a task from a tenant's lanes; say whether it was there."""
         lanes = self.lanes.get((queue, key))
         groups = sorted(set(lanes.parked.values())) if lanes else []
-        if lanes is None or not lanes.withdraw(rank, tag):
+        if lanes is None or not take(lanes):
             return False
         for group in groups:
             self._left_group(queue, key, group)
+        self.task_left(queue, key)
         return True
 
     def task_left(self, queue: str, key: str) -> None:

@@ -71,6 +71,15 @@ class Task:
         return tuple(dict.fromkeys((self.key, *of_limits)))
 
     @property
+    def record(self) -> str:
+        """The same as the scripts write it."""
+        kind = f"{self.kind} {self.limits}" if self.limits else self.kind
+        return (
+            f"{self.seq} {self.tag} {self.attempt} {self.deaths} {self.cost:.17g} {self.rank} "
+            f"{self.tenant} {self.service} {self.tier} {kind}\n{self.message}"
+        )
+
+    @property
     def lease(self) -> str:
         """The name of its last attempt's lease."""
         return f"{self.tag}.{self.attempt}"
@@ -161,13 +170,25 @@ class Lanes:
         for part, tasks in self.lists.items():
             for task in tasks:
                 if part.kind is not None and part.lane.rank == rank and task.tag == tag:
-                    tasks.remove(task)
-                    if tasks:
-                        self.note(part)
-                    else:
-                        self._drop(part)
+                    self._remove(part, task)
                     return True
         return False
+
+    def cancel(self, task: Task) -> bool:
+        """Take a task out, wherever it stands; say whether it was there."""
+        lane = Lane(task.rank, task.limits)
+        for part in (Part(lane, None), Part(lane, task.kind)):
+            if task in self.lists.get(part, ()):
+                self._remove(part, task)
+                return True
+        return False
+
+    def _remove(self, part: Part, task: Task) -> None:
+        self.lists[part].remove(task)
+        if self.lists[part]:
+            self.note(part)
+        else:
+            self._drop(part)
 
     def _drop(self, part: Part) -> None:
         del self.lists[part], self.noted[part]

@@ -11,9 +11,9 @@ until nobody has renewed the lease for its length.
 A limit beside the tier's may let what it refuses wait in its lane, put it back into ``later``, or
 drop it (``actions``).
 
-Where a task ends for good and nobody is there to write its result (a dead letter, a dropped one,
-and an acknowledged one whose lease ended) it leaves an obituary, which ``mourn`` hands to a worker
-until one says that the result is written.
+Where a task ends for good and nobody is there to write its result (a dead letter, a dropped one, a
+cancelled one (``cancelling``), and an acknowledged one whose lease ended) it leaves an obituary,
+which ``mourn`` hands to a worker until one says that the result is written.
 
 Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), what a
 process leaves to others its own (``passing``), how long a lease lives the clock's (``clock``), and
@@ -53,7 +53,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from celery_fairness.scheduling.candidates import Candidates, Turns
+from celery_fairness.scheduling.cancelling import Cancelling
+from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER
@@ -83,7 +84,7 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Candidates):
+class Scheduler(Cancelling):
     """One installation, and what can be asked of it."""
 
     # -- news -------------------------------------------------------------------------------------
@@ -302,10 +303,9 @@ class Scheduler(Candidates):
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
         tag = end.lease.rpartition(".")[0]
-        if not self.withdraw(queue, keys[0], int(rank), tag):
+        if not self.take_out(queue, keys[0], lambda lanes: lanes.withdraw(int(rank), tag)):
             return Settled.LATE
         self.known.discard(tag)
-        self.task_left(queue, keys[0])
         return Settled.WITHDRAWN
 
     def renew(

@@ -41,7 +41,9 @@ def dump(installation: Installation) -> dict[str, Any]:
         "leases": {key: dict(ends) for key, ends in installation.leases.items() if ends},
         "rings": {queue: ring for queue, ring in rings.items() if any(ring.values())},
         "replies": dict(installation.replies),
-        "dead": {queue: [astuple(t) for t in dead] for queue, dead in installation.dead.items()},
+        "dead": {
+            queue: [astuple(t) for t in dead] for queue, dead in installation.dead.items() if dead
+        },
         "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
         "counts": dict(installation.counts),
         **_ready(installation),

@@ -129,7 +129,7 @@ class Obituary(NamedTuple):
         owner: The process that held it last; of what was dropped, the key of the limit that did.
         state: ``acked``: its lease ended; ``dead``: it is a dead letter, as its process died too
             often; ``unreadable``: it is one, as its message could not be read; ``dropped``: a limit
-            refused it.
+            refused it; ``cancelled``: somebody did.
         queue: Where it waited.
         tenant: Who was charged, as written in keys; "" is a system task.
         deaths: How often its process died after its body began, where that was counted.

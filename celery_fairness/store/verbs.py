@@ -34,6 +34,8 @@ RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 STOP = "dispatch/stop"
+CANCEL = "dispatch/cancel"
+REQUEUE = "dispatch/requeue"
 
 
 def put_args(
@@ -240,6 +242,34 @@ def read_stop(answer: Sequence[Any]) -> tuple[bool, Milliseconds]:
     """Read the answer to it: whether the key is paused, and how long it still cools down."""
     paused, cool_ms = answer
     return bool(paused), Milliseconds(int(cool_ms))
+
+
+def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
+    """Return the arguments of cancelling tasks.
+
+    Args:
+        queue: Where they wait.
+        records: Each as it was read where it waits.
+        lease_ms: How long a lease lives without a renewal.
+        now_text: The server's time in tests, in ms.
+    """
+    return [queue, str(lease_ms), now_text, *records]
+
+
+def read_cancel(answer: Sequence[Any]) -> list[bool]:
+    """Read the answer to it: of each whether it was cancelled."""
+    return [bool(each) for each in answer]
+
+
+def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
+    """Return the arguments of a dead letter's return.
+
+    Args:
+        queue: Of whose dead letters it is one.
+        record: As it lies there.
+        obituary: Its own, where its result is not written yet.
+    """
+    return [queue, record, obituary]
 
 
 def _triples(ends: Sequence[Settle]) -> list[str]:

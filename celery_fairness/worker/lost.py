@@ -1,7 +1,8 @@
 """The result of a task that ended for good while nobody was there to write one.
 
 Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
-often, one whose message a worker could not read, and one that a limit dropped. Of each it leaves an
+often, one whose message a worker could not read, one that a limit dropped, and one that somebody
+cancelled. Of each it leaves an
 obituary with the message; from that, a worker writes what Celery writes for a task whose process is
 lost: the result, the parts of chords and chains, errbacks, signal and event.
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
 from celery import Task, signals, states
+from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 from celery.worker.strategy import hybrid_to_proto2  # type: ignore[attr-defined]  # no stub
 from kombu.serialization import prepare_accept_content
@@ -52,18 +54,28 @@ _OURS = (WorkerLostError, DeliveriesExhausted, MessageUnreadable, RateLimitDropp
 class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
     """A task that ended while nobody was there, as the worker that ran it had it."""
 
-    def stored_end(self) -> str:
+    def stored_end(self, error: Exception) -> str:
         """Return the state in which the task ended by itself, "" where it did not.
 
         Its worker may have died after that. What an earlier try of ours has stored is no end of its
-        own: the chord may not know of it yet.
+        own, or it is of ``error``'s type: the chord may not know of it yet.
         """
         backend = self.task.backend
         if not self.store_errors or backend.as_uri() in _BLIND:
             return ""
         meta = backend.get_task_meta(self.id, cache=False)
-        ours = isinstance(meta["result"], _OURS)
+        ours = isinstance(meta["result"], (*_OURS, type(error)))
         return "" if ours or meta["status"] not in states.READY_STATES else str(meta["status"])
+
+    def revoke(self, error: TaskRevokedError) -> None:
+        """Do what Celery does with a task that was revoked before it ran."""
+        told = {"terminated": False, "signum": None, "expired": False}
+        context: Any = self._context
+        self.task.backend.mark_as_revoked(
+            self.id, str(error), request=context, store_result=self.store_errors
+        )
+        signals.task_revoked.send(sender=self.task, request=context, **told)
+        self.send_event("task-revoked", **told)
 
     def fail(self, error: Exception) -> None:
         """Do what Celery does with a task whose process is lost."""
@@ -161,6 +173,12 @@ ENDS = {
         "task %s[%s] of %s was dropped by the limit %s: it has not run",
         ("owner",),
     ),
+    "cancelled": Ended(
+        lambda _name, _id, _its: TaskRevokedError("cancelled"),
+        logging.INFO,
+        "task %s[%s] of %s was cancelled: it has not run",
+        (),
+    ),
 }
 
 
@@ -239,13 +257,18 @@ def write(obituary: Obituary, consumer: Any) -> None:
             error or type(error).__name__,
         )
         return
-    name, task_id, end = request.name, request.id, request.stored_end()
+    name, task_id = request.name, request.id
+    ended = ENDS.get(obituary.state, ENDS["acked"])
+    result = ended.error(name, task_id, obituary)
+    end = request.stored_end(result)
     if end:
         logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
         return
-    ended = ENDS.get(obituary.state, ENDS["acked"])
     who = tenant_of(obituary, request.request_dict)
-    request.fail(ended.error(name, task_id, obituary))
+    if isinstance(result, TaskRevokedError):
+        request.revoke(result)
+    else:
+        request.fail(result)
     told = (getattr(obituary, field) for field in ended.told)
     logger.log(ended.level, ended.text, name, task_id, who, *told)
 

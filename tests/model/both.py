@@ -346,6 +346,49 @@ class Both:
         theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
         return self.model.stop(how, key, wait_ms, rules), theirs
 
+    def tasks_of(self, queue):
+        """Every task of a queue, wherever it is."""
+        model = self.model
+        return [
+            *(
+                task
+                for (of, _), lanes in model.lanes.items()
+                if of == queue
+                for part in lanes.lists.values()
+                for task in part
+            ),
+            *(task for _, _, task in model.later[queue]),
+            *(row.task for row in model.running.values() if row.queue == queue),
+            *model.dead[queue],
+        ]
+
+    def do_cancel(self, queue, picks):
+        """People cancel what they have seen, which may have moved since."""
+        tasks = self.tasks_of(queue)
+        chosen = [
+            replace(tasks[n % len(tasks)], seq=1) if n >= LATE else tasks[n % len(tasks)]
+            for n in picks
+            if tasks
+        ]
+        lease_ms = self.scene.rules.lease_ms
+        records = [task.record for task in chosen]
+        args = verbs.cancel_args(queue, records, lease_ms, str(self.now))
+        theirs = verbs.read_cancel(self.scripts.run(verbs.CANCEL, args))
+        return self.model.cancel(queue, chosen, lease_ms), theirs
+
+    def do_requeue(self, queue, pick, knows):
+        """People requeue a dead letter, whose result may not be written yet."""
+        tasks = self.tasks_of(queue) if pick >= LATE else self.model.dead[queue]
+        if not tasks:
+            return None, None
+        task = tasks[pick % len(tasks)]
+        rows = [row.text for row in self.model.obituaries if row.task == task] if knows else []
+        text = "".join(rows[:1])
+        theirs = self.scripts.run(verbs.REQUEUE, verbs.requeue_args(queue, task.record, text))
+        ours = self.model.requeue(queue, task, text)
+        self.told += ours and text != ""
+        return int(ours), theirs
+
     def do_gate(self, tenant, service, lease):
         key = f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
         self.do_renew((), "")
@@ -400,7 +443,8 @@ class Both:
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
         ended_alone = sum(
-            model.counts.get(name, 0) for name in ("abandoned", "dead_lettered", "dropped")
+            model.counts.get(name, 0)
+            for name in ("abandoned", "dead_lettered", "dropped", "cancelled")
         )
         assert ended_alone == len(model.obituaries) + self.told, "an end that nobody tells"
 

@@ -95,6 +95,8 @@ def scene(seed: int) -> Scene:
         "gate": 1.0,
         "ungate": 1.0,
         "stop": 1.0,
+        "cancel": 1.0,
+        "requeue": 1.0,
         "hear": 0.7,
         "size": 0.5,
         "purge": 0.3,
@@ -256,6 +258,15 @@ def _stop(scene: Scene, random: Random) -> Operation:
     return how, key, random.choice([1, 700, 5_000]), random.choice(scene.enforcements)
 
 
+def _cancel(scene: Scene, random: Random) -> Operation:
+    picks = tuple(random.randrange(1000) for _ in range(random.choice([1, 1, 3, 8])))
+    return random.choice(scene.queues), picks
+
+
+def _requeue(scene: Scene, random: Random) -> Operation:
+    return random.choice(scene.queues), random.randrange(1000), random.random() < 0.7
+
+
 def _queue(scene: Scene, random: Random) -> Operation:
     return (random.choice(scene.queues),)
 
@@ -277,6 +288,8 @@ _MAKERS = {
     "gate": _gate,
     "ungate": _gate,
     "stop": _stop,
+    "cancel": _cancel,
+    "requeue": _requeue,
     "hear": _queue,
     "size": _queue,
     "purge": _queue,

@@ -17,6 +17,7 @@ from celery_fairness.errors import (
     KeyMissing,
     LimiterUnavailable,
     MessageUnreadable,
+    NotFound,
     NotWired,
     PolicyInvalid,
     ProblemsError,
@@ -56,6 +57,7 @@ EXAMPLES = [
     ),
     (MessageUnreadable("shop.t", "id1", "celery"), ("task", "task_id", "queue")),
     (RateLimitDropped("shop.t", "id1", "api"), ("task", "task_id", "key")),
+    (NotFound("task", "id1", "is no dead letter"), ("what", "name", "problem")),
     (RateLimitExceeded(1.5, None, "api"), ("until", "retry_after", "key")),
     (RateLimitExceeded(retry_after="7"), ("until", "retry_after", "key")),
     (FairnessError("anything", 3), ()),
@@ -120,6 +122,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),
+        (NotFound("task", "id1", "is no dead letter: look"), "task 'id1' is no dead letter: look"),
     ],
 )
 def test_an_error_says_the_next_step(error, step):

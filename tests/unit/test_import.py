@@ -60,6 +60,7 @@ def test_what_is_exported_is_fixed():
         "KeyMissing",
         "LimiterUnavailable",
         "MessageUnreadable",
+        "NotFound",
         "PolicyInvalid",
         "RateLimitDropped",
         "RateLimitExceeded",

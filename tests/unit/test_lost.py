@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, signals
-from celery.exceptions import WorkerLostError
+from celery.exceptions import TaskRevokedError, WorkerLostError
 
 from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable, RateLimitDropped
 from celery_fairness.scheduling.words import Obituary
@@ -126,6 +126,27 @@ def test_a_message_that_a_worker_could_not_read_failed(app, consumer, said, brok
         "task shop.work[id1] of tenant '42' is a dead letter of queue q: worker 1-a could not read "
     )
     assert said()[-1] == ("ERROR", f"{text}its message")
+
+
+def test_a_task_that_was_cancelled_is_revoked_also_at_a_second_try(app, consumer, said):
+    signalled = []
+    signals.task_revoked.connect(lambda **told: signalled.append(told), weak=False)
+    for _ in range(2):
+        write(obituary_of("cancelled")._replace(owner="-"), consumer)
+        state, error = state_and_error(app)
+        assert (state, type(error), str(error)) == ("REVOKED", TaskRevokedError, "cancelled")
+    signals.task_revoked.receivers.clear()
+    text = "task shop.work[id1] of tenant '42' was cancelled: it has not run"
+    assert said() == [("INFO", text)] * 2
+    (name, fields), _ = consumer.event_dispatcher.sent
+    assert (name, fields["uuid"], fields["terminated"]) == ("task-revoked", ID, False)
+    assert [told["request"].id for told in signalled] == [ID, ID]
+
+
+def test_a_task_that_ended_while_its_copy_was_cancelled_keeps_its_result(app, consumer, said):
+    app.backend.store_result(ID, "done", "SUCCESS")
+    write(obituary_of("cancelled"), consumer)
+    assert state_and_error(app) == ("SUCCESS", "done")
 
 
 def test_a_task_that_a_limit_dropped_failed_and_names_the_limit(app, consumer, said):

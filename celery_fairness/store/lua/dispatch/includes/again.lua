@@ -9,7 +9,8 @@
     1 SETTLED   2 WITHDRAWN   0 LATE
 ]]
 --- @include "leases"
---- @include "taking"
+--- @include "obituaries"
+--- @include "removing"
 --- @include "waiting"
 
 -- Takes a task that came back out of its lane: returns whether it waited there.
@@ -18,24 +19,9 @@ local function withdraw(prefix, queue, key, rank, tag)
   if not record then return false end
   local task = read_record(record)
   if task.key ~= key or task.rank ~= rank then return false end
-  local lane = lane_of(task)
-  if redis.call("ZREM", prefix .. back_name(key, lane, task.kind, queue), tag) == 0 then
-    return false
-  end
-  redis.call("HDEL", prefix .. "returned", tag)
+  if not remove_back(prefix, queue, task) then return false end
   redis.call("SREM", prefix .. "known", tag)
-  local group, part = group_of(prefix, queue, key, lane), lane .. "b " .. task.kind
-  note_first(prefix, queue, key, part, order_name(key, group, queue))
-  forget_part(prefix, queue, key, part)
-  left_group(prefix, queue, key, group)
-  task_left(prefix, queue, key)
-  leave_ring(prefix, queue, key)
   return true
-end
-
--- A task ended for good and nobody is there to write its result: the next worker that asks does.
-local function leave_obituary(prefix, rules, row)
-  redis.call("ZADD", prefix .. "obituaries", rules.logical, row)
 end
 
 -- A task becomes a dead letter; `why` is the state of its obituary.

@@ -1,0 +1,95 @@
+"""What people take out of the queues of the dispatch path, and what they put back.
+
+Whatever is cancelled has a result: a worker writes that it was revoked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from celery_fairness.errors import NotFound
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking import finding
+from celery_fairness.looking.finding import Place
+from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.values import Cancelled, DeadLetter, Purged, Requeued
+from celery_fairness.store import verbs
+from celery_fairness.tenants import Reserved, key_part
+from celery_fairness.units import Milliseconds
+
+#: Tasks that one call cancels: it reads each where it waits.
+TOGETHER = 50
+#: A task that moves from one place to another while they are read is met at the second look.
+LOOKS = 2
+
+
+class Clearing:
+    """Cancels and requeues tasks of one installation.
+
+    Args:
+        limiter: Of the installation.
+        lease_ms: How long a lease lives without a renewal.
+    """
+
+    def __init__(self, limiter: RedisLimiter, lease_ms: Milliseconds) -> None:
+        self._limiter = limiter
+        self._lease_ms = lease_ms
+        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+
+    def cancel(self, task_id: str) -> Cancelled:
+        """Cancel a task that waits; see ``Fairness.cancel``."""
+        for _ in range(LOOKS):
+            found = _of_id(finding.waiting(self._reader), task_id)
+            for place in found:
+                if self._cancel([place]):
+                    return Cancelled(task_id, "cancelled", place.queue)
+            for place in _of_id(finding.running(self._reader), task_id):
+                return Cancelled(task_id, "running", place.queue, place.owner)
+        raise NotFound(
+            "task", task_id, "neither waits nor runs: it has ended, or is of another app"
+        )
+
+    def purge(self, tenant: str) -> Purged:
+        """Cancel what waits of a tenant; see ``Fairness.purge_tenant``."""
+        name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+        cancelled = 0
+        for _ in range(LOOKS):
+            for places in finding.waiting_of(self._reader, name, TOGETHER):
+                cancelled += self._cancel(places)
+        return Purged(tenant, cancelled)
+
+    def _cancel(self, places: Sequence[Place]) -> int:
+        """Return how many of them still waited where they were read."""
+        cancelled = 0
+        for queue, some in groupby(places, key=attrgetter("queue")):
+            records = [place.record for place in some]
+            args = verbs.cancel_args(queue, records, self._lease_ms)
+            cancelled += sum(verbs.read_cancel(self._run(verbs.CANCEL, args)))
+        return cancelled
+
+    def dead_letters(self, queue: str | None) -> Iterator[DeadLetter]:
+        """Yield the dead letters of a queue, or of all."""
+        return map(finding.letter, finding.dead(self._reader, queue))
+
+    def requeue(self, task_id: str) -> Requeued:
+        """Let a dead letter wait again; see ``Fairness.requeue``."""
+        for place in _of_id(finding.dead(self._reader), task_id):
+            unwritten = finding.obituary(self._reader, place)
+            args = verbs.requeue_args(place.queue, place.record, unwritten)
+            if self._run(verbs.REQUEUE, args):
+                return Requeued(task_id, place.queue)
+        raise NotFound(
+            "task", task_id, "is no dead letter; they are listed by: celery -A APP fairness dead"
+        )
+
+    def _run(self, verb: str, args: list[str]) -> list[int]:
+        answer: list[int] = self._limiter.connection.run(verb, (self._limiter.prefix,), args)
+        return answer
+
+
+def _of_id(places: Iterable[Place], task_id: str) -> list[Place]:
+    # To read a message takes longer than to see that the id is not in it.
+    return [each for each in places if task_id in each.record and each.task_id == task_id]

@@ -1,0 +1,142 @@
+"""Tasks by their id or their tenant, wherever they wait; and dead letters.
+
+Weakness: what waits is in no order of ids, so finding one task reads the messages of all that wait,
+a bounded number at a time. A task that moves meanwhile may be missed once: who looks, looks twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from celery_fairness.looking.keys import ORDER_LENGTH, lane_parts, read_row
+from celery_fairness.looking.reading import Reader, batches
+from celery_fairness.looking.values import DeadLetter
+
+
+class Place(NamedTuple):
+    """A task where it lies.
+
+    Attributes:
+        queue: Of which it is.
+        record: As it lies there.
+        owner: The process that runs it; "" where it waits.
+    """
+
+    queue: str
+    record: str
+    owner: str = ""
+
+    @property
+    def task_id(self) -> str:
+        """Its id; the delivery tag where its message says none."""
+        return told(self.record)[0] or self.fields[1]
+
+    @property
+    def fields(self) -> list[str]:
+        """Those before its message."""
+        return self.record.partition("\n")[0].split(" ")
+
+    @property
+    def tenant(self) -> str:
+        """Who is charged, as written in keys; "" is a system task."""
+        return self.fields[6]
+
+
+def told(record: str) -> tuple[str, str]:
+    """Return id and name of a task by the headers of its message; "" where they do not say it."""
+    try:
+        headers = json.loads(record.partition("\n")[2])["headers"]
+        return str(headers.get("id", "")), str(headers.get("task", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", ""
+
+
+def waiting(reader: Reader) -> Iterator[Place]:
+    """Yield every task that waits; some come twice."""
+    yield from _later(reader)
+    for queue, key in _lanes(reader, ""):
+        for record in reader.list_items(key):
+            yield Place(queue, record)
+    yield from _came_back(reader, "")
+
+
+def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Place]]:
+    """Yield what waits of a tenant, so many together; those that came after it began may be left.
+
+    Args:
+        reader: Of the installation.
+        tenant: As written in keys.
+        together: Most tasks at once. They are taken away before the next are asked for: the first
+            of a lane are asked for again.
+    """
+    begins = f"tenant:{tenant}"
+    for place in (_later(reader), _came_back(reader, begins)):
+        yield from batches((each for each in place if each.tenant == tenant), together)
+    for queue, key in _lanes(reader, begins):
+        for _ in range(0, reader.read("LLEN", key), together):
+            some = (Place(queue, each) for each in reader.read("LRANGE", key, 0, together - 1))
+            # Another tenant's name may begin as this one's key does.
+            yield [each for each in some if each.tenant == tenant]
+
+
+def _later(reader: Reader) -> Iterator[Place]:
+    for queue in reader.names("later"):
+        for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)):
+            yield Place(queue, member[ORDER_LENGTH:])
+
+
+def _lanes(reader: Reader, begins: str) -> Iterator[tuple[str, str]]:
+    for name in reader.names("lane"):
+        key, _, queue = lane_parts("lane", name)
+        if key.startswith(begins):
+            yield queue, reader.keys.of("lane", name)
+
+
+def _came_back(reader: Reader, begins: str) -> Iterator[Place]:
+    for name in reader.names("back"):
+        key, _, queue = lane_parts("back", name)
+        if not key.startswith(begins):
+            continue
+        for tag, _ in reader.pairs("ZSCAN", reader.keys.of("back", name)):
+            record = reader.read("HGET", reader.keys.returned, tag)
+            if record is not None:
+                yield Place(queue, record)
+
+
+def running(reader: Reader) -> Iterator[Place]:
+    """Yield every claimed task."""
+    for _, text in reader.pairs("HSCAN", reader.keys.running):
+        row = read_row(text)
+        if row is not None:
+            head = f"{row.owner} {row.state} {len(row.queue.encode())} {row.queue}"
+            yield Place(row.queue, text[len(head) :], row.owner)
+
+
+def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
+    """Yield the dead letters of a queue, or of all; the last of a queue first."""
+    for name in reader.names("dead") if queue is None else [queue]:
+        for record in reader.list_items(reader.keys.of("dead", name)):
+            yield Place(name, record)
+
+
+def letter(place: Place) -> DeadLetter:
+    """Return a dead letter as it is shown."""
+    fields = place.fields
+    return DeadLetter(
+        place.task_id,
+        told(place.record)[1],
+        place.queue,
+        place.tenant,
+        int(fields[2]),
+        int(fields[3]),
+    )
+
+
+def obituary(reader: Reader, place: Place) -> str:
+    """Return the obituary of a dead letter whose result is not written yet, else ""."""
+    for text, _ in reader.pairs("ZSCAN", reader.keys.obituaries):
+        if text.endswith(place.record):
+            return text
+    return ""

@@ -1,0 +1,56 @@
+"""What people take out of a queue, and what they put back into one.
+
+    lane, later --cancel--> obituary      (a worker writes that it was revoked)
+    dead -------requeue---> lane          (last in it, its deaths counted from 0)
+
+What runs is not touched by either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from celery_fairness.scheduling.candidates import Candidates
+from celery_fairness.scheduling.installation import Running
+from celery_fairness.scheduling.lanes import Task
+
+#: Who owns what nobody held.
+NOBODY = "-"
+
+
+class Cancelling(Candidates):
+    """An installation whose waiting tasks can be cancelled, and its dead letters requeued."""
+
+    def cancel(self, queue: str, tasks: Sequence[Task], lease_ms: int) -> list[bool]:
+        """Take waiting tasks out for good; say of each whether it waited as it is given."""
+        logical = self.clock.tick(self.now_ms(), lease_ms)
+        return [self._cancel(queue, task, logical) for task in tasks]
+
+    def _cancel(self, queue: str, task: Task, logical: int) -> bool:
+        later = self.later[queue]
+        left = [each for each in later if each[2] != task]
+        if len(left) < len(later):
+            later[:] = left
+        elif not self.take_out(queue, task.key, lambda lanes: lanes.cancel(task)):
+            return False
+        self.known.discard(task.tag)
+        self.counts["cancelled"] += 1
+        self.obituaries[Running(NOBODY, "cancelled", queue, task)] = logical
+        return True
+
+    def requeue(self, queue: str, task: Task, obituary: str) -> bool:
+        """Let a dead letter wait again; say whether it was one.
+
+        Args:
+            queue: Of whose dead letters it is one.
+            task: As it lies there.
+            obituary: Its own, where its result is not written yet; "" elsewhere.
+        """
+        if task not in self.dead[queue]:
+            return False
+        self.dead[queue].remove(task)
+        self.obituaries = {row: at for row, at in self.obituaries.items() if row.text != obituary}
+        self.counts["requeued"] += 1
+        self.enqueue(queue, replace(task, seq=self.next_seq(), deaths=0))
+        return True

@@ -1,0 +1,49 @@
+--[[
+  cancel: take waiting tasks out of a queue for good, in a lane or until their time; a worker writes
+  that they were revoked. One that runs, or is not there any more, is left as it is.
+
+  KEYS[1]  prefix     str  what every key of the installation begins with
+
+  ARGV[1]  queue      str  where they wait
+  ARGV[2]  lease_ms   int  how long a lease lives without a renewal
+  ARGV[3]  frozen_ms  str  "" in production (server TIME); set only by tests
+  ARGV[4+] record     str  each as it was read where it waits
+
+  Returns for each 1 where it was cancelled, else 0.
+]]
+--- @include "later"
+--- @include "obituaries"
+--- @include "removing"
+--- @include "tick"
+--- @later limited "limited"
+local prefix, queue, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+-- Who owns what nobody held.
+local NOBODY = "-"
+
+local logical = tick(prefix .. "clock", lease_ms, frozen_ms)
+
+local function remove(task, record)
+  local later = string.format("%016.0f ", task.seq) .. record
+  if redis.call("ZREM", prefix .. "later:" .. queue, later) == 1 then return true end
+  local lane = lane_of(task)
+  if redis.call("LREM", prefix .. list_name(task.key, lane, queue), 1, record) == 1 then
+    removed(prefix, queue, task.key, lane)
+    return true
+  end
+  return redis.call("HGET", prefix .. "returned", task.tag) == record
+    and remove_back(prefix, queue, task)
+end
+
+local answer = {}
+for index = 4, #ARGV do
+  local task = read_record(ARGV[index])
+  local gone = remove(task, ARGV[index])
+  if gone then
+    redis.call("SREM", prefix .. "known", task.tag)
+    redis.call("HINCRBY", prefix .. "counts", "cancelled", 1)
+    leave_obituary(prefix, {logical = logical}, write_running(NOBODY, "cancelled", queue, ARGV[index]))
+  end
+  answer[#answer + 1] = gone and 1 or 0
+end
+return answer
