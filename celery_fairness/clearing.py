@@ -12,10 +12,17 @@ from operator import attrgetter
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import finding
+from celery_fairness.looking.explaining import StateOf, explain
 from celery_fairness.looking.finding import Place
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.values import Cancelled, DeadLetter, Purged, Requeued
+from celery_fairness.looking.values import (
+    Cancelled,
+    DeadLetter,
+    Explanation,
+    Purged,
+    Requeued,
+)
 from celery_fairness.store import verbs
 from celery_fairness.tenants import Reserved, key_part
 from celery_fairness.units import Milliseconds
@@ -24,6 +31,8 @@ from celery_fairness.units import Milliseconds
 TOGETHER = 50
 #: A task that moves from one place to another while they are read is met at the second look.
 LOOKS = 2
+
+_NOWHERE = "neither waits nor runs: it has ended, or is of another app"
 
 
 class Clearing:
@@ -48,9 +57,23 @@ class Clearing:
                     return Cancelled(task_id, "cancelled", place.queue)
             for place in _of_id(finding.running(self._reader), task_id):
                 return Cancelled(task_id, "running", place.queue, place.owner)
-        raise NotFound(
-            "task", task_id, "neither waits nor runs: it has ended, or is of another app"
-        )
+        raise NotFound("task", task_id, _NOWHERE)
+
+    def find(self, task_id: str) -> Place:
+        """Return where a task is.
+
+        Raises:
+            NotFound: Nowhere.
+        """
+        for _ in range(LOOKS):
+            for places in (finding.waiting, finding.running, finding.dead):
+                for place in _of_id(places(self._reader), task_id):
+                    return place
+        raise NotFound("task", task_id, _NOWHERE)
+
+    def explain(self, task_id: str, state_of: StateOf) -> Explanation:
+        """Return where a task is, and why it does not run; see ``Fairness.explain``."""
+        return explain(self._reader, self.find(task_id), state_of)
 
     def purge(self, tenant: str) -> Purged:
         """Cancel what waits of a tenant; see ``Fairness.purge_tenant``."""

@@ -21,6 +21,7 @@ from celery_fairness.looking.values import (
     Audit,
     Cancelled,
     DeadLetter,
+    Explanation,
     Purged,
     Requeued,
     Status,
@@ -220,7 +221,22 @@ class Steering(ABC):
         paused, cool_ms = verbs.read_stop(told)
         return KeyStops(key, paused, seconds(cool_ms))
 
-    # -- clearing ---------------------------------------------------------------------------------
+    # -- single tasks -----------------------------------------------------------------------------
+
+    def explain(self, task_id: str) -> Explanation:
+        """Return where a task is: its place in lane and ring, what keeps it, and who holds that.
+
+        To find the task, the messages of all that wait are read.
+
+        Args:
+            task_id: Its id.
+
+        Raises:
+            NotFound: No task of this id waits or runs, or is a dead letter.
+            ValueError: The broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._clearing().explain(task_id, self.inspect)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits, in its lane, at a limit or until its time.

@@ -147,6 +147,17 @@ def _done(change: Callable[[], Changed]) -> Changed:
 @fairness.command()
 @click.argument("task")
 @_looks
+def explain(of: Fairness, task: str) -> Shown:
+    """Where the task of the id TASK is, and what keeps it from starting."""
+    from celery_fairness.cli.tables import explanation_lines
+
+    found = _done(lambda: of.explain(task))
+    return found, explanation_lines(found), 0
+
+
+@fairness.command()
+@click.argument("task")
+@_looks
 def cancel(of: Fairness, task: str) -> Shown:
     """Cancel the task of the id TASK while it waits; one that runs is left running."""
     from celery_fairness.cli.tables import cancelled_lines

@@ -13,6 +13,7 @@ from celery_fairness.looking.values import (
     Audit,
     Cancelled,
     DeadLetter,
+    Explanation,
     Purged,
     QueueStatus,
     Requeued,
@@ -126,6 +127,37 @@ def stops_lines(stops: KeyStops) -> list[str]:
     return [f"{stops.key}: {stops_text(stops)}"]
 
 
+def explanation_lines(found: Explanation) -> list[str]:
+    """Return where a task is, and why it does not run."""
+    what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
+    lines = [f"{_printable(what)}, queue {_printable(found.queue)}"]
+    if found.state == "running":
+        return [*lines, f"runs at {found.owner}"]
+    if found.state == "dead":
+        return [*lines, f"is a dead letter: celery -A APP fairness dead requeue {found.task_id}"]
+    if found.due_in_seconds is not None:
+        return [*lines, f"waits for its time, {_seconds(found.due_in_seconds)} from now"]
+    lines.append(f"{_count(found.ahead_in_lane or 0, 'task')} before it in its lane")
+    if found.ahead_in_ring is not None:
+        lines.append(f"{_count(found.ahead_in_ring, 'tenant')} before its own in the ring")
+    if not found.blocked_by:
+        return [*lines, "nothing keeps it: a free place in a worker starts it in its turn"]
+    for each in found.blocked_by:
+        limit = "" if each.limit is None else f" of {each.limit}"
+        opens = each.opens_in_seconds
+        soon = "" if opens is None else f", opens in {_seconds(opens)}"
+        text = f"kept by {each.key}: {each.reason}, held {each.held}{limit}{soon}"
+        lines.append(click.style(text, fg="yellow"))
+        rows = [(lease.id, lease.task, lease.state, lease.owner) for lease in each.holders]
+        if rows:
+            lines += ["", *table(("lease", "task", "state", "owner"), rows)]
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def cancelled_lines(found: Cancelled) -> list[str]:
     """Return what became of a task that was to be cancelled."""
     if not found.owner:
@@ -136,8 +168,7 @@ def cancelled_lines(found: Cancelled) -> list[str]:
 
 def purged_lines(found: Purged) -> list[str]:
     """Return how much was cancelled of a tenant."""
-    tasks = "1 task" if found.cancelled == 1 else f"{found.cancelled} tasks"
-    return [f"tenant {_printable(found.tenant)}: {tasks} cancelled"]
+    return [f"tenant {_printable(found.tenant)}: {_count(found.cancelled, 'task')} cancelled"]
 
 
 def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:

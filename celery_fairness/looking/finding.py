@@ -10,9 +10,18 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from celery_fairness.header import HEADER
 from celery_fairness.looking.keys import ORDER_LENGTH, lane_parts, read_row
 from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.looking.values import DeadLetter
+
+
+class Told(NamedTuple):
+    """What the headers of a message say; "" is what they do not."""
+
+    task_id: str = ""
+    task: str = ""
+    tenant: str = ""
 
 
 class Place(NamedTuple):
@@ -21,17 +30,21 @@ class Place(NamedTuple):
     Attributes:
         queue: Of which it is.
         record: As it lies there.
-        owner: The process that runs it; "" where it waits.
+        state: ``waiting``, ``later``, ``running`` or ``dead``.
+        owner: The process that runs it, else "".
+        due_ms: The server's time for which it waits, else None.
     """
 
     queue: str
     record: str
+    state: str = "waiting"
     owner: str = ""
+    due_ms: float | None = None
 
     @property
     def task_id(self) -> str:
         """Its id; the delivery tag where its message says none."""
-        return told(self.record)[0] or self.fields[1]
+        return read_message(self.record).task_id or self.fields[1]
 
     @property
     def fields(self) -> list[str]:
@@ -44,13 +57,15 @@ class Place(NamedTuple):
         return self.fields[6]
 
 
-def told(record: str) -> tuple[str, str]:
-    """Return id and name of a task by the headers of its message; "" where they do not say it."""
+def read_message(record: str) -> Told:
+    """Return what the message of a record says of its task."""
     try:
         headers = json.loads(record.partition("\n")[2])["headers"]
-        return str(headers.get("id", "")), str(headers.get("task", ""))
+        ours = headers.get(HEADER)
+        tenant = ours.get("tenant") if isinstance(ours, dict) else None
+        return Told(str(headers.get("id", "")), str(headers.get("task", "")), str(tenant or ""))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return "", ""
+        return Told()
 
 
 def waiting(reader: Reader) -> Iterator[Place]:
@@ -83,8 +98,8 @@ def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Plac
 
 def _later(reader: Reader) -> Iterator[Place]:
     for queue in reader.names("later"):
-        for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)):
-            yield Place(queue, member[ORDER_LENGTH:])
+        for member, due in reader.pairs("ZSCAN", reader.keys.of("later", queue)):
+            yield Place(queue, member[ORDER_LENGTH:], "later", due_ms=float(due))
 
 
 def _lanes(reader: Reader, begins: str) -> Iterator[tuple[str, str]]:
@@ -111,22 +126,23 @@ def running(reader: Reader) -> Iterator[Place]:
         row = read_row(text)
         if row is not None:
             head = f"{row.owner} {row.state} {len(row.queue.encode())} {row.queue}"
-            yield Place(row.queue, text[len(head) :], row.owner)
+            yield Place(row.queue, text[len(head) :], "running", row.owner)
 
 
 def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
     """Yield the dead letters of a queue, or of all; the last of a queue first."""
     for name in reader.names("dead") if queue is None else [queue]:
         for record in reader.list_items(reader.keys.of("dead", name)):
-            yield Place(name, record)
+            yield Place(name, record, "dead")
 
 
 def letter(place: Place) -> DeadLetter:
     """Return a dead letter as it is shown."""
     fields = place.fields
+    told = read_message(place.record)
     return DeadLetter(
         place.task_id,
-        told(place.record)[1],
+        told.task,
         place.queue,
         place.tenant,
         int(fields[2]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from celery_fairness.decision import HeldLease
+
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
@@ -168,3 +170,55 @@ class Requeued:
 
     task_id: str
     queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A limit that keeps a task from starting.
+
+    Attributes:
+        key: Its key; the tenant's own is that of its tier.
+        reason: ``concurrency``, ``rate`` (or throttle), ``paused`` or ``cool-down``.
+        held: Leases of the key that live.
+        limit: Its concurrency; None is unlimited.
+        opens_in_seconds: When it opens by itself; None: when a lease ends, or a person says so.
+        holders: The first hundred of the leases, soonest end first.
+    """
+
+    key: str
+    reason: str
+    held: int
+    limit: int | None
+    opens_in_seconds: float | None = None
+    holders: tuple[HeldLease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a task is, and why it does not run.
+
+    Attributes:
+        task_id: Its id.
+        task: Its name; "" where its message says none.
+        key: Who is charged: the key of the tenant's tier limit, or ``_system``.
+        queue: In which it waits, waited or runs.
+        state: ``waiting``, ``later`` (until its time), ``running`` or ``dead``.
+        owner: The process that runs it, else "".
+        due_in_seconds: How long until its time; None where it waits for none.
+        ahead_in_lane: Tasks of its tenant, its priority and its limits that go before it.
+        ahead_in_ring: Tenants of its queue that have their turn before its tenant; None where that
+            is not in the ring: see ``blocked_by``.
+        blocked_by: What keeps it now, as far as a claim has looked; empty: a free place starts it
+            when it is its turn.
+    """
+
+    task_id: str
+    task: str
+    key: str
+    queue: str
+    state: str
+    owner: str = ""
+    due_in_seconds: float | None = None
+    ahead_in_lane: int | None = None
+    ahead_in_ring: int | None = None
+    blocked_by: tuple[Blocker, ...] = ()

@@ -30,19 +30,10 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     """Return ``state`` with whose the leases are, and with what waits."""
     keys = reader.keys
     waited = keys.of("waited", state.key)
-    paused, cooled, (logical, seen), (now, micros) = reader.together(
-        [
-            ("SISMEMBER", keys.paused, state.key),
-            ("ZSCORE", keys.cooled, state.key),
-            ("HMGET", keys.clock, "logical", "seen"),
-            ("TIME",),
-        ]
+    paused, cooled = reader.together(
+        [("SISMEMBER", keys.paused, state.key), ("ZSCORE", keys.cooled, state.key)]
     )
-    left_ms = 0.0
-    if cooled and logical and seen:
-        # No script has moved the clock since then.
-        step_ms = max(0, int(now) * 1000 + int(micros) // 1000 - int(seen))
-        left_ms = max(0.0, float(cooled) - int(logical) - step_ms)
+    left_ms = max(0.0, float(cooled) - logical_now(reader)) if cooled else 0.0
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
     return replace(
         state,
@@ -50,6 +41,17 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
         stops=KeyStops(state.key, bool(paused), left_ms / 1000),
         waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
     )
+
+
+def logical_now(reader: Reader) -> float:
+    """Return the logical time in ms, as the next script will have it; 0 where there is none yet."""
+    (logical, seen), (now, micros) = reader.together(
+        [("HMGET", reader.keys.clock, "logical", "seen"), ("TIME",)]
+    )
+    if not (logical and seen):
+        return 0.0
+    # No script has moved the clock since then.
+    return float(logical) + max(0, int(now) * 1000 + int(micros) // 1000 - int(seen))
 
 
 def _waited(reader: Reader, both: str) -> WaitedLimit | None:

@@ -6,68 +6,40 @@ import json
 
 import pytest
 
+from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict
-from celery_fairness.store import verbs
-
-
-def message(task_id, name="shop.work"):
-    return json.dumps({"body": "", "headers": {"id": task_id, "task": name}})
+from tests.cli.clearing import bury, send
 
 
 @pytest.fixture
 def shop(installation, client):
-    """The installation, emptied, with a way to put tasks that have ids."""
+    """The installation, emptied."""
     client.flushdb()
-
-    def put(tenant, task_id, **fields):
-        installation.run(
-            verbs.PUT,
-            verbs.put_args(
-                verbs.Waiting(
-                    fields.pop("queue", "celery"),
-                    f"tag-of-{task_id}",
-                    tenant,
-                    message=message(task_id),
-                    **fields,
-                )
-            ),
-        )
-
-    installation.send = put
     return installation
 
 
-def bury(shop, tenant, task_id):
-    """Let a task die with its process, once: that is enough here."""
-    shop.send(tenant, task_id)
-    (task,) = shop.claim()
-    shop.settle(task, Verdict.BEGUN)
-    shop.settle(task, Verdict.DIED)
-
-
 def place_later(shop):
-    shop.send("42", "first", eta_ms=9_000_000_000_000)
+    send(shop, "42", "first", eta_ms=9_000_000_000_000)
 
 
 def place_lane(shop):
-    shop.send("42", "before")
-    shop.send("42", "first")
+    send(shop, "42", "before")
+    send(shop, "42", "first")
 
 
 def place_back(shop):
-    shop.send("42", "first", kind="shop.work")
+    send(shop, "42", "first", kind="shop.work")
     (task,) = shop.claim()
     shop.settle(task, Verdict.HEAD)
 
 
 def place_parked(shop):
-    shop.send("41", "running", limits="api|1/w")
-    assert len(shop.claim()) == 1
-    shop.send("42", "first", limits="api|1/w")
+    limits = write_limits((Limit("api", 0),))
+    send(shop, "42", "first", limits=limits)
     assert not shop.claim()
 
 
-@pytest.mark.parametrize("place", [place_later, place_lane, place_back])
+@pytest.mark.parametrize("place", [place_later, place_lane, place_back, place_parked])
 def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
     place(shop)
     done = run("cancel", "first")
@@ -84,7 +56,7 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
 
 
 def test_a_task_that_runs_is_left_running(run, shop, client):
-    shop.send("42", "first")
+    send(shop, "42", "first")
     assert len(shop.claim()) == 1
     done = run("cancel", "first")
     assert done.exit_code == 1
@@ -105,10 +77,10 @@ def test_a_task_that_runs_is_left_running(run, shop, client):
 def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
     place_later(shop)
     for number in range(120):
-        shop.send("42", f"t{number}", rank=number % 2, queue=f"q{number % 2}")
-    shop.send("42", "elsewhere", service="pdf")
+        send(shop, "42", f"t{number}", rank=number % 2, queue=f"q{number % 2}")
+    send(shop, "42", "elsewhere", service="pdf")
     for other in ("4", "421", "42:pdf"):
-        shop.send(other, f"of-{other}")
+        send(shop, other, f"of-{other}")
     done = run("purge", "42")
     assert (done.exit_code, done.output) == (0, "tenant 42: 122 tasks cancelled\n")
     assert client.smembers(shop.key("known")) == {f"tag-of-of-{x}" for x in ("4", "421", "42:pdf")}
@@ -122,8 +94,8 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
 def test_a_hostile_tenant_is_purged_alone(run, shop, client, fairness, tenant):
     from celery_fairness.tenants import key_part
 
-    shop.send(key_part(tenant), "its")
-    shop.send("42", "of-another")
+    send(shop, key_part(tenant), "its")
+    send(shop, "42", "of-another")
     assert fairness.purge_tenant(tenant).cancelled == (0 if tenant == "_none" else 1)
     assert client.sismember(shop.key("known"), "tag-of-of-another")
 

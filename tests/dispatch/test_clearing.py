@@ -33,6 +33,12 @@ def test_a_task_behind_its_tenants_limit_is_cancelled_and_the_next_one_runs(
     gate = fair_shop.gate_file()
     runs, waits, after = (send(fair_shop, "kinds.plain", "42", gate=str(gate)) for _ in range(3))
     eventually(lambda: len(fair_shop.ledger("start")) == 1)
+    why = fairness.explain(waits.id)
+    assert (why.task, why.state, why.ahead_in_lane) == ("kinds.plain", "waiting", 0)
+    (blocker,) = why.blocked_by
+    assert (blocker.key, blocker.reason, blocker.held) == ("tenant:42", "concurrency", 1)
+    (holder,) = blocker.holders
+    assert (holder.task, holder.owner) == ("kinds.plain", fairness.explain(runs.id).owner)
     assert fairness.cancel(waits.id).state == "cancelled"
     with pytest.raises(TaskRevokedError):
         waits.get(timeout=RESULT_SECONDS)

@@ -1,0 +1,107 @@
+"""Where one task is, and why it does not run.
+
+Everything is read from the tables by which claims decide, so what is said is what a claim found
+last: a limit that has opened since is said to keep its tasks until the next claim looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from celery_fairness.decision import LimitState
+from celery_fairness.looking.finding import Place, read_message
+from celery_fairness.looking.keys import (
+    TaskName,
+    group_of,
+    key_of_limit,
+    order_key,
+    part_key,
+    read_part,
+    read_record,
+)
+from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.values import Blocker, Explanation
+from celery_fairness.looking.waited import logical_now
+from celery_fairness.scheduling.limits import read_limits
+
+StateOf = Callable[[str], LimitState]
+
+
+def explain(reader: Reader, place: Place, state_of: StateOf) -> Explanation:
+    """Return where a task is, and why it does not run.
+
+    Args:
+        reader: Of the installation.
+        place: Where the task lay just now.
+        state_of: Returns what a key holds, as ``Fairness.inspect``.
+    """
+    task = read_record(place.record)
+    told = read_message(place.record)
+    if task is None:
+        return Explanation(place.task_id, told.task, "", place.queue, place.state)
+    found = Explanation(
+        place.task_id, told.task, task.key, place.queue, place.state, owner=place.owner
+    )
+    if place.due_ms is not None:
+        seconds, micros = reader.read("TIME")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return replace(found, due_in_seconds=max(0.0, (place.due_ms - now_ms) / 1000))
+    if place.state != "waiting":
+        return found
+    name = told.tenant or place.tenant
+    shown = f"tenant:{name}:{place.fields[7]}" if place.fields[7] else f"tenant:{name}"
+    tenant = state_of(shown if place.tenant else task.key)
+    keys = reader.keys
+    alone = reader.read("ZSCORE", keys.of("parked", f"{task.key} {place.queue}"), task.lane)
+    group = group_of(task.key, task.lane, alone)
+    return replace(
+        found,
+        ahead_in_lane=_ahead_in_lane(reader, place, task, group),
+        ahead_in_ring=reader.read("ZRANK", keys.of("ring", place.queue), task.key),
+        blocked_by=(*_by_tenant(tenant), *_by_limit(reader, place.queue, group, state_of)),
+    )
+
+
+def _ahead_in_lane(reader: Reader, place: Place, task: TaskName, group: str) -> int:
+    order = order_key(reader.keys, task.key, group, place.queue)
+    ahead = 0
+    for part in reader.read("ZRANGE", order, 0, -1):
+        lane, kind = read_part(part)
+        if lane != task.lane:
+            continue
+        key = part_key(reader.keys, task.key, part, place.queue)
+        if kind is None:
+            ahead += int(reader.read("LPOS", key, place.record) or 0)
+        else:
+            ahead += int(reader.read("ZCOUNT", key, "-inf", f"({place.fields[0]}"))
+    return ahead
+
+
+def _by_tenant(state: LimitState) -> Iterator[Blocker]:
+    if state.limit == 0:
+        yield Blocker(state.key, "paused", state.held, 0, None, state.leases)
+    elif state.limit is not None and state.held >= state.limit:
+        yield Blocker(state.key, "concurrency", state.held, state.limit, None, state.leases)
+
+
+def _by_limit(reader: Reader, queue: str, group: str, state_of: StateOf) -> Iterator[Blocker]:
+    """Yield the limit at which a group waits: of several that refuse it, one."""
+    keys = reader.keys
+    name = group and reader.read("HGET", keys.of("groups", queue), group)
+    if not name:
+        return
+    limit, state = read_limits(f"{name}|w")[0], state_of(key_of_limit(name))
+    stops = state.stops
+    opens_in = None
+    if stops is not None and stops.paused:
+        reason = "paused"
+    elif stops is not None and stops.cool_down_seconds:
+        reason, opens_in = "cool-down", stops.cool_down_seconds
+    elif limit.concurrency is not None and state.held >= limit.concurrency:
+        reason = "paused" if limit.concurrency == 0 else "concurrency"
+    else:
+        reason = "rate"
+        at, logical = reader.read("ZSCORE", keys.opens, state.key), logical_now(reader)
+        opens_in = None if at is None else max(0.0, (float(at) - logical) / 1000)
+    yield Blocker(state.key, reason, state.held, limit.concurrency, opens_in, state.leases)

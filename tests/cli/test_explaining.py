@@ -1,0 +1,125 @@
+"""The command that explains where a task is, and what keeps it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Verdict
+from tests.cli.clearing import bury, send
+
+ONE = write_limits((Limit("api", 1),))
+ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
+
+
+@pytest.fixture
+def shop(installation, client):
+    client.flushdb()
+    return installation
+
+
+def told(run, task_id):
+    done = run("explain", task_id)
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
+    send(shop, "41", "before")
+    for number in range(3):
+        send(shop, "42", f"t{number}")
+    assert told(run, "t2") == [
+        "task shop.work[t2] of tenant:42, queue celery",
+        "2 tasks before it in its lane",
+        "1 tenant before its own in the ring",
+        "nothing keeps it: a free place in a worker starts it in its turn",
+    ]
+
+
+def test_what_came_back_goes_before_it(run, shop):
+    for number in range(3):
+        send(shop, "", f"t{number}", kind="shop.work")
+    for task in shop.claim(2):
+        shop.settle(task, Verdict.HEAD)
+    assert told(run, "t2")[1] == "2 tasks before it in its lane"
+    assert told(run, "t1")[1] == "1 task before it in its lane"
+    assert told(run, "t0")[1] == "0 tasks before it in its lane"
+
+
+def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
+    send(shop, "42", "holds")
+    send(shop, "42", "waits")
+    assert len(shop.claim()) == 1
+    assert told(run, "waits") == [
+        "task shop.work[waits] of tenant:42, queue celery",
+        "0 tasks before it in its lane",
+        "kept by tenant:42: concurrency, held 1 of 1",
+        "",
+        "lease           task  state    owner",
+        "tag-of-holds.1        claimed  worker-1",
+    ]
+    assert told(run, "holds") == [
+        "task shop.work[holds] of tenant:42, queue celery",
+        "runs at worker-1",
+    ]
+
+
+def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run, shop, fairness):
+    from celery_fairness.tenants import key_part
+
+    fairness.set_tier("a b", "free", concurrency=0)
+    send(shop, key_part("a b"), "waits", tenant_told="a b")
+    (line,) = [line for line in told(run, "waits") if "kept by" in line]
+    assert line == f"kept by tenant:{key_part('a b')}: paused, held 0 of 0"
+
+
+def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
+    send(shop, "41", "holds", limits=ONE)
+    assert len(shop.claim()) == 1
+    send(shop, "42", "waits", limits=ONE)
+    assert not shop.claim()
+    found = json.loads(run("explain", "waits", "--json").stdout)
+    (blocker,) = found["blocked_by"]
+    assert (blocker["key"], blocker["reason"]) == ("api", "concurrency")
+    assert (blocker["held"], blocker["limit"], blocker["opens_in_seconds"]) == (1, 1, None)
+    assert [each["id"] for each in blocker["holders"]] == ["tag-of-holds.1"]
+    assert (found["ahead_in_lane"], found["ahead_in_ring"]) == (0, None)
+
+
+def test_a_rate_says_when_it_opens(run, shop):
+    for number in range(2):
+        send(shop, "4", f"t{number}", limits=ONCE_AN_HOUR, service=str(number))
+    assert len(shop.claim()) == 1
+    (waits,) = [
+        x
+        for x in ("t0", "t1")
+        if json.loads(run("explain", x, "--json").stdout)["state"] == "waiting"
+    ]
+    (blocker,) = json.loads(run("explain", waits, "--json").stdout)["blocked_by"]
+    assert (blocker["key"], blocker["reason"], blocker["limit"]) == ("mail", "rate", None)
+    assert 3_590 < blocker["opens_in_seconds"] <= 3_600
+
+
+def test_a_stopped_key_says_so(run, shop, fairness):
+    send(shop, "42", "waits", limits=ONE)
+    fairness.cool_down_for("api", 60)
+    assert not shop.claim()
+    (line,) = [line for line in told(run, "waits") if "kept by" in line]
+    assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
+    fairness.pause(key="api")
+    assert "kept by api: paused, held 0 of 1" in told(run, "waits")
+
+
+def test_a_task_that_waits_for_its_time_and_a_dead_letter(run, shop):
+    send(shop, "42", "later", eta_ms=9_000_000_000_000)
+    assert told(run, "later")[1].startswith("waits for its time, ")
+    bury(shop, "42", "died")
+    assert told(run, "died")[1] == ("is a dead letter: celery -A APP fairness dead requeue died")
+
+
+def test_a_task_that_nobody_knows(run, shop):
+    done = run("explain", "nobody")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("celery fairness: task 'nobody' neither waits nor runs: it has")
