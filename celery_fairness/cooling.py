@@ -13,6 +13,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from celery_fairness.errors import got
+
 logger = logging.getLogger("celery_fairness")
 
 #: Bounds of a cool-down, in seconds.
@@ -30,7 +32,7 @@ def wait_until(until: Any) -> float:
             return _moved(until, "a datetime with a time zone", LEAST_SECONDS)
         wait = until.timestamp() - time.time()
     elif isinstance(until, (int, float)) and not isinstance(until, bool):
-        wait = until - time.time()
+        wait = _number(until) - time.time()
     else:
         return _moved(until, "a datetime with a time zone or Unix seconds", LEAST_SECONDS)
     return _bounded(until, wait)
@@ -48,11 +50,18 @@ def wait_after(retry_after: Any) -> float:
         except ValueError:
             try:
                 return wait_until(parsedate_to_datetime(retry_after))
-            except ValueError:
+            except (ValueError, OverflowError):
                 return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
     if isinstance(retry_after, bool) or not isinstance(retry_after, (int, float)):
         return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
-    return _bounded(retry_after, retry_after)
+    return _bounded(retry_after, _number(retry_after))
+
+
+def _number(given: float) -> float:
+    try:
+        return float(given)
+    except OverflowError:
+        return math.copysign(math.inf, given > 0 or -1)
 
 
 def _bounded(given: Any, wait: float) -> float:
@@ -62,5 +71,6 @@ def _bounded(given: Any, wait: float) -> float:
 
 
 def _moved(given: Any, expected: str, wait: float) -> float:
-    logger.warning("a cool-down: expected %s, got: %s; %.0f s in its place", expected, given, wait)
+    shown = given if isinstance(given, datetime) else got(given)
+    logger.warning("a cool-down: expected %s, got: %s; %.0f s in its place", expected, shown, wait)
     return wait

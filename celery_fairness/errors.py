@@ -331,8 +331,13 @@ class RateLimitExceeded(FairnessError):
     def _text(self) -> str:
         what = self.key or "the limits of this task"
         if self.until is not None:
-            return f"{what}: too many requests until {self.until}"
-        return f"{what}: too many requests, retry after {self.retry_after or 'a while'}"
+            return f"{what}: too many requests until {_shown(self.until)}"
+        return f"{what}: too many requests, retry after {_shown(self.retry_after or 'a while')}"
+
+
+def _shown(value: Any) -> str:
+    # A number may be too long to be written, and a body may give anything.
+    return got(value) if isinstance(value, int) else str(value)
 
 
 #: What is told of an error: it raises it, or keeps it so that what is right can go on.

@@ -14,6 +14,7 @@ from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
+from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.looker import Looker
@@ -207,8 +208,9 @@ class Steering(ABC):
         return self._stop("clear", key)
 
     def _stop(self, how: str, key: str, wait_ms: int = 0) -> KeyStops:
-        kind = key.partition(":")[0]
-        if not KEY_PATTERN.fullmatch(key) or kind in ("tenant", "_system"):
+        # A task's body may name anything.
+        fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
+        if not fits or key.partition(":")[0] == "tenant":
             raise ValueError(
                 "key: expected the key of a limit such as 'api.stripe.com' (a tenant is paused by "
                 f"set_tier(…, concurrency=0)), got: {got(key)}"

@@ -13,8 +13,9 @@ from celery.exceptions import Reject, Retry
 
 from celery_fairness import registry
 from celery_fairness.cooling import wait_after, wait_until
-from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, RateLimitExceeded
+from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.header import HEADER, parse_header
+from celery_fairness.limits import readable_limits
 
 logger = logging.getLogger("celery_fairness")
 
@@ -52,10 +53,13 @@ def _keys(request: Any, error: RateLimitExceeded) -> list[str]:
     if error.key is not None:
         return [error.key]
     headers = request.headers or {}
-    try:
-        limits = parse_header(headers[HEADER]).limits if HEADER in headers else ()
-    except HeaderInvalid:
+    if HEADER not in headers:
         return []
+    try:
+        limits = parse_header(headers[HEADER]).limits
+    except HeaderInvalid:
+        # Those that can be read held all the same.
+        limits = readable_limits(headers[HEADER])
     return [limit.key for limit in limits if not limit.key.startswith("tenant:")]
 
 
@@ -64,4 +68,4 @@ def _cool(task: Any, key: str, wait: float, error: RateLimitExceeded) -> None:
         registry.wired(task.app).cool_down_for(key, wait, f"task {task.name}: {error}")
     except (LimiterUnavailable, ValueError) as problem:
         # The task waits alone.
-        logger.warning("%s does not cool down: %s", key, problem)
+        logger.warning("%s does not cool down: %s", got(key), problem)

@@ -59,12 +59,26 @@ def test_a_wait_is_a_number_or_what_the_header_says(retry_after, wait, caplog):
         (wait_until, NOW + DAY + 1, DAY, "a day from now at most, got: 1760086401.0"),
         (wait_until, float("nan"), 1, "a second from now or later, got: nan"),
         (wait_until, float("inf"), DAY, "a day from now at most, got: inf"),
+        pytest.param(wait_until, 10**400, DAY, "a day from now at most, got: 1000", id="long"),
+        pytest.param(
+            *(wait_after, -(10**5000), 1, "a second from now or later, got: int that is too long"),
+            id="too long to show",
+        ),
+        pytest.param(
+            *(wait_after, "9" * 5000, DAY, "a day from now at most, got: inf"), id="digits"
+        ),
+        (
+            wait_after,
+            "Fri, 01 Jan 99999999999 00:00:00 GMT",
+            1,
+            "seconds or an HTTP date, got: 'Fri",
+        ),
         (wait_until, True, 1, "a datetime with a time zone or Unix seconds, got: True"),
-        (wait_until, "soon", 1, "a datetime with a time zone or Unix seconds, got: soon"),
+        (wait_until, "soon", 1, "a datetime with a time zone or Unix seconds, got: 'soon'"),
         (wait_after, 0, 1, "a second from now or later, got: 0"),
         (wait_after, "-5", 1, "a second from now or later, got: -5.0"),
         (wait_after, "1e9", DAY, "a day from now at most, got: 1000000000.0"),
-        (wait_after, "soon", 1, "seconds or an HTTP date, got: soon"),
+        (wait_after, "soon", 1, "seconds or an HTTP date, got: 'soon'"),
         (wait_after, None, 1, "seconds or an HTTP date, got: None"),
         (wait_after, False, 1, "seconds or an HTTP date, got: False"),
         (wait_after, "Wed, 21 Oct 2015 07:28:00 GMT", 1, "a second from now or later, got: 2015"),
