@@ -5,6 +5,7 @@ Whatever is cancelled has a result: a worker writes that it was revoked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -12,9 +13,10 @@ from operator import attrgetter
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import finding
-from celery_fairness.looking.explaining import StateOf, explain
+from celery_fairness.looking.explaining import explain
 from celery_fairness.looking.finding import Place
 from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import (
     Cancelled,
@@ -32,7 +34,11 @@ TOGETHER = 50
 #: A task that moves from one place to another while they are read is met at the second look.
 LOOKS = 2
 
-_NOWHERE = "neither waits nor runs: it has ended, or is of another app"
+_NOWHERE = (
+    "neither waits nor runs: it has ended, is of another app, says no id in the headers of its "
+    "message, or no worker has taken it over from redis:// yet"
+)
+_PLAIN = re.compile(r"[a-zA-Z0-9-]+")
 
 
 class Clearing:
@@ -52,11 +58,12 @@ class Clearing:
         """Cancel a task that waits; see ``Fairness.cancel``."""
         for _ in range(LOOKS):
             found = _of_id(finding.waiting(self._reader), task_id)
-            for place in found:
-                if self._cancel([place]):
-                    return Cancelled(task_id, "cancelled", place.queue)
+            cancelled = [place.queue for place in found if self._cancel([place])]
+            # An id may be given to several messages, and a retry has that of the first attempt.
             for place in _of_id(finding.running(self._reader), task_id):
                 return Cancelled(task_id, "running", place.queue, place.owner)
+            if cancelled:
+                return Cancelled(task_id, "cancelled", cancelled[0])
         raise NotFound("task", task_id, _NOWHERE)
 
     def find(self, task_id: str) -> Place:
@@ -71,9 +78,9 @@ class Clearing:
                     return place
         raise NotFound("task", task_id, _NOWHERE)
 
-    def explain(self, task_id: str, state_of: StateOf) -> Explanation:
+    def explain(self, task_id: str, looker: Looker) -> Explanation:
         """Return where a task is, and why it does not run; see ``Fairness.explain``."""
-        return explain(self._reader, self.find(task_id), state_of)
+        return explain(self._reader, self.find(task_id), looker)
 
     def purge(self, tenant: str) -> Purged:
         """Cancel what waits of a tenant; see ``Fairness.purge_tenant``."""
@@ -99,10 +106,11 @@ class Clearing:
 
     def requeue(self, task_id: str) -> Requeued:
         """Let a dead letter wait again; see ``Fairness.requeue``."""
-        for place in _of_id(finding.dead(self._reader), task_id):
-            unwritten = finding.obituary(self._reader, place)
-            args = verbs.requeue_args(place.queue, place.record, unwritten)
-            if self._run(verbs.REQUEUE, args):
+        for _ in range(LOOKS):
+            for place in _of_id(finding.dead(self._reader), task_id):
+                unwritten = finding.obituary(self._reader, place)
+                # Where it is gone by now it was requeued: by us, if the answer was lost.
+                self._run(verbs.REQUEUE, verbs.requeue_args(place.queue, place.record, unwritten))
                 return Requeued(task_id, place.queue)
         raise NotFound(
             "task", task_id, "is no dead letter; they are listed by: celery -A APP fairness dead"
@@ -114,5 +122,8 @@ class Clearing:
 
 
 def _of_id(places: Iterable[Place], task_id: str) -> list[Place]:
-    # To read a message takes longer than to see that the id is not in it.
-    return [each for each in places if task_id in each.record and each.task_id == task_id]
+    # To read a message takes longer than to see that the id is not in it: JSON escapes no letters.
+    plain = _PLAIN.fullmatch(task_id)
+    return [
+        each for each in places if (not plain or task_id in each.record) and each.task_id == task_id
+    ]

@@ -238,7 +238,7 @@ class Steering(ABC):
             ValueError: The broker does not claim fairly.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().explain(task_id, self.inspect)
+        return self._clearing().explain(task_id, self._looker)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits, in its lane, at a limit or until its time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -132,9 +133,10 @@ def explanation_lines(found: Explanation) -> list[str]:
     what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
     lines = [f"{_printable(what)}, queue {_printable(found.queue)}"]
     if found.state == "running":
-        return [*lines, f"runs at {found.owner}"]
+        return [*lines, f"runs at {_printable(found.owner)}"]
     if found.state == "dead":
-        return [*lines, f"is a dead letter: celery -A APP fairness dead requeue {found.task_id}"]
+        again = f"celery -A APP fairness dead requeue {_quoted(found.task_id)}"
+        return [*lines, f"is a dead letter: {again}"]
     if found.due_in_seconds is not None:
         return [*lines, f"waits for its time, {_seconds(found.due_in_seconds)} from now"]
     lines.append(f"{_count(found.ahead_in_lane or 0, 'task')} before it in its lane")
@@ -161,9 +163,9 @@ def _count(number: int, what: str) -> str:
 def cancelled_lines(found: Cancelled) -> list[str]:
     """Return what became of a task that was to be cancelled."""
     if not found.owner:
-        return [f"task {found.task_id}: cancelled; it waited in queue {_printable(found.queue)}"]
-    ends_it = f"celery -A APP control terminate SIGTERM {found.task_id}"
-    return [f"task {found.task_id}: runs at {found.owner}; what ends it: {ends_it}"]
+        return [f"{_task(found)}: cancelled; it waited in queue {_printable(found.queue)}"]
+    ends_it = f"celery -A APP control terminate SIGTERM {_quoted(found.task_id)}"
+    return [f"{_task(found)}: runs at {_printable(found.owner)}; what ends it: {ends_it}"]
 
 
 def purged_lines(found: Purged) -> list[str]:
@@ -182,7 +184,16 @@ def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
 
 def requeued_lines(found: Requeued) -> list[str]:
     """Return where a dead letter waits again."""
-    return [f"task {found.task_id}: waits again in queue {_printable(found.queue)}"]
+    return [f"{_task(found)}: waits again in queue {_printable(found.queue)}"]
+
+
+def _task(found: Cancelled | Requeued) -> str:
+    return f"task {_printable(found.task_id)}"
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as a word that a shell takes as it is."""
+    return shlex.quote(_printable(text))
 
 
 def _waited(state: LimitState) -> list[tuple[Cell, ...]]:

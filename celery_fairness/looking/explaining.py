@@ -6,7 +6,7 @@ last: a limit that has opened since is said to keep its tasks until the next cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import LimitState
@@ -20,21 +20,21 @@ from celery_fairness.looking.keys import (
     read_part,
     read_record,
 )
+from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import Blocker, Explanation
 from celery_fairness.looking.waited import logical_now
 from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduling.parking import CLOSED, PAUSED
 
-StateOf = Callable[[str], LimitState]
 
-
-def explain(reader: Reader, place: Place, state_of: StateOf) -> Explanation:
+def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     """Return where a task is, and why it does not run.
 
     Args:
         reader: Of the installation.
         place: Where the task lay just now.
-        state_of: Returns what a key holds, as ``Fairness.inspect``.
+        looker: Of the same installation.
     """
     task = read_record(place.record)
     told = read_message(place.record)
@@ -49,9 +49,7 @@ def explain(reader: Reader, place: Place, state_of: StateOf) -> Explanation:
         return replace(found, due_in_seconds=max(0.0, (place.due_ms - now_ms) / 1000))
     if place.state != "waiting":
         return found
-    name = told.tenant or place.tenant
-    shown = f"tenant:{name}:{place.fields[7]}" if place.fields[7] else f"tenant:{name}"
-    tenant = state_of(shown if place.tenant else task.key)
+    tenant = looker.of_waiting(reader, task.key, place.tenant)
     keys = reader.keys
     alone = reader.read("ZSCORE", keys.of("parked", f"{task.key} {place.queue}"), task.lane)
     group = group_of(task.key, task.lane, alone)
@@ -59,7 +57,10 @@ def explain(reader: Reader, place: Place, state_of: StateOf) -> Explanation:
         found,
         ahead_in_lane=_ahead_in_lane(reader, place, task, group),
         ahead_in_ring=reader.read("ZRANK", keys.of("ring", place.queue), task.key),
-        blocked_by=(*_by_tenant(tenant), *_by_limit(reader, place.queue, group, state_of)),
+        blocked_by=(
+            *_by_tenant(tenant, looker.enforced),
+            *_by_limit(reader, place.queue, group, looker),
+        ),
     )
 
 
@@ -78,30 +79,32 @@ def _ahead_in_lane(reader: Reader, place: Place, task: TaskName, group: str) -> 
     return ahead
 
 
-def _by_tenant(state: LimitState) -> Iterator[Blocker]:
+def _by_tenant(state: LimitState, enforced: bool) -> Iterator[Blocker]:
     if state.limit == 0:
         yield Blocker(state.key, "paused", state.held, 0, None, state.leases)
-    elif state.limit is not None and state.held >= state.limit:
+    elif enforced and state.limit is not None and state.held >= state.limit:
         yield Blocker(state.key, "concurrency", state.held, state.limit, None, state.leases)
 
 
-def _by_limit(reader: Reader, queue: str, group: str, state_of: StateOf) -> Iterator[Blocker]:
-    """Yield the limit at which a group waits: of several that refuse it, one."""
+def _by_limit(reader: Reader, queue: str, group: str, looker: Looker) -> Iterator[Blocker]:
+    """Yield the limit at which a group waits, where it is closed: of several, one."""
     keys = reader.keys
     name = group and reader.read("HGET", keys.of("groups", queue), group)
-    if not name:
+    looked = name and reader.read("ZSCORE", keys.of("candidates", queue), name)
+    if not looked or float(looked) not in (CLOSED, PAUSED):
+        # The next claim looks at it.
         return
-    limit, state = read_limits(f"{name}|w")[0], state_of(key_of_limit(name))
-    stops = state.stops
-    opens_in = None
-    if stops is not None and stops.paused:
+    limit, state = read_limits(f"{name}|w")[0], looker.inspect(key_of_limit(name))
+    reason, opens_in = "", None
+    if state.stops is not None and state.stops.paused:
         reason = "paused"
-    elif stops is not None and stops.cool_down_seconds:
-        reason, opens_in = "cool-down", stops.cool_down_seconds
-    elif limit.concurrency is not None and state.held >= limit.concurrency:
+    elif state.stops is not None and state.stops.cool_down_seconds:
+        reason, opens_in = "cool-down", state.stops.cool_down_seconds
+    elif looker.enforced and limit.concurrency is not None and state.held >= limit.concurrency:
         reason = "paused" if limit.concurrency == 0 else "concurrency"
-    else:
+    elif looker.enforced and (limit.rates or limit.throttle):
         reason = "rate"
         at, logical = reader.read("ZSCORE", keys.opens, state.key), logical_now(reader)
         opens_in = None if at is None else max(0.0, (float(at) - logical) / 1000)
-    yield Blocker(state.key, reason, state.held, limit.concurrency, opens_in, state.leases)
+    if reason:
+        yield Blocker(state.key, reason, state.held, limit.concurrency, opens_in, state.leases)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from celery_fairness.header import HEADER
 from celery_fairness.looking.keys import ORDER_LENGTH, lane_parts, read_row
 from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.looking.values import DeadLetter
@@ -21,7 +20,6 @@ class Told(NamedTuple):
 
     task_id: str = ""
     task: str = ""
-    tenant: str = ""
 
 
 class Place(NamedTuple):
@@ -61,11 +59,14 @@ def read_message(record: str) -> Told:
     """Return what the message of a record says of its task."""
     try:
         headers = json.loads(record.partition("\n")[2])["headers"]
-        ours = headers.get(HEADER)
-        tenant = ours.get("tenant") if isinstance(ours, dict) else None
-        return Told(str(headers.get("id", "")), str(headers.get("task", "")), str(tenant or ""))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return Told(_text(headers.get("id")), _text(headers.get("task")))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Told()
+
+
+def _text(value: Any) -> str:
+    is_name = isinstance(value, (str, int)) and not isinstance(value, bool)
+    return str(value) if is_name else ""
 
 
 def waiting(reader: Reader) -> Iterator[Place]:
@@ -87,13 +88,16 @@ def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Plac
             of a lane are asked for again.
     """
     begins = f"tenant:{tenant}"
-    for place in (_later(reader), _came_back(reader, begins)):
-        yield from batches((each for each in place if each.tenant == tenant), together)
+    for places in (_later(reader), _came_back(reader, begins)):
+        yield from batches((each for each in places if each.tenant == tenant), together)
     for queue, key in _lanes(reader, begins):
+        others = 0
         for _ in range(0, reader.read("LLEN", key), together):
-            some = (Place(queue, each) for each in reader.read("LRANGE", key, 0, together - 1))
             # Another tenant's name may begin as this one's key does.
-            yield [each for each in some if each.tenant == tenant]
+            some = reader.read("LRANGE", key, others, others + together - 1)
+            its = [each for each in (Place(queue, one) for one in some) if each.tenant == tenant]
+            others += len(some) - len(its)
+            yield its
 
 
 def _later(reader: Reader) -> Iterator[Place]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from celery_fairness.decision import LimitState
+from celery_fairness.decision import Enforcement, LimitState
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
@@ -21,7 +21,7 @@ from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import Audit, Status, TierStatus
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
-from celery_fairness.tenants import KEY_PATTERN, reserved, tier_key
+from celery_fairness.tenants import KEY_PATTERN, Reserved, reserved, tier_key
 
 _REFUSED = "refused:"
 
@@ -80,6 +80,25 @@ class Looker:
             published=self._limiter.published_tenant(who) is not None,
         )
         return state if self._reader is None else tenant.with_dispatch(self._reader, state)
+
+    @property
+    def enforced(self) -> bool:
+        """Whether limits refuse anything."""
+        return self._settings.enforcement is Enforcement.ON
+
+    def of_waiting(self, reader: Reader, key: str, written: str) -> LimitState:
+        """Return what a tenant with something waiting holds, as claims judge it.
+
+        Args:
+            reader: Of the dispatch path.
+            key: Of its tier limit, or ``_system``.
+            written: The tenant as it is written in keys.
+        """
+        if key == SYSTEM:
+            return self.inspect(key)
+        tier = tenant.tier_of_waiting(reader, key) or self._settings.default_tier
+        state = self._limiter.inspect(key, Reserved(written), tier)
+        return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:
         """Return the installation at a glance; see ``Fairness.status``."""

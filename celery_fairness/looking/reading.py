@@ -89,8 +89,9 @@ class Reader:
     def list_items(self, key: str) -> Iterator[str]:
         """Yield a list's elements from its end to its beginning.
 
-        Elements are taken at the beginning and added at the end, so none that stays is missed;
-        one may come twice.
+        Elements are taken at the beginning and added at the end, so none that stays is missed; one
+        may come twice. People take some from between, by which others are: who must find one looks
+        twice.
         """
         last = -1
         while part := self.read("LRANGE", key, last - WALK_COUNT + 1, last):

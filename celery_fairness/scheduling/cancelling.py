@@ -23,20 +23,24 @@ class Cancelling(Candidates):
     """An installation whose waiting tasks can be cancelled, and its dead letters requeued."""
 
     def cancel(self, queue: str, tasks: Sequence[Task], lease_ms: int) -> list[bool]:
-        """Take waiting tasks out for good; say of each whether it waited as it is given."""
+        """Take waiting tasks out for good; say of each whether it waited as it is given.
+
+        One that was cancelled before says so too, until its result is written.
+        """
         logical = self.clock.tick(self.now_ms(), lease_ms)
         return [self._cancel(queue, task, logical) for task in tasks]
 
     def _cancel(self, queue: str, task: Task, logical: int) -> bool:
+        row = Running(NOBODY, "cancelled", queue, task)
         later = self.later[queue]
         left = [each for each in later if each[2] != task]
         if len(left) < len(later):
             later[:] = left
         elif not self.take_out(queue, task.key, lambda lanes: lanes.cancel(task)):
-            return False
+            return row in self.obituaries
         self.known.discard(task.tag)
         self.counts["cancelled"] += 1
-        self.obituaries[Running(NOBODY, "cancelled", queue, task)] = logical
+        self.obituaries[row] = logical
         return True
 
     def requeue(self, queue: str, task: Task, obituary: str) -> bool:

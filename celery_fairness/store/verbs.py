@@ -258,7 +258,7 @@ def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str
 
 def read_cancel(answer: Sequence[Any]) -> list[bool]:
     """Read the answer to it: of each whether it was cancelled."""
-    return [bool(each) for each in answer]
+    return [int(each) == 1 for each in answer]
 
 
 def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -10,17 +11,19 @@ from celery_fairness.store import verbs
 from tests.cli.conftest import Installation
 
 
-def send(
-    shop: Installation, tenant: str, task_id: str, tenant_told: str = "", **fields: Any
-) -> None:
-    """Put a task of that id; ``tenant`` as written in keys, ``tenant_told`` as its header says."""
+def send(shop: Installation, tenant: str, task_id: Any, **fields: Any) -> None:
+    """Put a task of that id; ``tenant`` as written in keys."""
     headers: dict[str, Any] = {"id": task_id, "task": "shop.work"}
-    if tenant_told:
-        headers["fairness"] = {"v": 1, "tenant": tenant_told}
     message = json.dumps({"body": "", "headers": headers})
-    queue = fields.pop("queue", "celery")
-    waiting = Waiting(queue, f"tag-of-{task_id}", tenant, message=message, **fields)
+    queue, tag = fields.pop("queue", "celery"), fields.pop("tag", "") or tag_of(str(task_id))
+    # A tag that says nothing of the id, as Celery's.
+    waiting = Waiting(queue, tag, tenant, message=message, **fields)
     shop.run(verbs.PUT, verbs.put_args(waiting))
+
+
+def tag_of(task_id: str) -> str:
+    """Return the delivery tag of the task of that id."""
+    return "tag-" + hashlib.sha1(task_id.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def bury(shop: Installation, tenant: str, task_id: str) -> None:

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict
-from tests.cli.clearing import bury, send
+from celery_fairness.scheduling.words import Verdict, Waiting
+from celery_fairness.store import verbs
+from tests.cli.clearing import bury, send, tag_of
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
     done = run("cancel", "first")
     assert done.output == "task first: cancelled; it waited in queue celery\n"
     assert done.exit_code == 0
-    assert not client.sismember(shop.key("known"), "tag-of-first")
+    assert not client.sismember(shop.key("known"), tag_of("first"))
     assert client.hget(shop.key("counts"), "cancelled") == "1"
     assert not audit().findings
     (row,) = client.zrange(shop.key("obituaries"), 0, -1)
@@ -83,7 +84,7 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
         send(shop, other, f"of-{other}")
     done = run("purge", "42")
     assert (done.exit_code, done.output) == (0, "tenant 42: 122 tasks cancelled\n")
-    assert client.smembers(shop.key("known")) == {f"tag-of-of-{x}" for x in ("4", "421", "42:pdf")}
+    assert client.smembers(shop.key("known")) == {tag_of(f"of-{x}") for x in ("4", "421", "42:pdf")}
     assert client.zcard(shop.key("obituaries")) == 122
     assert not audit().findings
     assert run("purge", "42").output == "tenant 42: 0 tasks cancelled\n"
@@ -97,7 +98,7 @@ def test_a_hostile_tenant_is_purged_alone(run, shop, client, fairness, tenant):
     send(shop, key_part(tenant), "its")
     send(shop, "42", "of-another")
     assert fairness.purge_tenant(tenant).cancelled == (0 if tenant == "_none" else 1)
-    assert client.sismember(shop.key("known"), "tag-of-of-another")
+    assert client.sismember(shop.key("known"), tag_of("of-another"))
 
 
 def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
@@ -118,7 +119,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
     (row,) = client.zrange(shop.key("obituaries"), 0, -1)
     assert '"second"' in row
     (task,) = shop.claim()
-    assert (task.lease, task.attempt) == ("tag-of-first.2", 2)
+    assert (task.lease, task.attempt) == (f"{tag_of('first')}.2", 2)
     shop.settle(task, Verdict.BEGUN)
     shop.settle(task, Verdict.DIED)
     # Its deaths were counted from 0: by these rules one is too many all the same.
@@ -158,3 +159,92 @@ def test_the_gate_path_has_none_of_it(run, make_fairness, redis_url, args):
     done = run(*args, of=make_fairness(url=redis_url))
     assert done.exit_code == 2
     assert "broker: expected one at fairredis://" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("task_id", ["é", 'order"7', "a\\b", "a\nb", "a/b", "*", "x;touch${IFS}y"])
+def test_an_id_of_any_letters_is_found(run, shop, task_id):
+    send(shop, "42", task_id)
+    send(shop, "42", "another", eta_ms=9_000_000_000_000)
+    assert run("explain", task_id).exit_code == 0
+    assert run("cancel", task_id).exit_code == 0
+    bury(shop, "43", task_id)
+    assert json.loads(run("dead", "--json").stdout)[0]["task_id"] == task_id
+    assert run("dead", "requeue", task_id).exit_code == 0
+    assert run("explain", "another").exit_code == 0
+
+
+def test_an_id_is_shown_and_given_to_a_shell_as_it_is(run, shop):
+    send(shop, "42", "\x1b]0;owned\x07")
+    assert "\x1b" not in run("cancel", "\x1b]0;owned\x07").output
+    send(shop, "42", "x;touch y")
+    assert len(shop.claim()) == 1
+    assert run("cancel", "x;touch y").output.endswith("terminate SIGTERM 'x;touch y'\n")
+
+
+@pytest.mark.parametrize("said", [None, True, {"a": 1}, [1]])
+def test_an_id_that_is_none_is_that_of_no_task(run, shop, said):
+    send(shop, "42", said)
+    assert run("cancel", str(said)).exit_code == 1
+    assert run("cancel", tag_of(str(said))).exit_code == 0
+
+
+def test_one_message_that_cannot_be_read_hides_no_dead_letter(run, shop):
+    nested = json.dumps({"headers": {"id": "deep"}})[:-2] + ', "deep": ' + "[" * 9_000
+    shop.run(verbs.PUT, verbs.put_args(Waiting("celery", "deep", "41", message=nested)))
+    (task,) = shop.claim()
+    shop.settle(task, Verdict.UNREADABLE)
+    bury(shop, "42", "first")
+    found = json.loads(run("dead", "--json").stdout)
+    assert [each["task_id"] for each in found] == ["first", "deep"]
+
+
+def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, shop):
+    for tag in ("first", "second"):
+        send(shop, "42", "twice", tag=tag, queue=tag)
+    assert run("cancel", "twice").output.startswith("task twice: cancelled; it waited in queue ")
+    assert run("cancel", "twice").exit_code == 1
+    send(shop, "42", "again", tag="runs")
+    assert len(shop.claim()) == 1
+    send(shop, "42", "again", tag="waits", eta_ms=9_000_000_000_000)
+    done = run("cancel", "again")
+    assert (done.exit_code, "runs at worker-1" in done.output) == (1, True)
+    assert json.loads(run("status", "--json").stdout)["total"]["later"] == 0
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue", "purge"])
+def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
+    fairness, shop, monkeypatch, verb
+):
+    calls = []
+    run_script = type(fairness.limiter.connection).run
+
+    def twice(self, name, *args):
+        if name not in (verbs.CANCEL, verbs.REQUEUE):
+            return run_script(self, name, *args)
+        calls.append(name)
+        run_script(self, name, *args)
+        return run_script(self, name, *args)
+
+    if verb == "requeue":
+        bury(shop, "42", "first")
+    else:
+        send(shop, "42", "first")
+    monkeypatch.setattr(type(fairness.limiter.connection), "run", twice)
+    if verb == "cancel":
+        assert fairness.cancel("first").state == "cancelled"
+    elif verb == "purge":
+        assert fairness.purge_tenant("42").cancelled == 1
+    else:
+        assert fairness.requeue("first").queue == "celery"
+    assert calls
+    assert fairness.counts().get("cancelled", 0) == (0 if verb == "requeue" else 1)
+
+
+def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop, audit):
+    # Both have the key tenant:42:pdf: the one of an installation where each service counts apart.
+    for number in range(60):
+        send(shop, "42:pdf", f"other{number}")
+    for number in range(60):
+        send(shop, "42", f"its{number}", service="pdf")
+    assert fairness.purge_tenant("42").cancelled == 60
+    assert not audit().findings

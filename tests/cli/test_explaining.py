@@ -7,8 +7,9 @@ import json
 import pytest
 
 from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict
-from tests.cli.clearing import bury, send
+from celery_fairness.scheduling.words import Verdict, Waiting
+from celery_fairness.store import verbs
+from tests.cli.clearing import bury, send, tag_of
 
 ONE = write_limits((Limit("api", 1),))
 ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
@@ -58,7 +59,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
         "kept by tenant:42: concurrency, held 1 of 1",
         "",
         "lease           task  state    owner",
-        "tag-of-holds.1        claimed  worker-1",
+        f"{tag_of('holds')}.1        claimed  worker-1",
     ]
     assert told(run, "holds") == [
         "task shop.work[holds] of tenant:42, queue celery",
@@ -70,7 +71,7 @@ def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run,
     from celery_fairness.tenants import key_part
 
     fairness.set_tier("a b", "free", concurrency=0)
-    send(shop, key_part("a b"), "waits", tenant_told="a b")
+    send(shop, key_part("a b"), "waits")
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line == f"kept by tenant:{key_part('a b')}: paused, held 0 of 0"
 
@@ -84,7 +85,7 @@ def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
     (blocker,) = found["blocked_by"]
     assert (blocker["key"], blocker["reason"]) == ("api", "concurrency")
     assert (blocker["held"], blocker["limit"], blocker["opens_in_seconds"]) == (1, 1, None)
-    assert [each["id"] for each in blocker["holders"]] == ["tag-of-holds.1"]
+    assert [each["id"] for each in blocker["holders"]] == [f"{tag_of('holds')}.1"]
     assert (found["ahead_in_lane"], found["ahead_in_ring"]) == (0, None)
 
 
@@ -123,3 +124,41 @@ def test_a_task_that_nobody_knows(run, shop):
     done = run("explain", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("celery fairness: task 'nobody' neither waits nor runs: it has")
+
+
+@pytest.mark.parametrize("enabled", ["observe", False])
+def test_what_is_not_enforced_keeps_nothing(run, shop, make_fairness, enabled):
+    send(shop, "42", "holds")
+    send(shop, "42", "waits")
+    assert len(shop.claim()) == 1
+    done = run("explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
+    assert "nothing keeps it" in done.output
+
+
+def test_a_limit_that_is_open_again_keeps_nothing(run, shop, fairness):
+    send(shop, "42", "waits", limits=ONE)
+    fairness.pause(key="api")
+    assert not shop.claim()
+    fairness.resume(key="api")
+    assert "nothing keeps it" in run("explain", "waits").output
+
+
+@pytest.mark.parametrize("told_tenant", ["42", "x\ud800", "_none", 7.5])
+def test_the_tenant_that_is_charged_is_asked_and_not_the_one_that_a_message_names(
+    run, shop, told_tenant
+):
+    send(shop, "42", "holds")
+    assert len(shop.claim()) == 1
+    message = {"headers": {"id": "waits", "task": "t", "fairness": {"tenant": told_tenant}}}
+    waiting = Waiting("celery", "tag", "_invalid", message=json.dumps(message))
+    shop.run(verbs.PUT, verbs.put_args(waiting))
+    assert "nothing keeps it" in told(run, "waits")[-1]
+    send(shop, "_invalid", "before", rank=9)
+    assert len(shop.claim()) == 1
+    assert "kept by tenant:_invalid: concurrency, held 1 of 1" in told(run, "waits")
+
+
+def test_a_task_of_before_each_service_counted_apart_is_explained(run, shop, make_fairness):
+    send(shop, "42", "waits")
+    of = make_fairness(fairness={"tier_scope": "service"})
+    assert "nothing keeps it" in run("explain", "waits", of=of).output

@@ -9,7 +9,7 @@
   ARGV[3]  frozen_ms  str  "" in production (server TIME); set only by tests
   ARGV[4+] record     str  each as it was read where it waits
 
-  Returns for each 1 where it was cancelled, else 0.
+  Returns for each 1 where it was cancelled, by this call or by one before, else 0.
 ]]
 --- @include "later"
 --- @include "obituaries"
@@ -39,10 +39,14 @@ local answer = {}
 for index = 4, #ARGV do
   local task = read_record(ARGV[index])
   local gone = remove(task, ARGV[index])
+  local row = write_running(NOBODY, "cancelled", queue, ARGV[index])
   if gone then
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "cancelled", 1)
-    leave_obituary(prefix, {logical = logical}, write_running(NOBODY, "cancelled", queue, ARGV[index]))
+    leave_obituary(prefix, {logical = logical}, row)
+  else
+    -- The call is sent again where its answer was lost on the way.
+    gone = redis.call("ZSCORE", prefix .. "obituaries", row)
   end
   answer[#answer + 1] = gone and 1 or 0
 end

@@ -1,0 +1,296 @@
+"""The rate-limiting extension of the Open Job Spec, row by row: a limit beside the tier's.
+
+Each test is named by the rows that it holds (S-04 is ``s04``, RL-R001 is ``rlr001``; D-11 is a
+decision where the spec is silent). What starts is asked of the model and of the scripts at once, as
+in all tests with ``pair``. Rows of the gate path, queue limits, overrides, events, metrics and HTTP
+are not here: they come with what they speak of.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from celery_fairness import PolicyInvalid, RateLimitPolicy
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+
+TWO = Limit("api", 2)
+FIVE_A_SECOND = Limit("api", rates=((5, 1_000),))
+SPACED = Limit("api", throttle=(5, 1_000))
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def starts(pair, limit, milliseconds, step=10):
+    """Let tasks of one key start as soon as they may; return when each did."""
+    pair.put("a", limit, times=60)
+    seen = []
+    for now in range(0, milliseconds, step):
+        pair.at(now)
+        given, _ = pair.claim()
+        seen += [now] * len(given)
+        pair.end()
+    return seen
+
+
+# -- 4 and 5.1: concurrency -----------------------------------------------------------------------
+
+
+def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
+    prefix, limits = "{s01}:", write_limits((Limit("api", 3),))
+    claim, put, settle = (load_script(v).source for v in (verbs.CLAIM, verbs.PUT, verbs.SETTLE))
+    rules, most, ran = Rules(), [], []
+    with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
+        for number in range(200):
+            waiting = Waiting("q", f"t{number}", f"u{number % 7}", limits=limits)
+            client.eval(put, 1, prefix, *verbs.put_args(waiting))
+
+        def work(owner):
+            with Redis.from_url(redis_url, protocol=2, decode_responses=True) as own:
+                for number in range(1, 1_000):
+                    args = verbs.claim_args(owner, number, 5, ["q"], rules)
+                    tasks = verbs.read_claim(own.eval(claim, 1, prefix, *args)).tasks
+                    most.append(own.zcard(f"{prefix}leases:api"))
+                    ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in tasks]
+                    ran.extend(end.lease for end in ends)
+                    own.eval(settle, 1, prefix, *verbs.settle_args(ends, rules))
+                    if len(ran) == 200:
+                        return
+
+        workers = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(6)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert max(most) == 3
+    assert len(ran) == len(set(ran)) == 200
+
+
+def test_s02_s22_s32_rl002_all_limits_of_a_task_are_satisfied_before_it_starts(pair):
+    other, rate = Limit("db", 3), Limit("mail", rates=((1, 1_000),))
+    pair.put("a", TWO, other, rate, times=2)
+    pair.put("b", other, times=3)
+    assert pair.claim()[0] == [1, 3, 4]
+    pair.end_one(0)
+    assert pair.claim()[0] == [5]
+    pair.end()
+    pair.at(1_001)
+    assert pair.claim()[0] == [2]
+
+
+def test_s03_s24_s27_rl003_by_default_a_task_over_its_limit_is_held_and_runs_later(pair):
+    assert RateLimitPolicy("api", concurrency=2).on_limit == "wait"
+    pair.put("a", TWO, times=3)
+    assert pair.claim()[0] == [1, 2]
+    assert (pair.dropped(), pair.later()) == ([], [])
+    pair.end()
+    assert pair.claim()[0] == [3]
+
+
+def test_s04_s05_s36_at_the_limit_nothing_is_assigned_and_the_task_stays_available(pair):
+    pair.put("a", TWO, times=3)
+    assert pair.claim()[0] == [1, 2]
+    for _ in range(3):
+        assert pair.claim()[0] == []
+    assert pair.model.size("q") == (1, 0)
+    assert "tag.3" in pair.model.known
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DONE, Verdict.TAIL, Verdict.DIED, Verdict.UNREADABLE])
+def test_s06_s07_it_is_assigned_when_one_ends_however_it_does(pair, verdict):
+    pair.put("a", TWO, times=3)
+    assert pair.claim()[0] == [1, 2]
+    pair.end_one(0, verdict)
+    assert pair.claim(want=1)[0] == ([1] if verdict is Verdict.DIED else [3])
+    assert len(pair.model.leases["api"]) == 2
+
+
+def test_s06_s07_it_is_assigned_when_a_lease_ends_by_itself_and_a_late_end_frees_nothing(pair):
+    pair.put("a", TWO, times=4)
+    assert pair.claim(want=2)[0] == [1, 2]
+    lease_ms = pair.both.scene.rules.lease_ms
+    given = []
+    for third in range(1, 6):
+        # The clock moves on by a third of a lease at most.
+        pair.at(third * lease_ms // 3)
+        given += pair.claim()[0]
+    assert given == [1, 2]
+    pair.end_late(0)
+    assert len(pair.model.leases["api"]) == 2
+    assert pair.claim()[0] == []
+
+
+# -- 5.2: rate ------------------------------------------------------------------------------------
+
+
+def test_s08_s09_s11_s20_rlr001_no_window_has_more_starts_than_the_rate(pair):
+    seen = starts(pair, FIVE_A_SECOND, 3_500)
+    windows = [sum(at <= other < at + 1_000 for other in seen) for at in seen]
+    assert max(windows) == 5
+    assert len(seen) >= 3 * 5
+
+
+def test_s10_it_goes_on_when_the_window_moves_on_and_says_when(pair):
+    pair.put("a", FIVE_A_SECOND, times=6)
+    assert pair.claim()[0] == [1, 2, 3, 4, 5]
+    pair.at(400)
+    assert pair.claim() == ([], 601)
+    pair.at(999)
+    assert pair.claim() == ([], 2)
+    pair.at(1_001)
+    assert pair.claim()[0] == [6]
+
+
+def test_s12_the_window_is_documented():
+    assert "sliding window" in (DOCS / "dispatch.md").read_text()
+
+
+# -- 5.3: throttle --------------------------------------------------------------------------------
+
+
+def test_s13_s14_s21_rlr002_starts_are_spaced_evenly(pair):
+    seen = starts(pair, SPACED, 3_000)
+    gaps = [after - before for before, after in itertools.pairwise(seen)]
+    assert min(gaps) >= 0.9 * 200
+    assert 15 <= len(seen) <= 16
+
+
+# -- 6: the policy --------------------------------------------------------------------------------
+
+
+def test_s15_d01_a_policy_is_read_as_the_spec_writes_it_and_written_again():
+    told = {
+        "key": "api",
+        "concurrency": 2,
+        "rate": {"limit": 5, "period": "PT1M"},
+        "throttle": {"limit": 10, "period": "PT1H"},
+        "on_limit": "drop",
+    }
+    policy = RateLimitPolicy.from_ojs(told)
+    assert policy.to_ojs() == told
+    assert policy.rate.period_ms == 60_000
+
+
+def test_s16_rl002_d03_tasks_of_one_key_share_its_counts_and_are_judged_by_their_own_numbers(pair):
+    pair.put("a", Limit("api", 1))
+    pair.put("b", Limit("api", 3), times=3)
+    pair.put("c", Limit("other", 1))
+    assert pair.claim()[0] == [1, 2, 5, 3]
+    pair.put("d", Limit("api", 1))
+    pair.end_one(0)
+    assert pair.claim()[0] == [4]
+
+
+@pytest.mark.parametrize("key", ["", "-a", ".a", "a b", "ü", "a/b", "a\n", 7, None])
+def test_s16_s17_a_key_is_required_and_of_the_form_of_the_spec(key):
+    with pytest.raises(PolicyInvalid, match="key: expected"):
+        RateLimitPolicy.from_ojs({"key": key, "concurrency": 1})
+
+
+def test_s18_no_concurrency_is_unlimited_and_0_pauses(pair):
+    assert RateLimitPolicy.from_ojs({"key": "api", "concurrency": None}).concurrency is None
+    pair.put("a", Limit("api"), times=2)
+    pair.put("a", Limit("api", 0))
+    assert pair.claim()[0] == [1, 2]
+    pair.end()
+    assert pair.claim()[0] == []
+    with pytest.raises(PolicyInvalid, match="concurrency: expected"):
+        RateLimitPolicy.from_ojs({"key": "api", "concurrency": -1})
+
+
+@pytest.mark.parametrize("field", ["rate", "throttle"])
+@pytest.mark.parametrize("given", [{"limit": 5}, {"period": "PT1S"}, {}])
+def test_s23_a_rate_and_a_throttle_have_both_limit_and_period(field, given):
+    with pytest.raises(PolicyInvalid, match=f"{field}"):
+        RateLimitPolicy.from_ojs({"key": "api", field: given})
+
+
+def test_s25_d19_what_is_rescheduled_waits_for_a_time(pair):
+    pair.put("a", Limit("api", rates=((1, 2_000),), on_limit="reschedule"), times=2)
+    assert pair.claim()[0] == [1]
+    (at,) = pair.later()
+    assert 2_000 <= at <= 3_001
+    pair.end()
+    pair.at(at)
+    assert pair.claim()[0] == [2]
+
+
+def test_s26_d11_d17_what_is_dropped_ends_at_the_claim_that_refuses_it_and_not_before(pair):
+    pair.put("a", Limit("api", 1, on_limit="drop"), times=2)
+    assert pair.model.size("q") == (2, 0)
+    assert pair.claim()[0] == [1]
+    assert pair.dropped() == [("tag.2", "api", "dropped")]
+    assert pair.model.size("q") == (0, 0)
+
+
+def test_s28_a_limit_without_a_key_names_the_place_of_queue_limits():
+    with pytest.raises(PolicyInvalid, match="a limit without one belongs to its queue"):
+        RateLimitPolicy.from_ojs({"concurrency": 1})
+
+
+# -- 8: fetching ----------------------------------------------------------------------------------
+
+
+def test_s33_s34_rl004_what_is_refused_is_skipped_for_the_next_that_may_start(pair):
+    pair.put("a", Limit("api", 0), times=100)
+    pair.put("a")
+    pair.put("b")
+    assert sorted(pair.claim()[0]) == [101, 102]
+
+
+def test_s35_rl004_where_nothing_may_start_the_answer_is_that_of_an_empty_queue(pair):
+    _, empty = pair.claim()
+    pair.put("a", Limit("api", 0))
+    assert pair.claim()[0] == []
+    assert pair.claim() == ([], empty)
+
+
+def test_s37_d08_d21_what_waited_at_a_limit_goes_by_its_priority(pair):
+    pair.put("a", Limit("api", 1))
+    assert pair.claim()[0] == [1]
+    for rank in (0, 9, 4):
+        pair.put("a", Limit("api", 1), rank=rank)
+    order = []
+    for _ in range(3):
+        pair.end()
+        order += pair.claim()[0]
+    assert order == [3, 4, 2]
+
+
+def test_s38_a_lower_priority_without_a_limit_is_assigned_in_its_place(pair):
+    pair.put("a", Limit("api", 0), rank=9)
+    pair.put("a", rank=0)
+    assert pair.claim()[0] == [2]
+
+
+def test_s39_a_wait_at_a_limit_spends_no_attempt_and_no_lease(pair):
+    pair.put("a", Limit("api", 1), times=2)
+    assert pair.claim()[0] == [1]
+    pair.put("b")
+    pair.claim()
+    pair.at(3_600_000)
+    pair.both.run(("renew", (0, 1), "now"))
+    pair.end()
+    assert pair.claim()[0] == [2]
+    (row,) = pair.model.running.values()
+    assert (row.task.attempt, row.task.deaths) == (1, 0)
+
+
+# -- 9: what others say ---------------------------------------------------------------------------
+
+
+def test_s40_s41_s42_rlr003_a_key_that_was_too_much_for_somebody_starts_nothing_until_then(pair):
+    pair.put("a", TWO, times=2)
+    pair.put("b", Limit("other", 1))
+    pair.both.run(("stop", "cool", "api", 5_000, "on"))
+    assert pair.claim()[0] == [3]
+    pair.at(4_999)
+    assert pair.claim()[0] == []
+    pair.at(5_000)
+    assert pair.claim()[0] == [1, 2]
