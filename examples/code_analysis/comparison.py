@@ -22,7 +22,11 @@ from examples.code_analysis.jobs import Job
 from examples.code_analysis.replay import Replayed, Snooze, replay
 from examples.code_analysis.run import Run
 from examples.code_analysis.users import the_flood
-from examples.code_analysis.verdict import find_faults, find_unfairness
+from examples.code_analysis.verdict import (
+    find_faults,
+    find_unfairness,
+    longest_quiet_p95_seconds,
+)
 
 #: ADR-10: 30 s and up to 10 s more.
 ADR_SNOOZE = Snooze(30.0, 10.0)
@@ -76,7 +80,13 @@ class Comparison:
             if run.stopped:
                 findings.append(f"{label}: {run.stopped}")
             findings += find_faults(label, run.book.jobs.values())
-        return findings + find_unfairness(FAIR_LABEL, self.figures(self.fair))
+        longest = self.longest_quiet_seconds
+        return findings + find_unfairness(FAIR_LABEL, self.figures(self.fair), longest)
+
+    @property
+    def longest_quiet_seconds(self) -> float:
+        """How long a quiet user may wait at p95 in the package's run."""
+        return round(longest_quiet_p95_seconds(self.quiet_p95_seconds(self.plain)), 1)
 
     @property
     def sentence(self) -> str:

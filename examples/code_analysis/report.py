@@ -29,7 +29,6 @@ from examples.code_analysis.jobs import Job
 from examples.code_analysis.run import POOL_SLOTS, WORKERS, Run
 from examples.code_analysis.table import format_seconds
 from examples.code_analysis.users import the_flood
-from examples.code_analysis.verdict import LONGEST_QUIET_P95_SECONDS
 
 _STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 _LABELS = {"plain": PLAIN_LABEL, "fair": FAIR_LABEL}
@@ -119,7 +118,7 @@ def _verdict(comparison: Comparison) -> str:
         return (
             '<p class="verdict good">With the package no user was above its limit, no job was '
             f"lost, none ran twice, and no quiet user’s p95 was above "
-            f"{LONGEST_QUIET_P95_SECONDS:g} s.</p>"
+            f"{comparison.longest_quiet_seconds:g} s.</p>"
         )
     items = "".join(f"<li>{escape(finding)}</li>" for finding in findings)
     return f'<div class="verdict bad"><p>Found:</p><ul>{items}</ul></div>'

@@ -13,8 +13,15 @@ from examples.code_analysis.figures import UserFigures
 from examples.code_analysis.jobs import Job
 from examples.code_analysis.users import BACKGROUND
 
-#: No user but the flood waits longer than this at p95 in the run with the package.
+#: No user but the flood waits longer than this at p95 in the run with the package, or on a machine
+#: that is slow longer than this part of what they all waited in the run without.
 LONGEST_QUIET_P95_SECONDS = 6.0
+LONGEST_QUIET_P95_PART = 0.5
+
+
+def longest_quiet_p95_seconds(plain_p95_seconds: float) -> float:
+    """Return how long a quiet user may wait at p95 beside the run without the package."""
+    return max(LONGEST_QUIET_P95_SECONDS, LONGEST_QUIET_P95_PART * plain_p95_seconds)
 
 
 def find_faults(label: str, jobs: Iterable[Job]) -> list[str]:
@@ -41,7 +48,11 @@ def _faults(job: Job) -> Iterable[str]:
         yield "run more than once"
 
 
-def find_unfairness(label: str, figures: Sequence[UserFigures]) -> list[str]:
+def find_unfairness(
+    label: str,
+    figures: Sequence[UserFigures],
+    longest_seconds: float = LONGEST_QUIET_P95_SECONDS,
+) -> list[str]:
     """Users above their limit, and quiet users who waited too long; asked of the package's run."""
     findings = []
     for line in figures:
@@ -51,9 +62,9 @@ def find_unfairness(label: str, figures: Sequence[UserFigures]) -> list[str]:
                 f"the limit is {line.limit}"
             )
         p95_seconds = line.wait_p95_seconds
-        if line.quiet and p95_seconds is not None and p95_seconds > LONGEST_QUIET_P95_SECONDS:
+        if line.quiet and p95_seconds is not None and p95_seconds > longest_seconds:
             findings.append(
                 f"{label}: {line.user} ({line.tier}) waited {p95_seconds:.1f} s at p95, "
-                f"expected at most {LONGEST_QUIET_P95_SECONDS:.0f} s"
+                f"expected at most {longest_seconds:g} s"
             )
     return findings

@@ -127,3 +127,19 @@ def test_a_job_lost_on_plain_celery_is_found_too() -> None:
     (finding,) = comparison.findings
 
     assert finding.startswith("plain Celery: ")
+
+
+@pytest.mark.parametrize(("waited_seconds", "found"), [(25.0, 0), (25.2, 1)])
+def test_on_a_slow_machine_a_quiet_user_may_wait_half_of_what_plain_celery_let_them(
+    waited_seconds: float, found: int
+) -> None:
+    comparison = a_good_comparison()
+    for job in comparison.plain.book.jobs.values():
+        if job.user in ("paul", "emma"):
+            job.starts = [job.sends[0] + 50.0]
+            job.ends = [job.sends[0] + 51.0]
+    comparison.plain.ended_seconds = 60.0
+    _add(comparison, made_job("fay", 0.0, waited_seconds, waited_seconds + 0.1))
+    assert len(comparison.findings) == found
+    if found:
+        assert comparison.findings[0].endswith("waited 25.2 s at p95, expected at most 25 s")
