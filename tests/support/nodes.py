@@ -9,12 +9,14 @@ Weakness: `exec_run` and what is built on it (`get_running_processes_info`) are 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
+import psutil
 from pytest_celery import CeleryTestWorker
 from pytest_celery.vendors.rabbitmq.api import RabbitMQTestBroker
 from pytest_celery.vendors.rabbitmq.container import RabbitMQContainer
@@ -164,8 +166,13 @@ class WorkerNode(CeleryTestWorker):
     def children(self) -> list[int]:
         """Process ids of the pool's processes, oldest first; none on a pool of threads."""
         main = self.pid
-        found = [child for child in self.process.children() if child.ppid() == main]
-        return [child.pid for child in sorted(found, key=lambda child: child.create_time())]
+        found: list[tuple[float, int]] = []
+        for child in self.process.children():
+            # It may be gone since it was listed.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.ppid() == main:
+                    found.append((child.create_time(), child.pid))
+        return [pid for _, pid in sorted(found)]
 
     def log_text(self) -> str:
         """All that it printed, over restarts too."""
