@@ -19,9 +19,9 @@ demo: setup ## Show fairness on real input: plain Celery beside the package, two
 site: setup ## Serve the Django admin with demo tasks running
 	@$(PYTHON_IN_VENV) django_app/manage.py site $(ARGS)
 
-# Three processes, each with servers of its own: most tests wait for workers to start and to end.
+# Two processes, each with servers of its own: more of them only wait for each other on two cores.
 test: setup ## Run the tests (ARGS="-n 0 -x -k tiers": in one process, to the first failure)
-	@$(PYTHON_IN_VENV) -m pytest tests -n 3 $(ARGS)
+	@$(PYTHON_IN_VENV) -m pytest tests -n 2 $(ARGS)
 
 check: lint format types imports headers ## Lint, format, types, import rules, Lua headers
 
