@@ -1,7 +1,7 @@
 """Where one task is, and why it does not run.
 
-Everything is read from the tables by which claims decide, so what is said is what a claim found
-last: a limit that has opened since is said to keep its tasks until the next claim looks at it.
+The tenant's limit is judged as the next claim would. Of a limit at which its lane waits it is said
+what a claim found last: one that has opened since keeps its tasks until the next claim looks at it.
 """
 
 from __future__ import annotations
