@@ -61,7 +61,9 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "crowd": lambda: latency.crowd_rows(
             server, *((1_000, 1_000, 300, 100) if quick else (5_000, 100_000, 10_000, 1_000))
         ),
-        "throughput": lambda: throughput.rows(server, 700 if quick else 5_000, at_best=not quick),
+        "throughput": lambda: throughput.rows(
+            server, *((700, 2) if quick else (2_500, 7)), at_best=not quick
+        ),
         "gate": lambda: gate.rows(server, *((2_000, 800, 1) if quick else (20_000, 6_000, 2))),
     }
 

@@ -40,12 +40,16 @@ _GIVEN = {
     "clock_key": {"clock"},
     "bindings": {"_kombu.binding.EXCHANGE"},
     "plain": {"QUEUE"},
+    "unpack(later)": {"later"},
+    "unpack(bells)": {"bell", "left"},
 }
 #: What a loop may end with beside constants and readings with a LIMIT.
 _ENDS = {
     "#ARGV": "arguments, which Python sends in batches",
     "want + 2 * #turns.queues": "arguments",
     "#turns.queues": "arguments",
+    "#all_queues": "arguments",
+    "#queues": "arguments",
     "turns.looks": "constants",
     "turns.moves + 1": "a constant",
     "looked": "a constant, or fewer",

@@ -114,7 +114,12 @@ PLANTED = [
     ("put", '"SADD", prefix .. "known"', '"HSET", prefix .. "known"', "no hash in the table"),
     ("put", '"SADD", prefix .. "known"', '"SADD", "known"', "a key of a known family"),
     ("put", "put: a task", "push: a task", "expected a header that begins with 'put: '"),
-    ("claim", "#ARGV do\n  sleep_ms", "last do\n  sleep_ms", "a loop's end has no bound"),
+    (
+        "claim",
+        "#turns.queues do\n  local queue",
+        "last do\n  local queue",
+        "a loop's end has no bound",
+    ),
     ("mourn", ', "LIMIT", 0, 1)', ")", "reads without a bound"),
     ("claim", '"opens", 0, 0', '"opens", 0, -1', "reads without a bound"),
     ("settle", "for index = 7, #ARGV", "for index = 8, #ARGV", "used from [8]"),

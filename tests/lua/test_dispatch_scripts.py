@@ -87,6 +87,21 @@ def test_full_tenants_cost_a_claim_and_a_settle_nothing(dispatch, client, comman
         assert ran[100, turn] == ran[CROWD, turn]
 
 
+def test_queues_in_which_nothing_waits_cost_a_claim_one_command(dispatch, commands):
+    def cost(*idle):
+        dispatch.put("a")
+        with commands() as ran:
+            answer = dispatch.claim(want=1, queues=["q", *idle])
+        dispatch.settle(answer.tasks)
+        assert len(answer.tasks) == 1
+        return ran
+
+    cost()
+    alone, among = cost(), cost(*(f"idle{n}" for n in range(50)))
+    assert sum(among.values()) - sum(alone.values()) == 1
+    assert among["del"] == alone.get("del", 0) + 1, "the bells of all of them"
+
+
 @pytest.mark.timeout(300)
 def test_news_for_a_crowd_and_its_purge_are_spread_over_many_calls(dispatch, client):
     crowd(dispatch, 2_000)

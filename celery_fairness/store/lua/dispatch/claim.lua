@@ -95,17 +95,14 @@ more = judge_anew(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
 if rules.limited then
   more = limited().look_at_limits(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
 end
+local all_queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
 if rules.limited and rules.enforcement ~= "on" then
-  for index = first_queue, #ARGV do
-    more = limited().open_all(prefix, ARGV[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
+  for index = 1, #all_queues do
+    more = limited().open_all(prefix, all_queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
 end
-local sleep_ms = SLEEP_MS
-for index = first_queue, #ARGV do
-  sleep_ms = math.min(sleep_ms, bring_in(prefix, ARGV[index], now, DUE_AT_MOST) or SLEEP_MS)
-end
-
-local queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
+local sleep_ms = bring_in_all(prefix, all_queues, now, DUE_AT_MOST, SLEEP_MS)
+local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, sleep_ms = sleep_ms}
 -- Takes one task of a queue. Returns false where nothing of it may start.
@@ -137,10 +134,12 @@ end
 if #leases > 0 then
   redis.call("SET", reply, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
 end
-for index = first_queue, #ARGV do
-  forget_passed(prefix, ARGV[index], rules.virtual[ARGV[index]], #leases)
-  pass_on(prefix, ARGV[index], rules.limited)
+for index = 1, #turns.queues do
+  local queue = turns.queues[index]
+  forget_passed(prefix, queue, rules.virtual[queue], #leases)
+  pass_on(prefix, queue, rules.limited)
 end
+if #bells > 0 then redis.call("DEL", unpack(bells)) end
 local opens = rules.limited and redis.call("ZRANGE", prefix .. "opens", 0, 0, "WITHSCORES")[2]
 sleep_ms = turns.sleep_ms
 if opens then sleep_ms = math.max(0, math.min(sleep_ms, math.ceil(tonumber(opens) - logical))) end

@@ -22,3 +22,16 @@ local function bring_in(prefix, queue, now, most)
   -- Whether one is left is looked at by the next claim.
   return 0
 end
+
+-- The same for many queues. Returns `longest` where all of them may sleep longer.
+local function bring_in_all(prefix, queues, now, most, longest)
+  local later = {}
+  for index = 1, #queues do later[index] = prefix .. "later:" .. queues[index] end
+  -- Mostly nothing does.
+  if redis.call("EXISTS", unpack(later)) == 0 then return longest end
+  local soonest = longest
+  for index = 1, #queues do
+    soonest = math.min(soonest, bring_in(prefix, queues[index], now, most) or longest)
+  end
+  return soonest
+end

@@ -25,6 +25,22 @@ local function pass_on(prefix, queue, limited_here)
   end
 end
 
+-- Returns the queues in which something waits, in their order, and the bells of the others.
+local function with_tasks(prefix, queues)
+  local counts = redis.call("HMGET", prefix .. "waiting", unpack(queues))
+  local some, bells = {}, {}
+  for index = 1, #queues do
+    local queue = queues[index]
+    if counts[index] then
+      some[#some + 1] = queue
+    else
+      bells[#bells + 1] = prefix .. "bell:" .. queue
+      bells[#bells + 1] = prefix .. "left:" .. queue
+    end
+  end
+  return some, bells
+end
+
 local function virtual_time(prefix, queue)
   return tonumber(redis.call("HGET", prefix .. "virtual", queue) or 0)
 end
