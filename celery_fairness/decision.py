@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 
 class Reason(enum.Enum):
@@ -196,18 +197,40 @@ class KeyStops:
 
     Attributes:
         key: The key.
-        paused: Nothing starts until somebody resumes it.
+        paused: Nothing starts until somebody resumes it, or for ``pause_seconds``.
         cool_down_seconds: Nothing starts for so long; 0: it does not cool down.
+        pause_seconds: How long it is paused; None: until somebody resumes it, or not at all.
     """
 
     key: str
     paused: bool
     cool_down_seconds: float
+    pause_seconds: float | None = None
 
     @property
     def stopped(self) -> bool:
         """Whether nothing may start."""
         return self.paused or self.cool_down_seconds > 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOverride:
+    """Numbers that people put in the place of a key's own, for a time or until they clear them.
+
+    Attributes:
+        key: The key.
+        numbers: Of ``concurrency``, ``rate`` and ``throttle`` those that it says, as the Open Job
+            Spec writes them; None is unlimited. What it does not say is as the tasks have it.
+        expires_at: When it ends, Unix seconds of the server's clock; None: when it is cleared.
+        reason: As it was given.
+        author: Who gave it.
+    """
+
+    key: str
+    numbers: dict[str, Any]
+    expires_at: float | None = None
+    reason: str | None = None
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +240,8 @@ class LimitState:
     Attributes:
         key: The limit's key.
         tier: The tier it was judged by; "" of a key that is no tenant's.
-        limit: Concurrency; None is unlimited, 0 paused. Of a key that is no tenant's always None:
-            its numbers came with the tasks, see ``waited``.
+        limit: Concurrency as it is judged now; None is unlimited, 0 paused. Of a key that is no
+            tenant's always None: its numbers came with the tasks, see ``waited``.
         held: Live leases.
         leases: The first hundred of them, soonest end first.
         weight: The tenant's share among waiting tenants; None where the key is no tenant's.
@@ -229,7 +252,8 @@ class LimitState:
         judged_by: By which version of the news it was found closed; None where it is not closed,
             or will be judged anew by the next claim.
         waited: Of a key that is no tenant's: what waits at it, the first hundred.
-        stops: Whether it is paused or cools down; None of a tenant's key.
+        stops: Whether it is paused or cools down; None where that cannot be.
+        override: Numbers that people put in the place of its own.
     """
 
     key: str
@@ -245,9 +269,11 @@ class LimitState:
     judged_by: int | None = None
     waited: tuple[WaitedLimit, ...] = ()
     stops: KeyStops | None = None
+    override: KeyOverride | None = None
 
     @property
     def known(self) -> bool:
         """Whether anything at all is kept of this key."""
         stopped = self.stops is not None and self.stops.stopped
-        return bool(self.held or self.waiting or self.waited or self.published or stopped)
+        said = stopped or self.override is not None
+        return bool(self.held or self.waiting or self.waited or self.published or said)

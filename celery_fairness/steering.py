@@ -11,10 +11,9 @@ from typing import Any
 
 from celery_fairness.clearing import Clearing
 from celery_fairness.cooling import wait_until
-from celery_fairness.decision import KeyStops, LimitState
+from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import got
-from celery_fairness.keys import KEY_CHARACTERS
+from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.looker import Looker
@@ -27,11 +26,11 @@ from celery_fairness.looking.values import (
     Requeued,
     Status,
 )
+from celery_fairness.rates import RateLike
 from celery_fairness.settings import Settings
-from celery_fairness.store import verbs
-from celery_fairness.tenants import KEY_PATTERN, normalise, reserved
+from celery_fairness.tenants import normalise, reserved, tier_key
 from celery_fairness.tiers import Tier
-from celery_fairness.units import milliseconds, seconds
+from celery_fairness.units import milliseconds
 
 logger = logging.getLogger("celery_fairness")
 
@@ -161,23 +160,35 @@ class Steering(ABC):
             number = Tier("own", concurrency).concurrency
         self.limiter.publish_tenant(name, tier, number, keep=self.settings.tier_resolver is None)
 
-    # -- stops ------------------------------------------------------------------------------------
+    # -- stops and overrides ----------------------------------------------------------------------
 
-    def pause(self, *, key: str) -> KeyStops:
-        """Let nothing more start under a key of limits, until it is resumed; what runs runs on.
+    def pause(
+        self,
+        tenant: str | None = None,
+        *,
+        key: str | None = None,
+        expires_in: float | None = None,
+    ) -> KeyStops:
+        """Let nothing more start of a tenant or under a key; what runs runs on.
 
         Args:
-            key: Of limits that tasks have beside their tier's, such as ``api.stripe.com``.
+            tenant: Who; or
+            key: Of limits that tasks have beside their tier's, such as ``api.stripe.com``, or a
+                tenant's, as for :meth:`inspect`.
+            expires_in: For how long, in seconds; None: until it is resumed. A later call stands in
+                the place of this one.
 
         Raises:
-            ValueError: It is a tenant's key or none at all, or the broker does not claim fairly.
+            TenantInvalid: It cannot be a tenant.
+            ValueError: The key or the time is none, or the broker does not claim fairly.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._stop("pause", key)
+        wait_ms = 0 if expires_in is None else lasts_ms(expires_in)
+        return self._holding.stop("pause", self._stopped_key(tenant, key), wait_ms)
 
-    def resume(self, *, key: str) -> KeyStops:
+    def resume(self, tenant: str | None = None, *, key: str | None = None) -> KeyStops:
         """End a pause. A cool-down of the key goes on; errors as :meth:`pause`."""
-        return self._stop("resume", key)
+        return self._holding.stop("resume", self._stopped_key(tenant, key))
 
     def cool_down(self, key: str, until: datetime | float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits until a time.
@@ -185,43 +196,95 @@ class Steering(ABC):
         What a later call says may make the time longer, and never shorter.
 
         Args:
-            key: As for :meth:`pause`.
+            key: Of limits that tasks have beside their tier's, such as ``api.stripe.com``.
             until: A datetime with a time zone, or Unix seconds. What is naive, past or further than
                 a day is moved to the next second, or to a day from now, with a warning.
             reason: For the log.
 
         Raises:
-            ValueError: As :meth:`pause`.
+            ValueError: As :meth:`pause`; a tenant's key does not cool down.
             LimiterUnavailable: Redis does not answer.
         """
         return self.cool_down_for(key, wait_until(until), reason)
 
     def cool_down_for(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits for a time; see :meth:`cool_down`."""
-        stops = self._stop("cool", key, milliseconds(wait_seconds))
+        name = written(key, self.settings, tenants=False)
+        stops = self._holding.stop("cool", name, milliseconds(wait_seconds))
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops
 
     def clear_cool_down(self, key: str) -> KeyStops:
         """End a cool-down. A pause of the key goes on; errors as :meth:`pause`."""
-        return self._stop("clear", key)
+        return self._holding.stop("clear", written(key, self.settings, tenants=False))
 
-    def _stop(self, how: str, key: str, wait_ms: int = 0) -> KeyStops:
-        # A task's body may name anything.
-        fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
-        if not fits or key.partition(":")[0] == "tenant":
-            raise ValueError(
-                "key: expected the key of a limit such as 'api.stripe.com' (a tenant is paused by "
-                f"set_tier(…, concurrency=0)), got: {got(key)}"
-            )
-        limiter = self._claimed_limiter()
-        settings = self.settings
-        lease_ms = milliseconds(settings.lease_seconds)
-        args = verbs.stop_args(how, key, wait_ms, lease_ms, settings.enforcement.value)
-        told = limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
-        paused, cool_ms = verbs.read_stop(told)
-        return KeyStops(key, paused, seconds(cool_ms))
+    def override(
+        self,
+        key: str,
+        *,
+        concurrency: int | Unset | None = UNSET,
+        rate: RateLike | Unset | None = UNSET,
+        throttle: RateLike | Unset | None = UNSET,
+        expires_in: float | None = None,
+        expires_at: datetime | float | None = None,
+        reason: str | None = None,
+        author: str | None = None,
+    ) -> KeyOverride:
+        """Put numbers in the place of a key's own, for a time or until they are cleared.
+
+        They act on what waits at the next claim, on every task of the key, whatever it says. What
+        is not given is as the tasks have it. Another call stands in the place of this one.
+
+        Args:
+            key: As for :meth:`pause`. A tenant's has a concurrency alone.
+            concurrency: At once; None is unlimited, 0 pauses. It may be more or less than before;
+                what runs above it runs on, and nothing starts until fewer run.
+            rate: Starts in any window of a period, as in
+                :class:`~celery_fairness.policy.RateLimitPolicy`; None is unlimited.
+            throttle: The same, evenly spaced.
+            expires_in: For how long, in seconds; or
+            expires_at: Until when: a datetime with a time zone, or Unix seconds.
+            reason: Why, for whoever looks at it.
+            author: Who says so.
+
+        Raises:
+            PolicyInvalid: A number cannot be meant.
+            TenantInvalid: It cannot be a tenant.
+            ValueError: Nothing is said, the key or the time is none, or the broker does not claim
+                fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        if expires_in is not None and expires_at is not None:
+            raise ValueError("expected expires_in or expires_at, got: both")
+        given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
+        details = {"reason": reason, "author": author}
+        return self._holding.override(
+            written(key, self.settings),
+            {name: value for name, value in given.items() if not isinstance(value, Unset)},
+            0 if expires_in is None else lasts_ms(expires_in),
+            None if expires_at is None else ends_ms(expires_at),
+            {name: text for name, text in details.items() if text is not None},
+        )
+
+    def clear_override(self, key: str) -> bool:
+        """End an override; return whether there was one. Errors as :meth:`override`."""
+        return self._holding.clear(written(key, self.settings))
+
+    @property
+    def _holding(self) -> Holding:
+        return Holding(self._claimed_limiter(), self.settings)
+
+    def _stopped_key(self, tenant: str | None, key: str | None) -> str:
+        if (tenant is None) == (key is None):
+            raise ValueError(f"expected a tenant or a key, got: {'both' if key else 'none'}")
+        if tenant is None:
+            return written(key, self.settings)
+        name = normalise(tenant)
+        if name is None:
+            raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
+        # Of all its services, where each counts apart.
+        return tier_key(reserved(name))
 
     # -- single tasks -----------------------------------------------------------------------------
 

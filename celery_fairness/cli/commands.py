@@ -27,6 +27,7 @@ Shown = tuple[Any, list[str], int]
 Changed = TypeVar("Changed")
 #: What our commands take.
 _OWN = {"key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"}
+_OWN |= {"concurrency", "rate", "throttle", "author"}
 
 
 @click.group()
@@ -99,10 +100,11 @@ def inspect(of: Fairness, key: str) -> Shown:
 
 @fairness.command()
 @click.argument("key")
+@click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
 @_looks
-def pause(of: Fairness, key: str) -> Shown:
-    """Let nothing more start under KEY, such as api.stripe.com; what runs runs on."""
-    return _stopped(lambda: of.pause(key=key))
+def pause(of: Fairness, key: str, seconds: float | None) -> Shown:
+    """Let nothing more start under KEY: api.stripe.com, or tenant:42; what runs runs on."""
+    return _stopped(lambda: of.pause(key=key, expires_in=seconds))
 
 
 @fairness.command()
@@ -128,6 +130,41 @@ def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason
     return _stopped(lambda: of.cool_down_for(key, seconds, reason))
 
 
+@fairness.command()
+@click.argument("key")
+@click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
+@click.option("--rate", help="Starts in a period, such as 100/PT1M, or unlimited.")
+@click.option("--throttle", help="The same, evenly spaced.")
+@click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
+@click.option("--reason", help="Why, for whoever looks at it.")
+@click.option("--author", help="Who says so.")
+@click.option("--clear", is_flag=True, help="End the override.")
+@_looks
+def override(
+    of: Fairness, key: str, seconds: float | None, clear: bool, **said: str | None
+) -> Shown:
+    """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
+    from celery_fairness.cli.tables import override_lines
+
+    given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
+    if clear:
+        if given or seconds is not None:
+            raise click.UsageError("expected --clear alone, or numbers")
+        cleared = _done(lambda: of.clear_override(key))
+        return {"key": key, "cleared": cleared}, [_cleared(key, cleared)], 0 if cleared else FOUND
+    for name in ("concurrency", "rate", "throttle"):
+        if given.get(name) == "unlimited":
+            given[name] = None
+    if (given.get("concurrency") or "").isdecimal():
+        given["concurrency"] = int(given["concurrency"])
+    found = _done(lambda: of.override(key, expires_in=seconds, **given))
+    return found, override_lines(found), 0
+
+
+def _cleared(key: str, cleared: bool) -> str:
+    return f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
+
+
 def _stopped(change: Callable[[], KeyStops]) -> Shown:
     from celery_fairness.cli.tables import stops_lines
 
@@ -136,11 +173,11 @@ def _stopped(change: Callable[[], KeyStops]) -> Shown:
 
 
 def _done(change: Callable[[], Changed]) -> Changed:
-    from celery_fairness.errors import TenantInvalid
+    from celery_fairness.errors import PolicyInvalid, TenantInvalid
 
     try:
         return change()
-    except (ValueError, TenantInvalid) as error:
+    except (ValueError, PolicyInvalid, TenantInvalid) as error:
         raise click.UsageError(str(error)) from None
 
 

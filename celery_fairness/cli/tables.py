@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from celery_fairness.decision import KeyStops, LimitState
+from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
@@ -81,6 +82,11 @@ def state_lines(state: LimitState) -> list[str]:
         return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
     if state.stops is not None and state.stops.stopped:
         lines.append(click.style(stops_text(state.stops), fg="yellow"))
+    if state.override is not None:
+        lines += [
+            click.style(f"override of {line}", fg="yellow")
+            for line in override_lines(state.override)
+        ]
     if state.closed:
         by = (
             "it will be judged anew by the next claim"
@@ -117,10 +123,33 @@ def state_lines(state: LimitState) -> list[str]:
 
 def stops_text(stops: KeyStops) -> str:
     """Return what keeps a key's tasks from starting, whatever its limits say."""
-    texts = ["paused until it is resumed"] if stops.paused else []
+    for_time = stops.pause_seconds is not None
+    until = f"for {_seconds(stops.pause_seconds or 0.0)}" if for_time else "until it is resumed"
+    texts = [f"paused {until}"] if stops.paused else []
     if stops.cool_down_seconds:
         texts.append(f"cools down for {_seconds(stops.cool_down_seconds)}")
     return "; ".join(texts) or "nothing stops it"
+
+
+def override_lines(override: KeyOverride) -> list[str]:
+    """Return a key's override."""
+    said = []
+    for name, number in override.numbers.items():
+        if number is None:
+            said.append(f"{name} unlimited")
+        elif name == "concurrency":
+            said.append(f"{name} {number}")
+        else:
+            said.append(f"{name} {number['limit']}/{number['period']}")
+    until = "until it is cleared"
+    if override.expires_at is not None:
+        until = f"until {datetime.fromtimestamp(override.expires_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    why = "".join(
+        f"; {name}: {_printable(text)}"
+        for name, text in (("reason", override.reason), ("by", override.author))
+        if text
+    )
+    return [f"{override.key}: {', '.join(said)} {until}{why}"]
 
 
 def stops_lines(stops: KeyStops) -> list[str]:

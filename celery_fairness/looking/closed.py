@@ -18,6 +18,7 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
 from celery_fairness.scheduling.entitlements import Entitlements
+from celery_fairness.scheduling.overrides import UNSAID
 from celery_fairness.scheduling.words import Rules
 from celery_fairness.tiers import Tier
 
@@ -47,17 +48,31 @@ class ClosedTenant:
             ("HMGET", keys.of("tenant", self.tenant), "tier", "concurrency"),
             # Others end by themselves, and while there is one there is a time.
             ("ZCOUNT", keys.of("leases", self.key), "+inf", "+inf"),
+            *(("SISMEMBER", keys.paused, key) for key in self._names),
+            *(("ZSCORE", keys.paused_until, key) for key in self._names),
+            ("HGET", keys.overrides, self.key),
         ]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.key, f"tenant:{self.tenant}"
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        (tier, tenant, closed), judged, due, version, tiers, record, leases = answers
+        (tier, tenant, closed), judged, due, version, tiers, record, leases, *said = answers
         if closed is None or judged is None or due is not None or tenant != self.tenant:
             return
         judged_by = int(version or 0) + 1
         if -judged_by < float(judged) < judged_by:
             return
+        *pauses, override = said
+        if any(pauses):
+            return
         limit = self._limit(tier or "", tiers, record)
+        number = override.partition("|")[0] if override else UNSAID
+        if number != UNSAID:
+            # Where it has ended, the next claim judges the tenant anew.
+            limit = int(number) if number else None
         if limit is None or leases < limit:
             room = "of no limit" if limit is None else f"of {limit}"
             expected = "no room, or a time in ends"

@@ -22,8 +22,8 @@ from celery_fairness.looking.keys import (
 )
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.steered import judged_by, logical_now
 from celery_fairness.looking.values import Blocker, Explanation
-from celery_fairness.looking.waited import logical_now
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
 
@@ -95,6 +95,8 @@ def _by_limit(reader: Reader, queue: str, group: str, looker: Looker) -> Iterato
         # The next claim looks at it.
         return
     limit, state = read_limits(f"{name}|w")[0], looker.inspect(key_of_limit(name))
+    if state.override is not None:
+        limit = judged_by(limit, state.override)
     reason, opens_in = "", None
     if state.stops is not None and state.stops.paused:
         reason = "paused"

@@ -79,11 +79,13 @@ class WaitingLimit:
             ("ZSCORE", keys.opens, key),
             ("SISMEMBER", keys.paused, key),
             ("ZSCORE", keys.cooled, key),
+            ("ZSCORE", keys.paused_until, key),
+            ("HGET", keys.overrides, key),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        waits, looked, places, leases, opens, paused, cooled = answers
+        waits, looked, places, leases, opens, paused, cooled, until, override = answers
         name = f"{self.limit} {self.queue}"
         if waits and looked is None:
             yield Finding("candidates of a queue", name, "a row in candidates", "none")
@@ -94,8 +96,9 @@ class WaitingLimit:
             yield Finding("candidates of a queue", name, "a group that waits", "only a candidate")
         if not waits and places:
             yield Finding("waited is looked at", name, "a group that waits", "only in the list")
-        if looked is not None:
-            stopped = bool(paused) or cooled is not None
+        # With other numbers than its name says it may be open or closed.
+        if looked is not None and override is None:
+            stopped = bool(paused) or cooled is not None or until is not None
             yield from self._opens(name, float(looked), leases, opens, stopped)
 
     def _opens(

@@ -18,6 +18,7 @@ from celery_fairness.looking import queues, tenant, waited
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.values import Audit, Status, TierStatus
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
@@ -79,7 +80,9 @@ class Looker:
             weight=judged[state.tier].weight if state.tier in judged else 1.0,
             published=self._limiter.published_tenant(who) is not None,
         )
-        return state if self._reader is None else tenant.with_dispatch(self._reader, state)
+        if self._reader is None:
+            return state
+        return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
 
     @property
     def enforced(self) -> bool:
@@ -98,6 +101,8 @@ class Looker:
             return self.inspect(key)
         tier = tenant.tier_of_waiting(reader, key) or self._settings.default_tier
         state = self._limiter.inspect(key, Reserved(written), tier)
+        of_all = tier_key(Reserved(written), None)
+        state = with_steering(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:

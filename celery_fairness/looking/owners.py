@@ -34,7 +34,7 @@ from celery_fairness.scheduling.words import Rules
 _SINGLE = {
     *("clock", "closed", "cooled", "counts", "ends", "idle", "known", "looks", "news"),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *("unused", "virtual", "waiting"),
+    *("overrides", "overrides_end", "paused_until", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
 _FREE = {"aside", "bell", "left", "copy", "dead", "later", "reply", "tenant"}

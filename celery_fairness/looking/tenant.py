@@ -10,6 +10,7 @@ from celery_fairness.decision import HeldLease, LimitState, WaitingLane
 from celery_fairness.looking.keys import part_length, read_row
 from celery_fairness.looking.places import LANES_AT_MOST, orders_of
 from celery_fairness.looking.reading import Command, Reader
+from celery_fairness.looking.steered import with_steering
 
 #: Leases whose rows are read at once: each holds a message.
 ROWS = 20
@@ -20,10 +21,17 @@ def tier_of_waiting(reader: Reader, key: str) -> str:
     return str(reader.read("HGET", reader.keys.of("account", key), "tier") or "")
 
 
-def with_dispatch(reader: Reader, state: LimitState) -> LimitState:
-    """Return ``state`` with what the dispatch path knows beside the limiter."""
+def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
+    """Return ``state`` with what the dispatch path knows beside the limiter.
+
+    Args:
+        reader: Of the dispatch path.
+        state: Of a tenant.
+        of_all: Key of the tenant where ``state`` is of one service of it.
+    """
     keys = reader.keys
     account = keys.of("account", state.key)
+    state = with_steering(reader, state, of_all)
     fields = reader.read("HKEYS", account)
     queues = sorted(field[2:] for field in fields if field.startswith("q:"))
     commands: list[Command] = [("HGET", account, "closed"), ("ZSCORE", keys.closed, state.key)]

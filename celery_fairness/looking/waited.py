@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_fairness.decision import KeyStops, LimitState, WaitedLimit
+from celery_fairness.decision import LimitState, WaitedLimit
 from celery_fairness.looking.keys import order_key, part_length
 from celery_fairness.looking.places import LANES_AT_MOST
 from celery_fairness.looking.reading import Command, Reader, batches
+from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.tenant import with_rows
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
@@ -30,28 +31,14 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     """Return ``state`` with whose the leases are, and with what waits."""
     keys = reader.keys
     waited = keys.of("waited", state.key)
-    paused, cooled = reader.together(
-        [("SISMEMBER", keys.paused, state.key), ("ZSCORE", keys.cooled, state.key)]
-    )
-    left_ms = max(0.0, float(cooled) - logical_now(reader)) if cooled else 0.0
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
     return replace(
-        state,
+        with_steering(reader, state),
+        # Its numbers come with the tasks.
+        limit=None,
         leases=tuple(with_rows(reader, state.leases)),
-        stops=KeyStops(state.key, bool(paused), left_ms / 1000),
         waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
     )
-
-
-def logical_now(reader: Reader) -> float:
-    """Return the logical time in ms, as the next script will have it; 0 where there is none yet."""
-    (logical, seen), (now, micros) = reader.together(
-        [("HMGET", reader.keys.clock, "logical", "seen"), ("TIME",)]
-    )
-    if not (logical and seen):
-        return 0.0
-    # No script has moved the clock since then.
-    return float(logical) + max(0, int(now) * 1000 + int(micros) // 1000 - int(seen))
 
 
 def _waited(reader: Reader, both: str) -> WaitedLimit | None:

@@ -59,7 +59,7 @@ class Actions(Installation):
         again_ms = ceil(max(TRY_AGAIN_MS if wait == NEVER else wait for wait in ahead))
         for action in ("drop", "reschedule"):
             for limit in closed:
-                if limit.on_limit == action and not self.stops.wait_ms(limit, logical):
+                if limit.on_limit == action and not self.stopped_ms(limit, logical):
                     return Refusal(closed[0], action, limit.key, again_ms)
         return Refusal(closed[0], "wait", closed[0].key, again_ms)
 

@@ -114,7 +114,7 @@ class Candidates(Actions):
                     return None
                 at = refused.at
                 if at.name == name:
-                    parking.shut(queue, name, self.stops.wait_ms(at, logical) > 0)
+                    parking.shut(queue, name, self.stopped_ms(at, logical) > 0)
                     self._arm(at, logical, rules)
                 else:
                     self.park(queue, key, part.lane, at, logical, rules)

@@ -11,16 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from celery_fairness.scheduling.clock import LogicalClock
+from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
 from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
-from celery_fairness.scheduling.limits import NEVER, Limit, Window, read_limits, write_limits
+from celery_fairness.scheduling.limits import NEVER, Limit, read_limits, write_limits
 from celery_fairness.scheduling.parking import PUMPED_AT_MOST, Parking
 from celery_fairness.scheduling.ring import Ring
-from celery_fairness.scheduling.stops import Stops
 from celery_fairness.scheduling.words import SYSTEM, Rules
-
-#: A lease of the gate may be released without a word to the rings: look again so soon.
-LOOK_AGAIN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Running:
         return f"{self.owner} {self.state} {length} {self.queue}{self.task.record}"
 
 
-class Installation:
+class Installation(Counting):
     """The tables, and what every verb does to them.
 
     Args:
@@ -77,7 +74,7 @@ class Installation:
     """
 
     def __init__(self, now_ms: Callable[[], int], budget: Budget | None = None) -> None:
-        self.now_ms = now_ms
+        super().__init__(now_ms)
         self.budget = budget or Budget()
         self.clock = LogicalClock()
         self.news = Entitlements()
@@ -94,19 +91,12 @@ class Installation:
         self.running: dict[str, Running] = {}
         #: Logical ends of leases; and, with a space before it, of the wait of a key for the gate.
         self.ends: dict[str, float] = {}
-        #: By key and lease: when it ends by itself.
-        self.leases: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self.replies: dict[str, tuple[int, list[str]]] = {}
         self.dead: defaultdict[str, list[Task]] = defaultdict(list)
         #: Ends that nobody was there to tell, and the logical time from which each is handed out.
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking()
-        #: By key of a limit that counts starts.
-        self.windows: dict[str, Window] = {}
-        #: By key: the logical time at which its window is forgotten.
-        self.idle: dict[str, int] = {}
-        self.stops = Stops()
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -199,7 +189,7 @@ class Installation:
     def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> None:
         """A limit refused a lane: it waits there, alone where the limit is the tenant's own."""
         lanes = self.lanes[queue, key]
-        before, stopped = lanes.parked.get(lane), self.stops.wait_ms(at, logical) > 0
+        before, stopped = lanes.parked.get(lane), self.stopped_ms(at, logical) > 0
         if at.private:
             group = f"{key} {Part(lane, None).text}"
         else:
@@ -228,34 +218,10 @@ class Installation:
 
     # -- limits -----------------------------------------------------------------------------------
 
-    def wait_ms(self, limit: Limit, logical: int, rules: Rules) -> float:
-        """Return how long a limit is closed: 0 is open, NEVER until something else opens it."""
-        return max(self.waits_ms(limit, logical, rules), default=0)
-
-    def waits_ms(self, limit: Limit, logical: int, rules: Rules) -> list[float]:
-        """Return for how long each number of a limit closes it, or for how long it is stopped."""
-        stopped_ms = self.stops.wait_ms(limit, logical)
-        if stopped_ms or rules.enforcement != "on":
-            return [stopped_ms] if stopped_ms else []
-        waits: list[float] = []
-        if limit.concurrency is not None and self.held(limit.key, logical) >= limit.concurrency:
-            ends = [end for end in self.leases[limit.key].values() if logical < end < NEVER]
-            waits.append(min(min(ends) - logical, LOOK_AGAIN_MS) if ends else NEVER)
-        window = self.windows.get(limit.key)
-        if window is not None:
-            waits += [window.rate_wait_ms(*rate, logical) for rate in limit.rates]
-            if limit.throttle:
-                waits.append(window.throttle_wait_ms(*limit.throttle, logical))
-        return waits
-
     def take(self, task: Task, logical: int, amount: float) -> None:
         """A task starts: its limits count it."""
         for limit in read_limits(task.limits):
-            self.leases[limit.key][task.lease] = NEVER
-            if limit.rates or limit.throttle or limit.key in self.windows:
-                window = self.windows.setdefault(limit.key, Window())
-                window.start(limit, logical)
-                self.idle[limit.key] = logical + window.kept_ms
+            self.count_start(limit, task, logical)
             if not limit.private:
                 self.parking.charge(limit.key, task.key, amount)
 
@@ -288,7 +254,7 @@ class Installation:
             if self.parking.candidates[queue][name] >= 0:
                 continue
             if self.wait_ms(limit, logical, rules):
-                self.parking.shut(queue, name, self.stops.wait_ms(limit, logical) > 0)
+                self.parking.shut(queue, name, self.stopped_ms(limit, logical) > 0)
                 self._arm(limit, logical, rules)
             else:
                 self.parking.open(queue, name, logical)
@@ -301,11 +267,8 @@ class Installation:
         if key == SYSTEM:
             return Entitlement("", None, 1.0)
         account = self.accounts[key]
-        return self.news.of(account.tenant, account.tier, rules)
-
-    def held(self, key: str, logical: int) -> int:
-        """Return how many leases of ``key`` live."""
-        return sum(end > logical for end in self.leases.get(key, {}).values())
+        found = self.news.of(account.tenant, account.tier, rules)
+        return replace(found, limit=self.tenant_limit(key, account.tenant, found.limit))
 
     def is_open(self, key: str, logical: int, rules: Rules) -> bool:
         """Say whether one more task of ``key`` may start."""
@@ -362,13 +325,6 @@ class Installation:
         for key in keys:
             self.reopen(key, logical, rules)
             self.pump(key, logical, rules)
-
-    def drop_lease(self, key: str, lease: str) -> bool:
-        """Count a lease no longer; say whether it counted."""
-        was_there = self.leases[key].pop(lease, None) is not None
-        if not self.leases[key]:
-            del self.leases[key]
-        return was_there
 
     def after_death(self, row: Running, logical: int, rules: Rules) -> None:
         """The process of a body that had begun is gone."""

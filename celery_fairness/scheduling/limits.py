@@ -58,8 +58,8 @@ class Limit(NamedTuple):
     def name(self) -> str:
         """Key and numbers: what is waited for. Two tasks with one key may have other numbers."""
         concurrency = "" if self.concurrency is None else str(self.concurrency)
-        rates = "+".join(map(_window_text, self.rates))
-        throttle = _window_text(self.throttle) if self.throttle else ""
+        rates = "+".join(map(window_text, self.rates))
+        throttle = window_text(self.throttle) if self.throttle else ""
         return f"{self.key}|{concurrency}|{rates}|{throttle}"
 
     @property
@@ -93,7 +93,8 @@ def _read_limit(text: str) -> Limit:
     )
 
 
-def _window_text(window: tuple[int, int]) -> str:
+def window_text(window: tuple[int, int]) -> str:
+    """Return starts and their time in ms as one word."""
     starts, period_ms = window
     return f"{starts}/{period_ms}"
 

@@ -53,13 +53,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from celery_fairness.scheduling.cancelling import Cancelling
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
+from celery_fairness.scheduling.steering import Steering
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
@@ -73,7 +73,6 @@ from celery_fairness.scheduling.words import (
     Waiting,
 )
 from celery_fairness.tenants import INVALID
-from celery_fairness.tiers import Tier
 from celery_fairness.units import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it.
@@ -84,18 +83,8 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Cancelling):
+class Scheduler(Steering):
     """One installation, and what can be asked of it."""
-
-    # -- news -------------------------------------------------------------------------------------
-
-    def publish_tiers(self, tiers: Sequence[Tier]) -> int:
-        """Replace the tier table; return the version of the news."""
-        return self.news.publish_tiers(tiers)
-
-    def publish_tenant(self, tenant: str, tier: str, concurrency: str = "") -> int:
-        """Note a tenant's tier and number; return the version of the news."""
-        return self.news.publish_tenant(tenant, tier, concurrency)
 
     # -- put --------------------------------------------------------------------------------------
 
@@ -146,7 +135,8 @@ class Scheduler(Cancelling):
             again = [self._claimed(lease) for lease in leases if lease in self.running]
             return Claim(tuple(again), Milliseconds(0), {}, self.clock.epoch)
 
-        more = self._expire(logical, rules) == self.budget.due
+        more = self._end_steering(logical, rules) == self.budget.due
+        more |= self._expire(logical, rules) == self.budget.due
         more |= self._judge_anew(logical, rules) == self.budget.due
         more |= self._look_at_limits(queues, logical, rules) == self.budget.due
         sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
@@ -181,7 +171,13 @@ class Scheduler(Cancelling):
                 ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
-        sleep_ms = min([turns.sleep_ms, *(ceil(at - logical) for at in self.parking.due.values())])
+        sleep_ms = min(
+            [
+                turns.sleep_ms,
+                *self._steering_ends_ms(),
+                *(ceil(at - logical) for at in self.parking.due.values()),
+            ]
+        )
         sleep = Milliseconds(0 if more or tasks else max(0, sleep_ms))
         return Claim(tasks, sleep, look.places, self.clock.epoch)
 
@@ -349,21 +345,6 @@ class Scheduler(Cancelling):
         return Obituary(
             row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
         )
-
-    # -- stopping ---------------------------------------------------------------------------------
-
-    def stop(self, how: str, key: str, wait_ms: int, rules: Rules) -> tuple[bool, int]:
-        """Change a key's stops; ``wait_ms`` is for how long it cools down.
-
-        Returns:
-            Whether it is paused, and how long it still cools down in ms.
-        """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
-        self.stops.change(how, key, logical + wait_ms)
-        if how in ("resume", "clear"):
-            self.pump(key, logical, rules)
-        stops = self.stops
-        return key in stops.paused, max(0, stops.cooled.get(key, 0) - logical)
 
     # -- looking and clearing ---------------------------------------------------------------------
 

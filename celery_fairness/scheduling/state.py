@@ -100,6 +100,10 @@ def _parking(installation: Installation) -> dict[str, Any]:
         },
         "idle": dict(installation.idle),
         "paused": set(installation.stops.paused),
+        "paused_until": dict(installation.stops.paused_until),
+        "overrides": {
+            key: (row.text, row.ends_ms) for key, row in installation.overrides.rows.items()
+        },
         "cooled": dict(installation.stops.cooled),
     }
 

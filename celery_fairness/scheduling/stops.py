@@ -1,11 +1,11 @@
 """Keys under which nothing starts for now, whatever their limits say and whatever is enforced.
 
-A person pauses a key and resumes it. A key cools down for a time because whoever keeps its counts
-said so, as with HTTP 429; what is said later may make that time longer, and never shorter. The two
-do not know of each other: who resumes a key does not end its cool-down.
+A person pauses a key, for a time or until somebody resumes it. A key cools down for a time because
+whoever keeps its counts said so, as with HTTP 429; what is said later may make that time longer,
+and never shorter. The two do not know of each other: who resumes a key does not end its cool-down.
 
-Times are of the logical clock, which may lag behind the server's and never runs ahead of it: a key
-is never taken up too soon.
+A cool-down ends by the logical clock, which may lag behind the server's and never runs ahead of it:
+a key is never taken up too soon. A pause ends by the server's, as people say it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,58 @@ class Stops:
     """What is paused and what cools down."""
 
     def __init__(self) -> None:
+        #: Until somebody resumes them.
         self.paused: set[str] = set()
-        #: By key, until when.
+        #: By key, until when, server time.
+        self.paused_until: dict[str, int] = {}
+        #: By key, until when, logical.
         self.cooled: dict[str, int] = {}
 
-    def change(self, how: str, key: str, until: int) -> None:
-        """``pause`` or ``resume`` a key, ``cool`` it down until a time, or ``clear`` that."""
-        if how == "pause":
+    def pause(self, key: str, until: int | None) -> None:
+        """Let nothing start under a key, until a time of the server's; None: until resumed."""
+        self.resume(key)
+        if until is None:
             self.paused.add(key)
-        elif how == "resume":
-            self.paused.discard(key)
-        elif how == "cool":
-            self.cooled[key] = max(self.cooled.get(key, 0), until)
         else:
-            self.cooled.pop(key, None)
+            self.paused_until[key] = until
 
-    def wait_ms(self, limit: Limit, logical: int) -> float:
-        """Return how long a limit is stopped; 0: it is not."""
-        if limit.concurrency == 0 or limit.key in self.paused:
+    def resume(self, key: str) -> None:
+        """End a pause."""
+        self.paused.discard(key)
+        self.paused_until.pop(key, None)
+
+    def cool(self, key: str, until: int) -> None:
+        """Let a key cool down until a logical time, if that is later than what was said before."""
+        self.cooled[key] = max(self.cooled.get(key, 0), until)
+
+    def clear(self, key: str) -> None:
+        """End a cool-down."""
+        self.cooled.pop(key, None)
+
+    def paused_ms(self, key: str, now: int) -> float:
+        """Return how long a key is paused; 0: it is not."""
+        if key in self.paused:
             return NEVER
-        return max(0, self.cooled.get(limit.key, 0) - logical)
+        return max(0, self.paused_until.get(key, 0) - now)
+
+    def wait_ms(self, limit: Limit, logical: int, now: int) -> float:
+        """Return how long a limit is stopped; 0: it is not."""
+        if limit.concurrency == 0:
+            return NEVER
+        cooled_ms = max(0, self.cooled.get(limit.key, 0) - logical)
+        return max(cooled_ms, self.paused_ms(limit.key, now))
 
     def forget(self, logical: int, most: int) -> None:
         """Forget some cool-downs that are over, the oldest first."""
-        over = sorted((until, key) for key, until in self.cooled.items() if until <= logical)
-        for _, key in over[:most]:
-            del self.cooled[key]
+        _over(self.cooled, logical, most)
+
+    def resumed(self, now: int, most: int) -> list[str]:
+        """Forget some pauses that are over, the first to end first, and return their keys."""
+        return _over(self.paused_until, now, most)
+
+
+def _over(ends: dict[str, int], now: int, most: int) -> list[str]:
+    over = sorted((end, key) for key, end in ends.items() if end <= now)[:most]
+    for _, key in over:
+        del ends[key]
+    return [key for _, key in over]

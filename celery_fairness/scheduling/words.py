@@ -47,6 +47,14 @@ class Waiting(NamedTuple):
     limits: str = ""
 
 
+class Said(enum.IntEnum):
+    """What became of an override."""
+
+    DONE = 1
+    #: Its end is past: nothing was done.
+    PAST = 0
+
+
 class Put(enum.IntEnum):
     """What became of a put."""
 

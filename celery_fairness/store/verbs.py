@@ -18,6 +18,7 @@ from celery_fairness.scheduling.words import (
     Passing,
     Put,
     Rules,
+    Said,
     Settle,
     Settled,
     Waiting,
@@ -34,6 +35,7 @@ RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 STOP = "dispatch/stop"
+OVERRIDE = "dispatch/override"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
 
@@ -230,7 +232,7 @@ def stop_args(
     Args:
         how: ``pause``, ``resume``, ``cool`` or ``clear``.
         key: Of the limits.
-        wait_ms: How long it cools down.
+        wait_ms: How long it cools down or is paused; 0: a pause until it is resumed.
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
@@ -238,10 +240,47 @@ def stop_args(
     return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text]
 
 
-def read_stop(answer: Sequence[Any]) -> tuple[bool, Milliseconds]:
-    """Read the answer to it: whether the key is paused, and how long it still cools down."""
-    paused, cool_ms = answer
-    return bool(paused), Milliseconds(int(cool_ms))
+def read_stop(answer: Sequence[Any]) -> tuple[Milliseconds, Milliseconds | None]:
+    """Read the answer to it.
+
+    Returns:
+        How long the key still cools down, and how long it is paused: 0 is not, None until it is
+        resumed.
+    """
+    cool_ms, pause_ms = map(int, answer)
+    return Milliseconds(cool_ms), Milliseconds(pause_ms) if pause_ms >= 0 else None
+
+
+def override_args(
+    key: str,
+    numbers: str,
+    lasts_ms: int,
+    ends_ms: int | None,
+    details: str,
+    lease_ms: int,
+    enforcement: str,
+    now_text: str = "",
+) -> list[str]:
+    """Return the arguments of an override.
+
+    Args:
+        key: Of the limits, or of a tenant.
+        numbers: Those that it says (``scheduling.overrides.Override.text``); "" clears them.
+        lasts_ms: For how long from now; 0: see ``ends_ms``.
+        ends_ms: Server time at which it ends; None: when it is cleared.
+        details: What scripts do not read.
+        lease_ms: How long a lease lives without a renewal.
+        enforcement: ``on``, ``observe`` or ``off``.
+        now_text: The server's time in tests, in ms.
+    """
+    ends_text = "" if ends_ms is None else str(ends_ms)
+    lasts_text, lease_text = str(lasts_ms), str(lease_ms)
+    return [key, numbers, lasts_text, ends_text, details, lease_text, enforcement, now_text]
+
+
+def read_override(answer: Any) -> Said:
+    """Read the answer to it."""
+    return Said(int(answer))
 
 
 def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:

@@ -139,7 +139,13 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "full_in": ["celery"],
         "judged_by": 0,
         "waited": [],
-        "stops": None,
+        "stops": {
+            "key": "tenant:42",
+            "paused": False,
+            "cool_down_seconds": 0.0,
+            "pause_seconds": None,
+        },
+        "override": None,
         "known": True,
     }
 

@@ -111,6 +111,11 @@ def test_a_stopped_key_says_so(run, shop, fairness):
     assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
     fairness.pause(key="api")
     assert "kept by api: paused, held 0 of 1" in told(run, "waits")
+    fairness.resume(key="api")
+    fairness.clear_cool_down("api")
+    fairness.override("api", concurrency=0)
+    shop.claim()
+    assert "kept by api: paused, held 0 of 0" in told(run, "waits")
 
 
 def test_a_task_that_waits_for_its_time_and_a_dead_letter(run, shop):

@@ -39,9 +39,10 @@ def test_a_pause_says_also_that_the_key_cools_down(run):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("pause", "tenant:42"), "key: expected the key of a limit such as 'api.stripe.com'"),
+        (("pause", "tenant:"), "key: expected tenant:{tenant}, got: 'tenant:'"),
+        (("pause", KEY, "--for", "0"), "expires_in: expected seconds from 0.001 to 31622400"),
         (("resume", "a b"), "got: 'a b'"),
-        (("cool-down", "tenant:42", "9"), "set_tier(…, concurrency=0)"),
+        (("cool-down", "tenant:42", "9"), "a tenant is paused: pause(tenant=…)"),
         (("cool-down", KEY), "expected SECONDS, from 1 to 86400, or --clear"),
         (("cool-down", KEY, "9", "--clear"), "expected SECONDS, from 1 to 86400, or --clear"),
         (("cool-down", KEY, "0"), "0.0 is not in the range 1<=x<=86400"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import celery_fairness.store
-from celery_fairness.scheduling.words import Put, Settle, Settled, Verdict, Waiting
+from celery_fairness.scheduling.words import Put, Said, Settle, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script, script_names
 from tests.lua.dispatch_header import include_problems, problems_of
@@ -68,6 +68,7 @@ def test_the_codes_are_those_that_python_reads():
     assert codes == {
         "put": {each.value: each.name for each in Put},
         "again": {each.value: each.name for each in Settled},
+        "override": {each.value: each.name for each in Said},
     }
 
 
@@ -121,7 +122,7 @@ PLANTED = [
         "a loop's end has no bound",
     ),
     ("mourn", ', "LIMIT", 0, 1)', ")", "reads without a bound"),
-    ("claim", '"opens", 0, 0', '"opens", 0, -1', "reads without a bound"),
+    ("unused", "unused, 0, 0", "unused, 0, -1", "reads without a bound"),
     ("settle", "for index = 7, #ARGV", "for index = 8, #ARGV", "used from [8]"),
     ("size", "KEYS[1] prefix str", "KEYS[1] prefix hash", "the prefix alone"),
 ]

@@ -13,10 +13,11 @@ from dataclasses import replace
 from redis import Redis
 
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
-from celery_fairness.scheduling.installation import LOOK_AGAIN_MS
+from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
 from celery_fairness.scheduling.lanes import Lane
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
+from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.state import dump
 from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
@@ -94,9 +95,7 @@ class WatchedScheduler(Scheduler):
             self.moved.add(queue)
         lease = super()._serve(queue, key, part, owner, logical, rules)
         self.taken.append(self.running[lease].task)
-        stopped = [
-            x.key for x in read_limits(self.taken[-1].limits) if self.stops.wait_ms(x, logical)
-        ]
+        stopped = [x.key for x in read_limits(self.taken[-1].limits) if self.stopped_ms(x, logical)]
         assert not stopped, "started under a key that is stopped"
         assert self.taken[-1].tag == wanted[0].tag, "not the first of what it takes"
         return lease
@@ -346,6 +345,23 @@ class Both:
         theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
         return self.model.stop(how, key, wait_ms, rules), theirs
 
+    def do_override(self, key, numbers, lasts_ms, enforcement):
+        """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
+        rules = self.rules(enforcement)
+        ends_ms = None if lasts_ms is None else self.now + lasts_ms
+        override = None if numbers is None else Override(dict(numbers), ends_ms)
+        args = verbs.override_args(
+            key,
+            override.text if override else "",
+            *((lasts_ms, None) if lasts_ms and lasts_ms > 1_000 else (0, ends_ms)),
+            '{"reason": "so"}',
+            rules.lease_ms,
+            enforcement,
+            str(self.now),
+        )
+        theirs = verbs.read_override(self.scripts.run(verbs.OVERRIDE, args))
+        return self.model.override(key, override, rules), theirs
+
     def tasks_of(self, queue):
         """Every task of a queue, wherever it is."""
         model = self.model
@@ -489,7 +505,16 @@ class Both:
         # The time of the call that closed it may be ahead of the clock by what is not noted.
         soon = logical + LOOK_AGAIN_MS + NOTE_AFTER_MS
         looked_at_soon = self.model.ends.get(" " + key, float("inf")) < soon
-        assert judged_long_ago or looked_at_soon, f"nothing opens {key}"
+        assert judged_long_ago or looked_at_soon or self.has_ended(key), f"nothing opens {key}"
+
+    def has_ended(self, key: str) -> bool:
+        """Say whether what a person said of a tenant has ended, which the next claim will see."""
+        override = self.model.overrides.rows.get(key)
+        of_all = f"tenant:{self.model.accounts[key].tenant}"
+        ends = [self.model.stops.paused_until.get(each) for each in (key, of_all)]
+        return any(
+            end is not None and end <= self.now for end in (*ends, override and override.ends_ms)
+        )
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -499,8 +524,10 @@ class Both:
         self.run(("tiers", (None, 1.0), (None, 1.0)))
         for tenant in self.scene.tenants[1:]:
             self.run(("tenant", tenant, "", ""))
-        for key in sorted(self.model.stops.paused):
+        for key in sorted({*self.model.stops.paused, *self.model.stops.paused_until}):
             self.run(("stop", "resume", key, 0, "on"))
+        for key in sorted(self.model.overrides.rows):
+            self.run(("override", key, None, None, "on"))
         self.now += 10 * 3_600_000
         for _ in range(2_000):
             self.now += self.scene.rules.lease_ms // 3

@@ -95,6 +95,7 @@ def scene(seed: int) -> Scene:
         "gate": 1.0,
         "ungate": 1.0,
         "stop": 1.0,
+        "override": 1.0,
         "cancel": 1.0,
         "requeue": 1.0,
         "hear": 0.7,
@@ -253,9 +254,36 @@ def _gate(scene: Scene, random: Random) -> Operation:
 
 
 def _stop(scene: Scene, random: Random) -> Operation:
-    key = random.choice(LIMITS).key.replace("*", random.choice(scene.tenants) or "_")
-    how = random.choice(["pause", "resume", "resume", "cool", "cool", "clear"])
-    return how, key, random.choice([1, 700, 5_000]), random.choice(scene.enforcements)
+    how = random.choice(["pause", "pause", "resume", "resume", "resume", "cool", "cool", "clear"])
+    key = _steered(scene, random)
+    wait_ms = random.choice([1, 700, 5_000] + [0] * 3 * (how == "pause"))
+    return how, key, wait_ms, random.choice(scene.enforcements)
+
+
+def _steered(scene: Scene, random: Random) -> str:
+    """Return a key that people pause or change: of limits, or of a tenant."""
+    tenant = random.choice(scene.tenants) or "_"
+    if random.random() < 0.6:
+        return random.choice(LIMITS).key.replace("*", tenant)
+    service = random.choice(("", *scene.services))
+    return f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
+
+
+def _override(scene: Scene, random: Random) -> Operation:
+    numbers = (
+        ("concurrency", random.choice([0, 0, 1, 2, 5, None])),
+        ("rates", random.choice([(), ((1, 1_000),), ((9, 3_000),)])),
+        ("throttle", random.choice([None, (2, 1_000)])),
+    )
+    said = tuple(each for each in numbers if random.random() < 0.5)
+    lasts_ms = random.choice([None, None, 1, 700, 2_000, 5_000, -5])
+    cleared = random.random() < 0.3
+    return (
+        _steered(scene, random),
+        None if cleared else said,
+        None if cleared else lasts_ms,
+        random.choice(scene.enforcements),
+    )
 
 
 def _cancel(scene: Scene, random: Random) -> Operation:
@@ -288,6 +316,7 @@ _MAKERS = {
     "gate": _gate,
     "ungate": _gate,
     "stop": _stop,
+    "override": _override,
     "cancel": _cancel,
     "requeue": _requeue,
     "hear": _queue,

@@ -85,6 +85,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     }
     if "logical" in (clock := _pairs(keys.pop("clock", []))):
         state["clock"] = tuple(int(clock[name]) for name in ("logical", "seen", "epoch"))
+    said = ("paused", "paused_until", "overrides")
+    assert ("steered" in clock) == any(name in keys for name in said)
     state["version"] = int(_pairs(keys.pop("news", [])).get("version", 0))
     keys.pop("tiers", None)
     waiting = {k: int(v) for k, v in _pairs(keys.pop("waiting", [])).items()}
@@ -143,6 +145,8 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
     state["idle"] = _scores(keys.pop("idle", []))
     state["cooled"] = _scores(keys.pop("cooled", []))
     state["paused"] = set(keys.pop("paused", []))
+    state["paused_until"] = _scores(keys.pop("paused_until", []))
+    state["overrides"] = _overrides(keys)
     state["looks"] = {k: int(v) for k, v in _pairs(keys.pop("looks", [])).items()}
     shared = _scores(keys.pop("shared", []))
     for table in ("waited", "candidates", "groups", "group", "wait", "shelf", "parked", "windows"):
@@ -189,6 +193,16 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
             if "," in lane:
                 came_back[f"{tenant} {lane} {queue}"].add(kind)
     assert kinds == came_back
+
+
+def _overrides(keys: dict[str, Any]) -> dict[str, tuple[str, int | None]]:
+    rows, ends = _pairs(keys.pop("overrides", [])), _scores(keys.pop("overrides_end", []))
+    found = {}
+    for key, row in rows.items():
+        numbers, _, end = row.split(" ")[0].rpartition("|")
+        found[key] = numbers, int(end) if end else None
+    assert ends == {key: end for key, (_, end) in found.items() if end is not None}
+    return found
 
 
 def _group(name: str, lane: str, alone: float) -> str:

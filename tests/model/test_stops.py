@@ -18,7 +18,7 @@ def stop(pair, how, key="api", wait_ms=0, enforcement="on"):
     """Change a key's stops; returns whether it is paused, and how long it cools down."""
     pair.both.run(("stop", how, key, wait_ms, enforcement))
     stops, logical = pair.model.stops, pair.model.clock.logical
-    return key in stops.paused, max(0, stops.cooled.get(key, 0) - logical)
+    return bool(stops.paused_ms(key, pair.both.now)), max(0, stops.cooled.get(key, 0) - logical)
 
 
 def test_nothing_starts_under_a_key_that_is_paused_until_it_is_resumed(pair):

@@ -31,7 +31,7 @@
 --- @include "ends"
 --- @include "serve"
 --- @include "find"
---- @include "later"
+--- @include "due"
 --- @include "tick"
 --- @later limited "limited"
 --- @later rare "rare"
@@ -39,8 +39,7 @@ local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
 local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local frozen_ms, passing, known_epoch, told = ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
 
--- Moves of each kind that one call makes.
-local DUE_AT_MOST = 16
+-- Moves that one call makes beside what is due.
 local MOVES_AT_MOST = 64
 -- Longest sleep: a bell may be lost with the worker that heard it.
 local SLEEP_MS = 1000
@@ -51,13 +50,13 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch, limited_here = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, limited_here, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now,
+  limited = limited_here, now = now, steered = steered,
 }
 local first_queue = 13 + 3 * told
 for index = 13, first_queue - 1, 3 do
@@ -90,18 +89,8 @@ if last_number == number then
   return answer
 end
 
-local more = expire(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST
-more = judge_anew(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
-if rules.limited then
-  more = limited().look_at_limits(prefix, rules, DUE_AT_MOST) == DUE_AT_MOST or more
-end
 local all_queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
-if rules.limited and rules.enforcement ~= "on" then
-  for index = 1, #all_queues do
-    more = limited().open_all(prefix, all_queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
-  end
-end
-local sleep_ms = bring_in_all(prefix, all_queues, now, DUE_AT_MOST, SLEEP_MS)
+local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, SLEEP_MS)
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, sleep_ms = sleep_ms}
@@ -139,10 +128,8 @@ for index = 1, #turns.queues do
   forget_passed(prefix, queue, rules.virtual[queue], #leases)
   pass_on(prefix, queue, rules.limited)
 end
-if #bells > 0 then redis.call("DEL", unpack(bells)) end
-local opens = rules.limited and redis.call("ZRANGE", prefix .. "opens", 0, 0, "WITHSCORES")[2]
-sleep_ms = turns.sleep_ms
-if opens then sleep_ms = math.max(0, math.min(sleep_ms, math.ceil(tonumber(opens) - logical))) end
+if next(bells) then redis.call("DEL", unpack(bells)) end
+sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)
 if more or turns.over or #leases > 0 then sleep_ms = 0 end
 answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text,
   look and next(look.places) and cjson.encode(look.places) or "")

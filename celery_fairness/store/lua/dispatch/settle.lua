@@ -23,13 +23,13 @@
 --- @later rare "again"
 local prefix, lease_ms, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[6]
 
-local logical, _, _, limited_here = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, _, limited_here, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
   logical = logical,
   enforcement = ARGV[2], default_tier = ARGV[3], default_limit = ARGV[4],
   max_deliveries = tonumber(ARGV[5]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here,
+  limited = limited_here, now = now, steered = steered,
 }
 
 local answer = {}

@@ -4,8 +4,8 @@
   The count is of leases that live: those of the gate end by the logical clock, those of the claims
   (score +inf) only when they are settled or their end was seen.
 
-  `rules` is a table of a worker's settings: logical (ms), version, enforcement, default_tier,
-  default_limit.
+  `rules` is a table of a worker's settings: logical and now (ms), version, enforcement, default_tier,
+  default_limit, and steered: whether people have paused keys or changed their numbers.
 
   A tenant found at its limit is closed: its account says so, and `closed` says by which version of
   the news it was judged, as version + 1, negative where it is paused. So what is older than the
@@ -13,6 +13,7 @@
 ]]
 --- @include "entitlement"
 --- @include "lanes"
+--- @include "stops"
 
 -- A lease of the gate may be released without a word to the rings: look again so soon.
 local LOOK_AGAIN_MS = 1000
@@ -27,6 +28,7 @@ local function judge(prefix, key, rules, queue)
   local tier, limit, weight = entitlement(
     prefix .. "tiers", prefix .. "tenant:" .. (account[2] or ""),
     account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers)
+  if rules.steered then limit = tenant_limit(prefix, key, account[2] or "", limit, rules) end
   local full = limit == 0
   if limit > 0 and rules.enforcement ~= "off" then
     full = limit <= redis.call("ZCOUNT", prefix .. "leases:" .. key,

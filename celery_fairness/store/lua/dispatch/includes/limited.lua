@@ -5,4 +5,4 @@
 ]]
 --- @include "actions"
 --- @include "candidates"
---- @include "pump"
+--- @include "said"

@@ -126,7 +126,7 @@ end
 
 -- A task starts: its limits count it.
 local function take_limits(prefix, task, lease, rules, amount)
-  local limits = read_limits(task.limits)
+  local limits = limits_now(prefix, task.limits, rules)
   for index = 1, #limits do
     local limit = limits[index]
     redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)

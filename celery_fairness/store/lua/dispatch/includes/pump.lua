@@ -26,7 +26,7 @@ local function pump(prefix, key, rules, goes_on)
     local name, queue = string.match(both, "^(%S+) (.*)$")
     local candidates = prefix .. "candidates:" .. queue
     if tonumber(redis.call("ZSCORE", candidates, name)) < 0 then
-      local limit = read_limit(name)
+      local limit = limit_now(prefix, name, rules)
       local wait = wait_ms(prefix, limit, rules)
       if wait == 0 then
         redis.call("ZADD", candidates, rules.logical, name)

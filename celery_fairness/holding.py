@@ -1,0 +1,173 @@
+"""What people change of keys for a time: pauses, cool-downs and overrides.
+
+A key is that of limits, such as ``api.stripe.com``, or a tenant's: ``tenant:{tenant}`` with the
+tenant in plain, and its service behind it where each counts apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from celery_fairness.decision import KeyOverride, KeyStops
+from celery_fairness.errors import got
+from celery_fairness.keys import KEY_CHARACTERS
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.steered import read_override, server_now
+from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.scheduling.overrides import Override
+from celery_fairness.scheduling.words import Said
+from celery_fairness.settings import Settings
+from celery_fairness.store import verbs
+from celery_fairness.tenants import KEY_PATTERN, normalise, reserved, tier_key
+from celery_fairness.units import Milliseconds, milliseconds, seconds
+
+#: Longest time for which something is said, in seconds: 366 days.
+MOST_SECONDS = 366 * 86_400
+_FIELDS = ("concurrency", "rate", "throttle")
+#: In Python and to the scripts.
+_WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
+
+
+class Holding:
+    """Changes what keys of one installation may.
+
+    Args:
+        limiter: Of the installation.
+        settings: Those in force.
+    """
+
+    def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
+        self._limiter = limiter
+        self._settings = settings
+        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+
+    def stop(self, how: str, key: str, wait_ms: int = 0) -> KeyStops:
+        """Pause, resume or cool down a key as the scripts write it; see ``verbs.stop_args``."""
+        args = verbs.stop_args(how, key, wait_ms, *self._rules)
+        cool_ms, pause_ms = verbs.read_stop(self._run(verbs.STOP, args))
+        left = None if not pause_ms else seconds(pause_ms)
+        return KeyStops(key, pause_ms != 0, seconds(cool_ms), left)
+
+    def override(
+        self,
+        key: str,
+        numbers: Mapping[str, Any],
+        lasts_ms: int,
+        ends_ms: int | None,
+        details: Mapping[str, str],
+    ) -> KeyOverride:
+        """Put numbers in the place of a key's own; see ``Fairness.override``.
+
+        Raises:
+            ValueError: Nothing is said, or the end is past.
+            PolicyInvalid: A number cannot be meant.
+        """
+        if not numbers:
+            raise ValueError(f"override: expected any of {', '.join(_FIELDS)}, got: none")
+        if key.startswith("tenant:") and set(numbers) != {"concurrency"}:
+            others = ", ".join(name for name in numbers if name != "concurrency")
+            raise ValueError(f"{others}: a tenant's key has a concurrency alone")
+        policy = RateLimitPolicy(key, **numbers)
+        text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
+        told = json.dumps(dict(details)) if details else ""
+        args = verbs.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
+        if verbs.read_override(self._run(verbs.OVERRIDE, args)) is Said.PAST:
+            raise ValueError("expires_at: expected a time to come, got: one that is past")
+        made = self.overridden(key)
+        # It may have ended since.
+        return made or KeyOverride(key, {})
+
+    def clear(self, key: str) -> bool:
+        """End an override; return whether there was one."""
+        found = self.overridden(key)
+        self._run(verbs.OVERRIDE, verbs.override_args(key, "", 0, None, "", *self._rules))
+        return found is not None
+
+    def overridden(self, key: str) -> KeyOverride | None:
+        """Return a key's override."""
+        row = self._reader.read("HGET", self._reader.keys.overrides, key)
+        return read_override(key, row, server_now(self._reader)) if row else None
+
+    @property
+    def _rules(self) -> tuple[int, str]:
+        lease_ms = milliseconds(self._settings.lease_seconds)
+        return lease_ms, self._settings.enforcement.value
+
+    def _run(self, verb: str, args: list[str]) -> Any:
+        return self._limiter.connection.run(verb, (self._limiter.prefix,), args)
+
+
+def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
+    """Return a key as the scripts write it.
+
+    Args:
+        key: As people say it.
+        settings: Those in force.
+        tenants: It may be a tenant's.
+
+    Raises:
+        TenantInvalid: It cannot be a tenant.
+        ValueError: It is of another form.
+    """
+    kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    if kind == "tenant" and tenants:
+        return _of_tenant(key, name, settings)
+    fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
+    if fits and kind != "tenant":
+        return str(key)
+    hint = "" if tenants else "; a tenant is paused: pause(tenant=…)"
+    raise ValueError(
+        f"key: expected the key of a limit such as 'api.stripe.com'{hint}, got: {got(key)}"
+    )
+
+
+def _of_tenant(key: str, name: str, settings: Settings) -> str:
+    service = None
+    if settings.tier_scope == "service":
+        name, _, service = name.rpartition(":")
+    tenant = normalise(name) if name else None
+    if tenant is None:
+        form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
+        raise ValueError(f"key: expected {form}, got: {got(key)}")
+    return tier_key(reserved(tenant), service)
+
+
+def _number(policy: RateLimitPolicy, name: str) -> Any:
+    value = getattr(policy, name)
+    if name == "concurrency":
+        return value
+    window = None if value is None else (value.limit, int(value.period_ms))
+    return window if name == "throttle" else (window,) if window else ()
+
+
+def lasts_ms(expires_in: Any) -> Milliseconds:
+    """Return for how long something is said, in ms.
+
+    Raises:
+        ValueError: It is no number of seconds from 0.001 to 366 days.
+    """
+    number = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
+    if not number or not 0.001 <= expires_in <= MOST_SECONDS:
+        expected = f"seconds from 0.001 to {MOST_SECONDS}"
+        raise ValueError(f"expires_in: expected {expected}, got: {got(expires_in)}")
+    return milliseconds(expires_in)
+
+
+def ends_ms(expires_at: Any) -> int:
+    """Return a time as Unix milliseconds.
+
+    Raises:
+        ValueError: It is neither a datetime with a time zone nor Unix seconds.
+    """
+    if isinstance(expires_at, datetime) and expires_at.tzinfo is not None:
+        expires_at = expires_at.timestamp()
+    number = isinstance(expires_at, (int, float)) and not isinstance(expires_at, bool)
+    if not number or not 0 <= expires_at < 1e11:
+        expected = "a datetime with a time zone or Unix seconds"
+        raise ValueError(f"expires_at: expected {expected}, got: {got(expires_at)}")
+    return milliseconds(expires_at)

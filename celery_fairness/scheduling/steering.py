@@ -1,0 +1,75 @@
+"""What people say to the scheduler: tiers, tenants, pauses, cool-downs and overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_fairness.scheduling.cancelling import Cancelling
+from celery_fairness.scheduling.limits import NEVER
+from celery_fairness.scheduling.overrides import Override
+from celery_fairness.scheduling.words import Rules, Said
+from celery_fairness.tiers import Tier
+
+
+class Steering(Cancelling):
+    """An installation that can be told what keys and tenants may."""
+
+    def publish_tiers(self, tiers: Sequence[Tier]) -> int:
+        """Replace the tier table; return the version of the news."""
+        return self.news.publish_tiers(tiers)
+
+    def publish_tenant(self, tenant: str, tier: str, concurrency: str = "") -> int:
+        """Note a tenant's tier and number; return the version of the news."""
+        return self.news.publish_tenant(tenant, tier, concurrency)
+
+    def stop(self, how: str, key: str, wait_ms: int, rules: Rules) -> tuple[int, int | None]:
+        """Change a key's stops; ``wait_ms`` is for how long, 0: a pause until it is resumed.
+
+        Returns:
+            How long it still cools down, and is paused, in ms; None until it is resumed.
+        """
+        now, stops = self.now_ms(), self.stops
+        logical = self.clock.tick(now, rules.lease_ms)
+        if how == "pause":
+            stops.pause(key, now + wait_ms if wait_ms else None)
+        elif how == "resume":
+            stops.resume(key)
+        elif how == "cool":
+            stops.cool(key, logical + wait_ms)
+        else:
+            stops.clear(key)
+        if how != "cool":
+            self._says_of(key, logical, rules)
+        paused_ms = stops.paused_ms(key, now)
+        left_ms = None if paused_ms == NEVER else int(paused_ms)
+        return max(0, stops.cooled.get(key, 0) - logical), left_ms
+
+    def override(self, key: str, override: Override | None, rules: Rules) -> Said:
+        """Set or replace a key's numbers; None clears what was set."""
+        now = self.now_ms()
+        logical = self.clock.tick(now, rules.lease_ms)
+        if override is not None and override.ends_ms is not None and override.ends_ms <= now:
+            return Said.PAST
+        self.overrides.put(key, override)
+        self._says_of(key, logical, rules)
+        return Said.DONE
+
+    def _end_steering(self, logical: int, rules: Rules) -> int:
+        """End pauses and overrides whose time has come; return how many of a kind at most."""
+        now, most = self.now_ms(), self.budget.due
+        ended = self.overrides.ended(now, most), self.stops.resumed(now, most)
+        for keys in ended:
+            for key in keys:
+                self._says_of(key, logical, rules)
+        return max(map(len, ended))
+
+    def _steering_ends_ms(self) -> list[int]:
+        """Return how long until each of them ends."""
+        ends = [row.ends_ms for row in self.overrides.rows.values() if row.ends_ms is not None]
+        return [end - self.now_ms() for end in (*ends, *self.stops.paused_until.values())]
+
+    def _says_of(self, key: str, logical: int, rules: Rules) -> None:
+        """Somebody changed what a key may, or that has ended: what waits there may be open."""
+        if key.startswith("tenant:"):
+            self.news.version += 1
+        self.pump(key, logical, rules)

@@ -1,0 +1,41 @@
+--[[
+  said: people have said something else of a key, or its time has ended: what waits may be open.
+
+  A tenant is judged anew by the claims that come, as after news of its tier.
+]]
+--- @include "pump"
+
+local function said(prefix, key, rules)
+  note_steering(prefix)
+  if string.sub(key, 1, 7) == "tenant:" then
+    rules.version = redis.call("HINCRBY", prefix .. "news", "version", 1)
+  end
+  pump(prefix, key, rules, false)
+end
+
+-- Ends pauses and overrides whose time has come, at most `most` of each. Returns how many at most.
+local function end_steering(prefix, rules, most)
+  local over = redis.call(
+    "ZRANGEBYSCORE", prefix .. "overrides_end", "-inf", rules.now, "LIMIT", 0, most)
+  for index = 1, #over do
+    redis.call("ZREM", prefix .. "overrides_end", over[index])
+    redis.call("HDEL", prefix .. "overrides", over[index])
+    said(prefix, over[index], rules)
+  end
+  local ended = redis.call(
+    "ZRANGEBYSCORE", prefix .. "paused_until", "-inf", rules.now, "LIMIT", 0, most)
+  for index = 1, #ended do
+    redis.call("ZREM", prefix .. "paused_until", ended[index])
+    said(prefix, ended[index], rules)
+  end
+  return math.max(#over, #ended)
+end
+
+-- How long until the next of them ends, at most `longest`.
+local function steering_ends_ms(prefix, now, longest)
+  local first = redis.call("ZRANGE", prefix .. "overrides_end", 0, 0, "WITHSCORES")[2]
+  local second = redis.call("ZRANGE", prefix .. "paused_until", 0, 0, "WITHSCORES")[2]
+  if first then longest = math.min(longest, tonumber(first) - now) end
+  if second then longest = math.min(longest, tonumber(second) - now) end
+  return longest
+end

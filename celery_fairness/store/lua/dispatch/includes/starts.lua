@@ -1,0 +1,69 @@
+--[[
+  starts: when tasks started under a key, by their numbers.
+
+  `window:KEY` (count, ideal, most, kept) and `starts:KEY` say it: of the last EXACT starts all, of
+  older ones every fortieth part of the largest rate; where one is missing the next later one stands
+  for it. All by the logical clock. `idle` says when a key's starts are forgotten.
+]]
+
+-- Starts that are remembered one by one; the parts of a larger rate's log.
+local EXACT, PARTS = 1000, 40
+-- A key's starts are remembered so long, at least.
+local REMEMBERED_MS = 60000
+
+local function whole(number)
+  return string.format("%.0f", number)
+end
+
+local function windows_of(text)
+  local next_window = string.gmatch(text, "(%d+)/(%d+)")
+  return function()
+    local starts, period_ms = next_window()
+    return tonumber(starts), tonumber(period_ms)
+  end
+end
+
+-- How long until one more start fits into a window of a key that had `count`.
+local function rate_wait_ms(prefix, key, count, starts, period_ms, logical)
+  if count < starts then return 0 end
+  local number = redis.call("ZRANGEBYSCORE", prefix .. "starts:" .. key,
+    "(" .. whole(count - starts), "+inf", "LIMIT", 0, 1)[1]
+  -- Two starts of one millisecond and its neighbours may be nearer than they look.
+  return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
+end
+
+-- Writes a start into the log of a key.
+local function count_start(prefix, limit, logical)
+  local window_key, starts_key = prefix .. "window:" .. limit.key, prefix .. "starts:" .. limit.key
+  local window = redis.call("HMGET", window_key, "count", "ideal", "most", "kept")
+  if not window[1] and limit.rates == "" and limit.throttle == "" then return end
+  local count, ideal = (tonumber(window[1]) or 0) + 1, tonumber(window[2]) or 0
+  local most, kept = tonumber(window[3]) or 0, tonumber(window[4]) or REMEMBERED_MS
+  local next_ideal = logical
+  for starts, period_ms in windows_of(limit.throttle) do
+    local interval = period_ms / starts
+    next_ideal = math.max(ideal + interval, logical - math.max(1, interval / 10))
+    kept = math.max(kept, period_ms)
+  end
+  for starts, period_ms in windows_of(limit.rates) do
+    most, kept = math.max(most, starts), math.max(kept, period_ms)
+  end
+  redis.call("HSET", window_key, "count", whole(count),
+    "ideal", string.format("%.17g", next_ideal), "most", whole(most), "kept", whole(kept))
+  redis.call("ZADD", starts_key, count, whole(count) .. " " .. whole(logical))
+  local older = count - EXACT
+  if older > 0 and older % math.ceil(most / PARTS) ~= 0 then
+    redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
+  end
+  redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - math.max(most, 1))
+  redis.call("ZADD", prefix .. "idle", logical + kept, limit.key)
+end
+
+-- Forgets starts of keys that had none for long, at most `most`.
+local function forget_idle(prefix, logical, most)
+  local idle = redis.call("ZRANGEBYSCORE", prefix .. "idle", "-inf", logical, "LIMIT", 0, most)
+  for index = 1, #idle do
+    redis.call("ZREM", prefix .. "idle", idle[index])
+    redis.call("UNLINK", prefix .. "window:" .. idle[index], prefix .. "starts:" .. idle[index])
+  end
+end
