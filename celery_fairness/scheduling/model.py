@@ -15,11 +15,11 @@ Where a task ends for good and nobody is there to write its result (a dead lette
 cancelled one (``cancelling``), and an acknowledged one whose lease ended) it leaves an obituary,
 which ``mourn`` hands to a worker until one says that the result is written.
 
-Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), what a
-process leaves to others its own (``passing``), how long a lease lives the clock's (``clock``), and
-what a tenant may hold the entitlements'. What a limit beside the tier's counts is its own matter
-(``limits``), what waits for it the parking's, and which task is next, of ring and parking, the
-candidates'. Here they meet.
+What a put is told is its own matter (``putting``), who is served the ring's (``ring``), which of
+its tasks the lanes' (``lanes``), what a process leaves to others its own (``passing``), how long a
+lease lives the clock's (``clock``), and what a tenant may hold the entitlements'. What a limit
+beside the tier's counts is its own matter (``limits``), what waits for it the parking's, and which
+task is next, of ring and parking, the candidates'. Here they meet.
 
 A claim that meets a tenant at its limit in a ring moves it out, and *closes* it: from then on no
 claim looks at it. What opens it again:
@@ -53,26 +53,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from celery_fairness.scheduling.cancelling import Cancelling
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
-from celery_fairness.scheduling.lanes import Part, Task
+from celery_fairness.scheduling.lanes import Part
 from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.passing import Look
+from celery_fairness.scheduling.putting import Putting
 from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
     Obituary,
     Passing,
-    Put,
     Rules,
     Settle,
     Settled,
     Verdict,
-    Waiting,
 )
-from celery_fairness.tenants import INVALID
 from celery_fairness.tiers import Tier
 from celery_fairness.units import Milliseconds
 
@@ -84,7 +81,7 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Cancelling):
+class Scheduler(Putting):
     """One installation, and what can be asked of it."""
 
     # -- news -------------------------------------------------------------------------------------
@@ -96,27 +93,6 @@ class Scheduler(Cancelling):
     def publish_tenant(self, tenant: str, tier: str, concurrency: str = "") -> int:
         """Note a tenant's tier and number; return the version of the news."""
         return self.news.publish_tenant(tenant, tier, concurrency)
-
-    # -- put --------------------------------------------------------------------------------------
-
-    def put(self, waiting: Waiting) -> Put:
-        """Begin to wait; a put that is sent again does nothing while its task is known."""
-        if waiting.tag in self.known:
-            return Put.KNOWN
-        self.known.add(waiting.tag)
-        if waiting.tenant == INVALID:
-            self.counts["invalid"] += 1
-        task = Task(
-            *(self.next_seq(), waiting.tag, 0, 0, waiting.cost, waiting.rank),
-            *(waiting.tenant, waiting.service, waiting.tier, waiting.kind),
-            *(waiting.limits, waiting.message),
-        )
-        if waiting.eta_ms > self.now_ms():
-            self.wait_until(waiting.queue, task, waiting.eta_ms)
-            return Put.WAITS_FOR_ITS_TIME
-        self.note_tier(waiting.queue, task)
-        self.enqueue(waiting.queue, task)
-        return Put.WAITS
 
     # -- claim ------------------------------------------------------------------------------------
 
