@@ -24,9 +24,9 @@ def test_what_was_accepted_comes_back_and_goes_on_though_its_tenant_is_full(
     gate = shop.gate_file()
     link = shop.app.signature("kinds.plain", headers={"fairness": {"v": 1, "tenant": "42"}})
     options = {"link": link.set(immutable=True)}
-    first = send(shop, "kinds.fair", "42", gate=str(gate), how=how, options=options)
+    first = send(shop, "kinds.fair", "42", gate=str(gate), how=how)
     eventually(lambda: len(shop.ledger("start")) == 1)
-    second = send(shop, "kinds.plain", "42", gate=str(gate))
+    second = send(shop, "kinds.plain", "42", gate=str(gate), options=options)
     with pytest.raises(BacklogFull, match="1 tasks of 'tenant:42' wait, and max_waiting is 1"):
         send(shop, "kinds.plain", "42")
     with pytest.raises(BacklogFull):
@@ -38,7 +38,7 @@ def test_what_was_accepted_comes_back_and_goes_on_though_its_tenant_is_full(
     for result in (first, second):
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert other.get(timeout=RESULT_SECONDS) == 3
-    # The two, the first once more, and its link.
+    # The two, the first once more, and the link of the second, which ends while that waits.
     eventually(lambda: len(shop.ledger("end")) == 4, RESULT_SECONDS)
     assert_nothing_left(memory)
     assert "BacklogFull" not in worker.log_text()
