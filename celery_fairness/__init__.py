@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_fairness.errors import (
+        BacklogFull,
         DeliveriesExhausted,
         FairnessError,
         KeyInvalid,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BacklogFull",
     "DeliveriesExhausted",
     "FairTask",
     "Fairness",
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BacklogFull": "celery_fairness.errors",
     "DeliveriesExhausted": "celery_fairness.errors",
     "FairTask": "celery_fairness.task",
     "Fairness": "celery_fairness.extension",

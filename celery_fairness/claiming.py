@@ -105,6 +105,8 @@ class SettingsOption(Mapping[str, Any]):
             "tier_scope": settings.tier_scope,
             "no_tenant": settings.no_tenant,
             "priority_order": settings.priority_order,
+            "waiting_of_tiers": tuple((n, t.max_waiting) for n, t in settings.tiers.items()),
+            "waiting_of_queues": tuple((n, q.max_waiting) for n, q in settings.queues.items()),
             **self._given,
         }
 

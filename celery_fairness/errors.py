@@ -14,6 +14,7 @@
     ├── KeyMissing             a task lacks what a limit's key is made from    (ValueError)
     ├── KeyInvalid             a value that cannot stand in a limit's key      (TypeError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
+    ├── BacklogFull            a task was not sent: too many wait already
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
@@ -200,6 +201,26 @@ class HeaderInvalid(FairnessError, ValueError):
 
     def _text(self) -> str:
         return f"header 'fairness': {self.problem}"
+
+
+class BacklogFull(FairnessError):
+    """A task was not sent: as many wait as its tenant's tier, or its queue, lets wait.
+
+    Attributes:
+        key: Whose tasks: ``tenant:TENANT`` or ``queue:QUEUE``.
+        limit: How many may wait, its ``max_waiting``.
+        waiting: How many do.
+    """
+
+    def __init__(self, key: str, limit: int, waiting: int) -> None:
+        super().__init__(key, limit, waiting)
+        self.key, self.limit, self.waiting = key, limit, waiting
+
+    def _text(self) -> str:
+        return (
+            f"the task was not sent: {self.waiting} tasks of {self.key!r} wait, and max_waiting "
+            f"is {self.limit}: send it when fewer wait, or raise max_waiting"
+        )
 
 
 class LimiterUnavailable(FairnessError, ConnectionError):

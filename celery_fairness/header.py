@@ -1,4 +1,4 @@
-"""The message headers of this package: ``fairness`` and ``fairness_copy``.
+"""The message headers of this package: ``fairness``, ``fairness_copy``, ``fairness_accepted``.
 
 ``fairness`` says who is charged and is what counts, whoever produced the message::
 
@@ -6,8 +6,8 @@
      "limits": [{"key": "api.stripe.com", "concurrency": 5, "on_limit": "wait"}]}
 
 Every field but ``v`` may be missing; unknown fields are kept and ignored. ``fairness_copy`` says
-which copy of a message this is (:class:`~celery_fairness.decision.Copy`). Both are described in
-``docs/wire-format.md``.
+which copy of a message this is (:class:`~celery_fairness.decision.Copy`), ``fairness_accepted``
+that it belongs to what was accepted before. All are described in ``docs/wire-format.md``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
 HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
+ACCEPTED_HEADER = "fairness_accepted"
 
 VERSION = 1
 #: Largest header, in bytes of JSON.

@@ -38,4 +38,5 @@ def _numbers(tier: Tier | None) -> str:
     if tier is None:
         return "nothing"
     limit = "unlimited" if tier.concurrency is None else str(tier.concurrency)
-    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue"
+    bound = "" if tier.max_waiting is None else f", at most {tier.max_waiting} waiting"
+    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue{bound}"

@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from celery_fairness.backlog import QueueBound, read_queues
 from celery_fairness.decision import Enforcement
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
@@ -78,8 +79,9 @@ class Settings(BaseModel):
     tiers: Annotated[
         Mapping[str, Tier],
         Field(
-            description="`{name: {concurrency, weight, queue_class}}`, laid over the defaults by "
-            "name and field; None removes a tier. Concurrency None is unlimited, 0 pauses.",
+            description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
+            "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
+            "pauses; `max_waiting` None is any number.",
             json_schema_extra=_expected("a mapping of tier names to their fields"),
         ),
     ] = Field(default_factory=lambda: dict(DEFAULT_TIERS))
@@ -187,6 +189,15 @@ class Settings(BaseModel):
         ),
     ] = "high_first"
 
+    queues: Annotated[
+        Mapping[str, QueueBound],
+        Field(
+            description="On `fairredis`: `{name: {max_waiting}}`, how many tasks may wait in a "
+            "queue; over it `delay()` raises BacklogFull.",
+            json_schema_extra=_expected("a mapping of queue names to their fields"),
+        ),
+    ] = Field(default_factory=dict)
+
     @field_validator("redis_url", mode="before")
     @classmethod
     def _hide_url(cls, value: Any) -> Any:
@@ -219,6 +230,16 @@ class Settings(BaseModel):
         if problems:
             raise SettingsError(*problems)
         return tiers
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _read_queues(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("queues")
+        queues, problems = read_queues(value)
+        if problems:
+            raise SettingsError(*problems)
+        return queues
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from celery import signals
 from kombu import Queue
 
-from celery_fairness.header import COPY_HEADER, HEADER, first_copy
+from celery_fairness.header import ACCEPTED_HEADER, COPY_HEADER, HEADER, first_copy
 from celery_fairness.limits import FIELD
 from celery_fairness.registry import publishing
-from celery_fairness.task import not_kept, parent_headers
+from celery_fairness.task import follows, not_kept, parent_headers
 from celery_fairness.worker.resend import resending
 
 
@@ -135,6 +135,8 @@ def _stamp_message(
     publisher = publishing.get()
     if resending.get() is not None or (publisher is not None and publisher is not listener):
         return
+    if listener.claims and follows(listener.app, name, headers, body):
+        headers[ACCEPTED_HEADER] = True
     task = listener.app.tasks.get(name)
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
     # An option that Celery does not know is a property of the message, as of 'send_task' and of a

@@ -266,8 +266,31 @@ def _is_called(options: Mapping[str, Any]) -> bool:
     must not make a failure of it: links, errbacks and the next of a chain name their parent, which
     callers leave to Celery; bodies of chords have Celery's own mark.
     """
-    follows = _FOLLOWING is not None and _FOLLOWING.get()
-    return not (options.get("retries") or options.get("parent_id") or follows)
+    return not (options.get("retries") or options.get("parent_id") or _is_following())
+
+
+def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
+    """Say whether a message that leaves is of a task that was accepted before, or follows one.
+
+    A task that runs here sends itself again under its own id. Celery marks links, the next of a
+    chain and bodies of chords. Of an errback it says no more than of what a body sends: one that is
+    sent beside a task names its parent; in a pool it is a task that the one which runs has as an
+    errback. Before Celery 5.7 nothing is marked, and whatever names a parent is taken for one that
+    follows.
+    """
+    if _is_following() or (isinstance(body, Mapping) and body.get("retries")):
+        return True
+    parent = app.current_worker_task
+    if parent is None or _FOLLOWING is None:
+        return bool(headers.get("parent_id"))
+    if headers.get("id") == parent.request.id:
+        return True
+    errbacks = parent.request.errbacks or ()
+    return any(isinstance(each, Mapping) and each.get("task") == name for each in errbacks)
+
+
+def _is_following() -> bool:
+    return _FOLLOWING is not None and _FOLLOWING.get()
 
 
 def not_kept(app: Any) -> PolicyInvalid:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from celery_fairness.backlog import waiting_problems
 from celery_fairness.errors import got
 
 QueueClass = Literal["priority", "default"]
@@ -21,6 +22,7 @@ MAX_CONCURRENCY = 1_000_000
 MAX_WEIGHT = 1_000_000.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_FIELDS = {"concurrency", "weight", "queue_class", "max_waiting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +34,18 @@ class Tier:
         concurrency: Tasks of one tenant at once, 0 to 1,000,000; None is unlimited, 0 pauses.
         weight: Share among waiting tenants, above 0, up to 1,000,000.
         queue_class: The queue of a service that tasks of this tier go to.
+        max_waiting: Tasks of one tenant that may wait on ``fairredis``, 1 to 1,000,000,000; None is
+            any number.
     """
 
     name: str
     concurrency: int | None
     weight: float = 1.0
     queue_class: QueueClass = "default"
+    max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        problems = tier_problems(
-            self.name,
-            {
-                "concurrency": self.concurrency,
-                "weight": self.weight,
-                "queue_class": self.queue_class,
-            },
-        )
+        problems = tier_problems(self.name, tier_fields(self))
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -75,7 +73,17 @@ def tier_problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
     queue_class = fields.get("queue_class", "default")
     if queue_class not in ("priority", "default"):
         problems.append(f"queue_class: expected 'priority' or 'default', got: {got(queue_class)}")
-    return problems
+    return problems + waiting_problems(fields.get("max_waiting"))
+
+
+def tier_fields(tier: Tier) -> dict[str, Any]:
+    """Return what a tier says beside its name."""
+    return {
+        "concurrency": tier.concurrency,
+        "weight": tier.weight,
+        "queue_class": tier.queue_class,
+        "max_waiting": tier.max_waiting,
+    }
 
 
 #: The tiers of ADR-10. ``pro_plus`` has pro's concurrency, whatever pro is set to.
@@ -88,15 +96,6 @@ DEFAULT_TIERS: Mapping[str, Tier] = {
         Tier("enterprise", 5, queue_class="priority"),
     )
 }
-
-
-def tier_fields(tier: Tier) -> dict[str, Any]:
-    """Return what a tier says beside its name."""
-    return {
-        "concurrency": tier.concurrency,
-        "weight": tier.weight,
-        "queue_class": tier.queue_class,
-    }
 
 
 def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]:
@@ -120,9 +119,10 @@ def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]
             fields[name] = tier_fields(change)
         elif not isinstance(change, Mapping):
             problems.append(f"{name}: expected a mapping of fields, or None, got: {got(change)}")
-        elif unknown := sorted(set(map(str, change)) - {"concurrency", "weight", "queue_class"}):
+        elif unknown := sorted(set(map(str, change)) - _FIELDS):
             problems.append(
-                f"{name}: expected fields concurrency, weight, queue_class, got: {unknown[0]!r}"
+                f"{name}: expected fields concurrency, weight, queue_class, max_waiting, "
+                f"got: {unknown[0]!r}"
             )
         else:
             fields.setdefault(name, {}).update(change)

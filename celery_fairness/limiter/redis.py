@@ -160,6 +160,8 @@ class RedisLimiter:
                 "weight": float(tier.weight),
                 "queue_class": tier.queue_class,
             }
+            if tier.max_waiting is not None:
+                row["max_waiting"] = tier.max_waiting
             rows += (tier.name, json.dumps(row, sort_keys=True))
         keys = (self._names.tiers, self._names.news)
         written, _ = self._redis.run("publish_tiers", keys, (source, int(force), *rows))
@@ -171,7 +173,11 @@ class RedisLimiter:
         table = {name: json.loads(row) for name, row in _pairs(flat)}
         tiers = {
             name: Tier(
-                name, row["concurrency"], row["weight"], cast(QueueClass, row["queue_class"])
+                name,
+                row["concurrency"],
+                row["weight"],
+                cast(QueueClass, row["queue_class"]),
+                row.get("max_waiting"),
             )
             for name, row in table.items()
         }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from celery_fairness.scheduling.words import Rules
+from celery_fairness.scheduling.words import Bounds, Rules
 from celery_fairness.tiers import Tier
 
 
@@ -75,3 +75,14 @@ class Entitlements:
         if number:
             limit = None if number == "unlimited" else int(number)
         return Entitlement(name, limit, row.weight if row else 1.0)
+
+    def most_waiting(self, tenant: str, tier: str, bounds: Bounds) -> int | None:
+        """Return how many tasks of ``tenant`` may wait, where the put says ``tier``.
+
+        Where nothing is published it is what the producer's settings say.
+        """
+        if not self.tiers:
+            return bounds.of_tier
+        published, _ = self.tenants.get(tenant, ("", ""))
+        row = self.tiers.get(published or tier) or self.tiers.get(bounds.default_tier)
+        return row.max_waiting if row else None

@@ -15,11 +15,11 @@ Where a task ends for good and nobody is there to write its result (a dead lette
 cancelled one (``cancelling``), and an acknowledged one whose lease ended) it leaves an obituary,
 which ``mourn`` hands to a worker until one says that the result is written.
 
-Who is served is the ring's matter (``ring``), which of its tasks the lanes' (``lanes``), what a
-process leaves to others its own (``passing``), how long a lease lives the clock's (``clock``), and
-what a tenant may hold the entitlements'. What a limit beside the tier's counts is its own matter
-(``limits``), what waits for it the parking's, and which task is next, of ring and parking, the
-candidates'. Here they meet.
+What a put is told is its own matter (``putting``), who is served the ring's (``ring``), which of
+its tasks the lanes' (``lanes``), what a process leaves to others its own (``passing``), how long a
+lease lives the clock's (``clock``), and what a tenant may hold the entitlements'. What a limit
+beside the tier's counts is its own matter (``limits``), what waits for it the parking's, and which
+task is next, of ring and parking, the candidates'. Here they meet.
 
 A claim that meets a tenant at its limit in a ring moves it out, and *closes* it: from then on no
 claim looks at it. What opens it again:
@@ -55,7 +55,7 @@ from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
-from celery_fairness.scheduling.lanes import Part, Task
+from celery_fairness.scheduling.lanes import Part
 from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
@@ -65,14 +65,11 @@ from celery_fairness.scheduling.words import (
     Claimed,
     Obituary,
     Passing,
-    Put,
     Rules,
     Settle,
     Settled,
     Verdict,
-    Waiting,
 )
-from celery_fairness.tenants import INVALID
 from celery_fairness.units import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it.
@@ -85,27 +82,6 @@ NOTHING = Passing()
 
 class Scheduler(Steering):
     """One installation, and what can be asked of it."""
-
-    # -- put --------------------------------------------------------------------------------------
-
-    def put(self, waiting: Waiting) -> Put:
-        """Begin to wait; a put that is sent again does nothing while its task is known."""
-        if waiting.tag in self.known:
-            return Put.KNOWN
-        self.known.add(waiting.tag)
-        if waiting.tenant == INVALID:
-            self.counts["invalid"] += 1
-        task = Task(
-            *(self.next_seq(), waiting.tag, 0, 0, waiting.cost, waiting.rank),
-            *(waiting.tenant, waiting.service, waiting.tier, waiting.kind),
-            *(waiting.limits, waiting.message),
-        )
-        if waiting.eta_ms > self.now_ms():
-            self.wait_until(waiting.queue, task, waiting.eta_ms)
-            return Put.WAITS_FOR_ITS_TIME
-        self.note_tier(waiting.queue, task)
-        self.enqueue(waiting.queue, task)
-        return Put.WAITS
 
     # -- claim ------------------------------------------------------------------------------------
 

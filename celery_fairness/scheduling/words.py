@@ -17,6 +17,20 @@ from celery_fairness.units import Milliseconds
 SYSTEM = "_system"
 
 
+class Bounds(NamedTuple):
+    """How many may wait, as the producer's settings say it.
+
+    Attributes:
+        default_tier: For a tier that is not known.
+        of_tier: Of one tenant, where nobody has published tiers yet; None is any number.
+        of_queue: In the queue; None is any number.
+    """
+
+    default_tier: str = "free"
+    of_tier: int | None = None
+    of_queue: int | None = None
+
+
 class Waiting(NamedTuple):
     """One task that begins to wait.
 
@@ -32,6 +46,7 @@ class Waiting(NamedTuple):
         message: What the broker keeps.
         kind: Name of the task as written in keys; "": the message does not say it in its headers.
         limits: Those beside the tier's, as one word (``scheduling.limits.write_limits``).
+        bounds: Over which it is refused; None: it was accepted before, or nothing is enforced.
     """
 
     queue: str
@@ -45,6 +60,21 @@ class Waiting(NamedTuple):
     message: str = ""
     kind: str = ""
     limits: str = ""
+    bounds: Bounds | None = None
+
+
+class Full(NamedTuple):
+    """A put was refused: too many wait.
+
+    Attributes:
+        key: Whose tasks: the key of the tenant's tier limit, or ``queue:QUEUE``.
+        limit: How many may wait.
+        waiting: How many do.
+    """
+
+    key: str
+    limit: int
+    waiting: int
 
 
 class Said(enum.IntEnum):

@@ -12,8 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from celery_fairness.scheduling.words import (
+    Bounds,
     Claim,
     Claimed,
+    Full,
     Obituary,
     Passing,
     Put,
@@ -74,6 +76,7 @@ def put_args(
         plain,
         entry,
         waiting.limits,
+        *_bounds_args(waiting.bounds),
         *bound,
     ]
 
@@ -83,8 +86,21 @@ def aside_args(queue: str, plain: str, entry: bytes) -> list[Any]:
     return [queue, plain, entry]
 
 
-def read_put(answer: Any) -> Put:
+def _bounds_args(bounds: Bounds | None) -> tuple[str, str, str]:
+    if bounds is None:
+        return "", "", ""
+    return bounds.default_tier, _most_text(bounds.of_tier), _most_text(bounds.of_queue)
+
+
+def _most_text(most: int | None) -> str:
+    return "" if most is None else str(most)
+
+
+def read_put(answer: Any) -> Put | Full:
     """Read the answer to a put."""
+    if isinstance(answer, list):
+        key, limit, waiting = answer
+        return Full(_text(key), int(limit), int(waiting))
     return Put(int(answer))
 
 

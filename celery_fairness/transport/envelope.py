@@ -17,6 +17,7 @@ from typing import Any
 from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.charge import charge_of
+from celery_fairness.header import ACCEPTED_HEADER
 from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Claimed, Waiting
@@ -28,6 +29,8 @@ _notices = Notices(logging.getLogger("celery_fairness"))
 #: Where the time that a task waited for is kept, once it has waited in Redis.
 ETA_HEADER = "fairness_eta"
 HIGHEST_PRIORITY = 9
+#: What the names of Celery's own tasks begin with.
+OWN = "celery."
 
 # As kombu's dumps() and loads(), which make an encoder and a decoder for each message and call the
 # hook for each object.
@@ -58,6 +61,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         message=_encode(message),
         kind=kind_of(headers),
         limits=limits,
+        bounds=None if _is_accepted(headers) else options.bounds(queue, tier),
     )
 
 
@@ -95,10 +99,21 @@ def kind_of(headers: Any) -> str:
         return ""
 
 
+def _is_accepted(headers: dict[str, Any]) -> bool:
+    """Say whether a message belongs to what was accepted before: refusing it would lose that.
+
+    It is a retry, a task that another has put in its own place, what Celery sends when a task has
+    ended, or one of Celery's own tasks.
+    """
+    name = headers.get("task")
+    marks = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
+    return any(map(headers.get, marks)) or (isinstance(name, str) and name.startswith(OWN))
+
+
 def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float, str]:
     """Return tenant and service as they stand in keys, tier, cost, and limits as one word."""
     name = headers.get("task")
-    if isinstance(name, str) and name.startswith("celery."):
+    if isinstance(name, str) and name.startswith(OWN):
         return "", "", "", 1.0, ""
     charge = charge_of(headers, (), {}, None, None, options)
     if charge.problem:

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.native import native_lock
-from celery_fairness.scheduling.words import Claim, Claimed, Obituary, Put, Verdict, Waiting
+from celery_fairness.scheduling.words import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
@@ -160,8 +160,8 @@ class Home:
         """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
         return self._connection.execute(verb, (self.prefix,), args)
 
-    def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put:
-        """Begin to wait."""
+    def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put | Full:
+        """Begin to wait, unless too many do."""
         args = verbs.put_args(waiting, "", bindings, bound)
         return verbs.read_put(self.call(verbs.PUT, args))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from celery_fairness.scheduling.words import Rules
+from celery_fairness.scheduling.words import Bounds, Rules
 
 #: The name of the transport option.
 OPTION = "fairness"
@@ -30,6 +30,8 @@ class DispatchOptions:
         tier_scope: ``service``: each service counts apart.
         no_tenant: ``bypass``: a task without a tenant has no limit.
         priority_order: Which priority goes first.
+        waiting_of_tiers: Every tier, and how many tasks of one tenant may wait; None is any number.
+        waiting_of_queues: Queues, and how many tasks may wait in each; None is any number.
     """
 
     namespace: str = "fairness"
@@ -41,6 +43,8 @@ class DispatchOptions:
     tier_scope: Literal["global", "service"] = "global"
     no_tenant: Literal["bypass", "shared", "error"] = "bypass"
     priority_order: Literal["high_first", "low_first"] = "high_first"
+    waiting_of_tiers: tuple[tuple[str, int | None], ...] = ()
+    waiting_of_queues: tuple[tuple[str, int | None], ...] = ()
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any] | None) -> Self:
@@ -73,3 +77,11 @@ class DispatchOptions:
             self.default_limit,
             self.max_deliveries,
         )
+
+    def bounds(self, queue: str, tier: str) -> Bounds | None:
+        """Return how many may wait where a task of ``tier`` is put into ``queue``; None: any."""
+        if self.enforcement != "on":
+            return None
+        tiers = dict(self.waiting_of_tiers)
+        of_tier = tiers.get(tier if tier in tiers else self.default_tier)
+        return Bounds(self.default_tier, of_tier, dict(self.waiting_of_queues).get(queue))

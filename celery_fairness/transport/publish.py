@@ -2,14 +2,20 @@
 
 The first put of a publish says which bindings of its exchange the channel has read, and Redis
 refuses it where they are others: one round trip, and no table that is out of date.
+
+Where too many wait a put is refused, and the publish raises. Of a batch the others are put all the
+same, and it raises when it has been sent.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
+
+from celery_fairness.errors import BacklogFull
 from celery_fairness.ids import new_id
-from celery_fairness.scheduling.words import Put, Waiting
+from celery_fairness.scheduling.words import Full, Put, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.envelope import waiting_of
@@ -22,6 +28,34 @@ else:
 
 class BindingsChanged(Exception):
     """An exchange has other bindings than this channel has read."""
+
+
+class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
+    """A batch of publishes that says when one of its puts was refused."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refused: list[Full] = []
+        self._execute = self.pipeline.execute
+        self.pipeline.execute = self._execute_and_read
+
+    def _execute_and_read(self) -> list[Any]:
+        answers: list[Any] = self._execute()
+        # A put that was not refused says a number, and a script its digest.
+        refused = (verbs.read_put(each) for each in answers if isinstance(each, list))
+        self._refused += [each for each in refused if isinstance(each, Full)]
+        return answers
+
+    def flush(self) -> None:
+        """Send what is pending.
+
+        Raises:
+            BacklogFull: Of the first that was refused; the others wait.
+        """
+        super().flush()
+        refused, self._refused = self._refused, []
+        if refused:
+            raise BacklogFull(*refused[0])
 
 
 class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
@@ -64,14 +98,17 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         return known
 
     def _put_checked(self, waiting: Waiting) -> None:
-        unchecked, self._unchecked = self._unchecked, None
-        if unchecked is None:
-            self.home.put(waiting)
-            return
-        exchange, bound = unchecked
-        key = self.global_keyprefix + self.keyprefix_queue % exchange
-        if self.home.put(waiting, key, bound) is Put.BINDINGS_CHANGED:
+        (exchange, bound), self._unchecked = self._unchecked or ("", []), None
+        key = self.global_keyprefix + self.keyprefix_queue % exchange if exchange else ""
+        answer = self.home.put(waiting, key, bound)
+        if isinstance(answer, Full):
+            raise BacklogFull(*answer)
+        if answer is Put.BINDINGS_CHANGED:
             raise BindingsChanged(exchange)
+
+    def create_publish_batch(self, max_size: int) -> FairBatch:
+        """Begin a batch."""
+        return FairBatch(self, max_size)
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
         """Publish; bindings are read again where they have changed."""

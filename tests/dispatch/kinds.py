@@ -94,6 +94,8 @@ def body(task: Any, gate: str = "/", how: str = "ok") -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "sys_exit":
             sys.exit(3)
+        if how == "retry" and not request.retries:
+            raise task.retry(countdown=0)
         if how == "429" and facts["waited_for"] is None:
             raise RateLimitExceeded(retry_after="2")
         return "done"

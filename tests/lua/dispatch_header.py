@@ -23,7 +23,8 @@ _FOR = re.compile(r"^\s*for (.+?) do", re.MULTILINE)
 
 #: Commands by the type that they are for; those of any type are not listed.
 _TYPE_OF = {
-    "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"} | {"HSETNX"},
+    "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"}
+    | {"HSETNX", "HGETALL"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE"},

@@ -35,6 +35,12 @@ class Dispatch:
         waiting = Waiting(queue, tag, tenant, message=f"of {tag}", **fields)
         return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
 
+    def put_from(self, plain, entry, tenant, **fields):
+        """Take a message out of a plain list."""
+        waiting = Waiting("q", entry, tenant, message=entry, **fields)
+        args = verbs.put_args(waiting, str(self.now), plain=plain, entry=entry)
+        return verbs.read_put(self.run(verbs.PUT, args))
+
     def claim(self, want=10, queues=("q",), number=None, rules=None, epoch=None, **passing):
         self.number += 1
         args = verbs.claim_args(

@@ -202,7 +202,7 @@ class Both:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits):
+    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits, bounds=None):
         if old is None:
             self.tags += 1
         number = self.tags if old is None else old
@@ -218,6 +218,7 @@ class Both:
             f"message {number}\n 1",
             kind,
             limits.replace("*", tenant or "_"),
+            bounds,
         )
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
@@ -326,7 +327,11 @@ class Both:
         return None, None
 
     def do_tiers(self, pro, free):
-        tiers = [Tier("pro", *pro)] + ([Tier("free", *free)] if free else [])
+        tiers = [
+            Tier(name, numbers[0], numbers[1], max_waiting=numbers[2])
+            for name, numbers in {"pro": pro, "free": free}.items()
+            if numbers
+        ]
         rows = []
         for tier in tiers:
             rows += (tier.name, json.dumps(tier_fields(tier)))
@@ -521,7 +526,7 @@ class Both:
     def drain(self) -> None:
         """Let everything run and end; then nothing but what lives for ever is left."""
         prefix, client = self.scripts.prefix, self.scripts.client
-        self.run(("tiers", (None, 1.0), (None, 1.0)))
+        self.run(("tiers", (None, 1.0, None), (None, 1.0, None)))
         for tenant in self.scene.tenants[1:]:
             self.run(("tenant", tenant, "", ""))
         for key in sorted({*self.model.stops.paused, *self.model.stops.paused_until}):

@@ -11,7 +11,7 @@ from random import Random
 
 from celery_fairness.scheduling.installation import Budget
 from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Passing, Rules, Verdict
+from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q", "p q|1", "löng\nname")
@@ -47,6 +47,8 @@ OF_TIERS = (
     Limit("", throttle=(3, 1_000)),
 )
 
+_BOUNDS = (None, Bounds(), Bounds("gold", 3), Bounds("free", 8, 12), Bounds("pro", None, 4))
+
 Operation = tuple[object, ...]
 
 
@@ -69,6 +71,8 @@ class Scene:
     of_tiers: float
     actions: tuple[str, ...]
     lanes: tuple[str, ...]
+    #: Bounds of how many wait that a put may name; None: it was accepted before.
+    bounds: tuple[Bounds | None, ...]
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -130,6 +134,7 @@ def scene(seed: int) -> Scene:
         random.choice([0.0, 0.2, 0.7]),
         actions,
         (),
+        random.choice([(None,), (None,), _BOUNDS]),
     )
     return replace(made, lanes=_lanes(made, random))
 
@@ -148,6 +153,7 @@ def _put(scene: Scene, random: Random) -> Operation:
         else None,
         random.choice(KINDS),
         _limits(scene, random),
+        random.choice(scene.bounds),
     )
 
 
@@ -234,10 +240,11 @@ def _advance(scene: Scene, random: Random) -> Operation:
 
 
 def _tiers(scene: Scene, random: Random) -> Operation:
-    limits = [0, 1, 1, 2, 3, None]
-    weights = [1.0, 1.0, 2.0, 0.3]
-    free = (random.choice(limits), random.choice(weights)) if random.random() < 0.7 else None
-    return (random.choice(limits), random.choice(weights)), free
+    def numbers() -> tuple[int | None, float, int | None]:
+        waiting = random.choice([1, 5, None]) if len(scene.bounds) > 1 else None
+        return random.choice([0, 1, 1, 2, 3, None]), random.choice([1.0, 1.0, 2.0, 0.3]), waiting
+
+    return numbers(), numbers() if random.random() < 0.7 else None
 
 
 def _tenant(scene: Scene, random: Random) -> Operation:

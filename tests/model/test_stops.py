@@ -16,7 +16,8 @@ SECOND = 1_000
 
 def stop(pair, how, key="api", wait_ms=0, enforcement="on"):
     """Change a key's stops; returns whether it is paused, and how long it cools down."""
-    pair.both.run(("stop", how, key, wait_ms, enforcement))
+    # Pauses with a time are those of `test_overrides`.
+    pair.both.run(("stop", how, key, 0 if how == "pause" else wait_ms, enforcement))
     stops, logical = pair.model.stops, pair.model.clock.logical
     return bool(stops.paused_ms(key, pair.both.now)), max(0, stops.cooled.get(key, 0) - logical)
 

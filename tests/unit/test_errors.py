@@ -10,6 +10,7 @@ import pytest
 
 from celery_fairness import errors
 from celery_fairness.errors import (
+    BacklogFull,
     DeliveriesExhausted,
     FairnessError,
     HeaderInvalid,
@@ -50,6 +51,7 @@ EXAMPLES = [
         ("problem", "task", "key", "field"),
     ),
     (HeaderInvalid("v: expected 1"), ("problem",)),
+    (BacklogFull("tenant:42", 100, 100), ("key", "limit", "waiting")),
     (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem")),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
@@ -118,6 +120,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (NotWired("shop"), "add 'fairness = Fairness(app)'"),
         (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
         (KeyMissing("shop.t", "k:{args.a}", "args.a"), "with missing='empty'"),
+        (BacklogFull("tenant:42", 7, 9), "9 tasks of 'tenant:42' wait, and max_waiting is 7: send"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),

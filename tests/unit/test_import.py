@@ -52,6 +52,7 @@ def test_importing_does_nothing(code):
 
 def test_what_is_exported_is_fixed():
     assert celery_fairness.__all__ == [
+        "BacklogFull",
         "DeliveriesExhausted",
         "FairTask",
         "Fairness",

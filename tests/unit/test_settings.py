@@ -50,6 +50,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "lease_seconds": 15.0,
         "max_deliveries": 5,
         "priority_order": "high_first",
+        "queues": {},
     }
 
 
@@ -192,7 +193,7 @@ TIERS_REFUSED = [
     ),
     (
         {"pro": {"limit": 3}},
-        "pro: expected fields concurrency, weight, queue_class, got: 'limit'",
+        "pro: expected fields concurrency, weight, queue_class, max_waiting, got: 'limit'",
     ),
     ({"gold": {}}, "gold: expected a concurrency, as for every new tier, got: none"),
     (

@@ -2,7 +2,7 @@
   publish_tiers: put a whole tier table in the place of the one before.
 
   KEYS[1]  tiers   hash  tier -> its numbers as JSON
-  KEYS[2]  news    hash  version, source
+  KEYS[2]  news    hash  version, source, bounded
 
   ARGV[1]  source  str   "database" or "settings"
   ARGV[2]  force   str   "1": always; "0": only where the table is not the database's
@@ -27,6 +27,11 @@ for index = 1, #before, 2 do
 end
 if same then return {1, tonumber(redis.call("HGET", news, "version") or 0)} end
 redis.call("DEL", tiers)
-for row = 3, #ARGV, 2 do redis.call("HSET", tiers, ARGV[row], ARGV[row + 1]) end
+redis.call("HDEL", news, "bounded")
+for row = 3, #ARGV, 2 do
+  redis.call("HSET", tiers, ARGV[row], ARGV[row + 1])
+  -- Puts look no further where it is not there.
+  if tonumber(cjson.decode(ARGV[row + 1]).max_waiting) then redis.call("HSET", news, "bounded", 1) end
+end
 redis.call("HSET", news, "source", source)
 return {1, redis.call("HINCRBY", news, "version", 1)}

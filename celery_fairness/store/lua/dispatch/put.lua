@@ -5,6 +5,9 @@
   left in a plain list leaves it in the same call, whatever becomes of the task; where it is gone
   from there another call has put it.
 
+  A task of whom, or of whose queue, as many wait as may is refused, and nothing is written. What was
+  accepted before is not: a retry, what lies in a plain list, what waits for its time.
+
   KEYS[1]  prefix     str  what every key of the installation begins with
 
   ARGV[1]  queue      str  where it waits
@@ -22,11 +25,15 @@
   ARGV[13] plain      str  the key of the plain list that the message is taken from, or ""
   ARGV[14] entry      str  what lies there
   ARGV[15] limits     str  those beside the tier's (limits.lua), or ""
-  ARGV[16+] bound     str  the bindings that the caller knows, each as kombu writes it
+  ARGV[16] default_tier  str  for a tier that is not known; "": it was accepted before
+  ARGV[17] of_tier    str  how many of the tenant may wait where no tiers are published, or ""
+  ARGV[18] of_queue   str  how many may wait in the queue, or ""
+  ARGV[19+] bound     str  the bindings that the caller knows, each as kombu writes it
 
-  Returns what became of it.
+  Returns what became of it; {key, limit, waiting} of what has no room for it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
+--- @include "backlog"
 --- @include "waiting"
 --- @include "until"
 --- @include "now"
@@ -35,6 +42,7 @@ local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], AR
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local bindings, kind, plain, entry, limits = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
+local default_tier, of_tier, of_queue = ARGV[16], ARGV[17], ARGV[18]
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
 local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
@@ -44,22 +52,27 @@ end
 
 -- kombu's table, which other producers and consumers write: as many as are known, and the same.
 if bindings ~= "" then
-  if redis.call("SCARD", bindings) ~= #ARGV - 15 then return 3 end
-  for index = 16, #ARGV do
+  if redis.call("SCARD", bindings) ~= #ARGV - 18 then return 3 end
+  for index = 19, #ARGV do
     if redis.call("SISMEMBER", bindings, ARGV[index]) == 0 then return 3 end
   end
+end
+local task = {
+  tag = tag, attempt = 0, deaths = 0, cost = cost, rank = rank, tenant = tenant, service = service,
+  tier = tier, kind = kind, limits = limits, key = key_of(tenant, service),
+}
+local is_later = eta_ms > 0 and eta_ms > server_now(frozen_ms)
+if default_tier ~= "" and plain == "" and not is_later then
+  local full = full_of(prefix, queue, task, default_tier, of_tier, of_queue)
+  if full and redis.call("SISMEMBER", prefix .. "known", tag) == 0 then return full end
 end
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 if limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
 if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end
-local task = {
-  seq = redis.call("INCR", prefix .. "sequence"), tag = tag, attempt = 0, deaths = 0,
-  cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
-  kind = kind, limits = limits, key = key_of(tenant, service),
-}
-if eta_ms > 0 and eta_ms > server_now(frozen_ms) then
+task.seq = redis.call("INCR", prefix .. "sequence")
+if is_later then
   wait_until(prefix, queue, task, message, eta_ms)
   return 2
 end

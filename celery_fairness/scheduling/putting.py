@@ -1,0 +1,62 @@
+"""How a task begins to wait, and where it is refused because too many do.
+
+    put --> lane            where there is room, or it was accepted before
+        --> later           until its time, whatever waits now
+        --> (refused)       as many wait as its tenant's tier, or its queue, lets wait
+
+Invariant: a put that is refused leaves no trace; what was accepted is refused by nobody.
+
+Weakness: what waits until its time does not count, so a bound may be passed when that comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_fairness.scheduling.cancelling import Cancelling
+from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.words import SYSTEM, Bounds, Full, Put, Waiting
+from celery_fairness.tenants import INVALID
+
+
+class Putting(Cancelling):
+    """An installation that takes tasks."""
+
+    def put(self, waiting: Waiting) -> Put | Full:
+        """Begin to wait; a put that is sent again does nothing while its task is known."""
+        if waiting.tag in self.known:
+            return Put.KNOWN
+        task = Task(
+            *(0, waiting.tag, 0, 0, waiting.cost, waiting.rank),
+            *(waiting.tenant, waiting.service, waiting.tier, waiting.kind),
+            *(waiting.limits, waiting.message),
+        )
+        is_later = waiting.eta_ms > self.now_ms()
+        if waiting.bounds is not None and not is_later:
+            full = self._full_of(waiting.queue, task, waiting.bounds)
+            if full is not None:
+                return full
+        self.known.add(waiting.tag)
+        if waiting.tenant == INVALID:
+            self.counts["invalid"] += 1
+        task = replace(task, seq=self.next_seq())
+        if is_later:
+            self.wait_until(waiting.queue, task, waiting.eta_ms)
+            return Put.WAITS_FOR_ITS_TIME
+        self.note_tier(waiting.queue, task)
+        self.enqueue(waiting.queue, task)
+        return Put.WAITS
+
+    def _full_of(self, queue: str, task: Task, bounds: Bounds) -> Full | None:
+        """Return what has no room for one more task."""
+        if task.key != SYSTEM:
+            waiting = sum(len(each) for (_, key), each in self.lanes.items() if key == task.key)
+            account = self.accounts.get(task.key)
+            tier = task.tier or (account.tier if account else "")
+            most = self.news.most_waiting(task.tenant, tier, bounds)
+            if most is not None and waiting >= most:
+                return Full(task.key, most, waiting)
+        waiting = sum(len(each) for (other, _), each in self.lanes.items() if other == queue)
+        if bounds.of_queue is not None and waiting >= bounds.of_queue:
+            return Full(f"queue:{queue}", bounds.of_queue, waiting)
+        return None
