@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,14 @@ from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
+from celery_fairness.events import Event, EventPage, check_types
 from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking import happened
+from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.looker import Looker
+from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
@@ -34,6 +38,10 @@ from celery_fairness.tiers import Tier
 from celery_fairness.units import milliseconds, seconds
 
 logger = logging.getLogger("celery_fairness")
+
+
+#: Of a longer reason the rest is left out of the event.
+REASON_CHARACTERS = 500
 
 
 class Unset:
@@ -188,7 +196,7 @@ class Steering(ABC):
             key: As for :meth:`pause`.
             until: A datetime with a time zone, or Unix seconds. What is naive, past or further than
                 a day is moved to the next second, or to a day from now, with a warning.
-            reason: For the log.
+            reason: For the log and the event.
 
         Raises:
             ValueError: As :meth:`pause`.
@@ -198,7 +206,7 @@ class Steering(ABC):
 
     def cool_down_for(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits for a time; see :meth:`cool_down`."""
-        stops = self._stop("cool", key, milliseconds(wait_seconds))
+        stops = self._stop("cool", key, milliseconds(wait_seconds), reason)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops
@@ -207,7 +215,7 @@ class Steering(ABC):
         """End a cool-down. A pause of the key goes on; errors as :meth:`pause`."""
         return self._stop("clear", key)
 
-    def _stop(self, how: str, key: str, wait_ms: int = 0) -> KeyStops:
+    def _stop(self, how: str, key: str, wait_ms: int = 0, reason: str = "") -> KeyStops:
         # A task's body may name anything.
         fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
         if not fits or key.partition(":")[0] == "tenant":
@@ -218,7 +226,9 @@ class Steering(ABC):
         limiter = self._claimed_limiter()
         settings = self.settings
         lease_ms = milliseconds(settings.lease_seconds)
-        args = verbs.stop_args(how, key, wait_ms, lease_ms, settings.enforcement.value)
+        enforcement = settings.enforcement.value
+        why = reason[:REASON_CHARACTERS]
+        args = verbs.stop_args(how, key, wait_ms, lease_ms, enforcement, reason=why)
         told = limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
         paused, cool_ms = verbs.read_stop(told)
         return KeyStops(key, paused, seconds(cool_ms))
@@ -289,6 +299,56 @@ class Steering(ABC):
             NotFound: There is no such dead letter; others as :meth:`cancel`.
         """
         return self._clearing().requeue(task_id)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def events(
+        self, after: str | None = None, types: Collection[str] | None = None, limit: int = 100
+    ) -> EventPage:
+        """Return what happened, the oldest first, as far as it is kept.
+
+        Args:
+            after: The id of an event, or a page's cursor, behind which to begin; None: at the
+                oldest.
+            types: Those of :data:`celery_fairness.events.TYPES` that are asked for; None: all.
+            limit: Most events, 1 to 1,000.
+
+        Raises:
+            ValueError: An argument cannot be meant, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        whole = isinstance(limit, int) and not isinstance(limit, bool)
+        if not whole or not 1 <= limit <= happened.LONGEST_PAGE:
+            raise ValueError(
+                f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
+            )
+        asked = check_types(types)
+        return happened.page(*self._stream(), after, asked, limit)
+
+    def follow(
+        self, after: str | None = None, types: Collection[str] | None = None
+    ) -> Iterator[Event]:
+        """Yield events as they happen, for ever; whoever had enough leaves the loop.
+
+        Nothing is missed or told twice while it goes on. Who keeps the id of the last event that
+        it has seen to, and begins ``after`` that, sees each at least once, as long as the stream
+        keeps it.
+
+        Args:
+            after: As for :meth:`events`; None: from now on.
+            types: As for :meth:`events`.
+
+        Raises:
+            ValueError: As :meth:`events`.
+            LimiterUnavailable: Redis does not answer; begin again after the last event.
+        """
+        asked = check_types(types)
+        return happened.follow(*self._stream(), after, asked)
+
+    def _stream(self) -> tuple[Reader, str]:
+        limiter = self._claimed_limiter()
+        source = happened.source_of(self.app.main or "celery", limiter.connection.address)
+        return Reader(limiter.connection, Keys(limiter.prefix)), source
 
     def _clearing(self) -> Clearing:
         return Clearing(self._claimed_limiter(), milliseconds(self.settings.lease_seconds))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
+from celery_fairness.scheduling.happenings import Happenings
 from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, read_limits, write_limits
 from celery_fairness.scheduling.parking import PUMPED_AT_MOST, Parking
@@ -107,6 +108,7 @@ class Installation:
         #: By key: the logical time at which its window is forgotten.
         self.idle: dict[str, int] = {}
         self.stops = Stops()
+        self.happenings = Happenings()
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -382,6 +384,8 @@ class Installation:
         """A task becomes a dead letter; ``row.state`` says why."""
         self.dead[row.queue].append(row.task)
         self.counts["dead_lettered"] += 1
+        fields = {"reason": row.state, "deaths": row.task.deaths}
+        self.happenings.tell_of("fairness.dead_lettered", row.queue, row.task, **fields)
         self.obituaries[row] = logical
 
     # -- the gate ---------------------------------------------------------------------------------

@@ -53,13 +53,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from celery_fairness.scheduling.cancelling import Cancelling
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
+from celery_fairness.scheduling.stopping import Stopping
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
@@ -84,7 +84,7 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Cancelling):
+class Scheduler(Stopping):
     """One installation, and what can be asked of it."""
 
     # -- news -------------------------------------------------------------------------------------
@@ -227,9 +227,13 @@ class Scheduler(Cancelling):
                 continue
             row = self.end_lease(name)
             self.counts["expired"] += 1
+            self.happenings.tell_of(
+                "fairness.lease_expired", row.queue, row.task, owner=row.owner, state=row.state
+            )
             if row.state == "acked":
                 self.known.discard(row.task.tag)
                 self.counts["abandoned"] += 1
+                self.happenings.tell_of("fairness.abandoned", row.queue, row.task, owner=row.owner)
                 self.obituaries[row] = logical
             elif row.state == "begun":
                 self.after_death(row, logical, rules)
@@ -350,21 +354,6 @@ class Scheduler(Cancelling):
             row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
         )
 
-    # -- stopping ---------------------------------------------------------------------------------
-
-    def stop(self, how: str, key: str, wait_ms: int, rules: Rules) -> tuple[bool, int]:
-        """Change a key's stops; ``wait_ms`` is for how long it cools down.
-
-        Returns:
-            Whether it is paused, and how long it still cools down in ms.
-        """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
-        self.stops.change(how, key, logical + wait_ms)
-        if how in ("resume", "clear"):
-            self.pump(key, logical, rules)
-        stops = self.stops
-        return key in stops.paused, max(0, stops.cooled.get(key, 0) - logical)
-
     # -- looking and clearing ---------------------------------------------------------------------
 
     def size(self, queue: str) -> tuple[int, int]:
@@ -388,6 +377,8 @@ class Scheduler(Cancelling):
             gone.append(self.pop(queue, key, first[0]))
             self.task_left(queue, key)
         self.known.difference_update(task.tag for task in gone)
+        if gone:
+            self.happenings.tell("fairness.purged", queue=queue, tasks=len(gone))
         if len(gone) < self.budget.purged:
             self.rings.pop(queue, None)
         return len(gone)

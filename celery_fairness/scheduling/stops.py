@@ -21,8 +21,13 @@ class Stops:
         #: By key, until when.
         self.cooled: dict[str, int] = {}
 
-    def change(self, how: str, key: str, until: int) -> None:
-        """``pause`` or ``resume`` a key, ``cool`` it down until a time, or ``clear`` that."""
+    def change(self, how: str, key: str, until: int) -> bool:
+        """``pause`` or ``resume`` a key, ``cool`` it down until a time, or ``clear`` that.
+
+        Returns:
+            Whether that changed something.
+        """
+        before = key in self.paused, self.cooled.get(key)
         if how == "pause":
             self.paused.add(key)
         elif how == "resume":
@@ -31,6 +36,7 @@ class Stops:
             self.cooled[key] = max(self.cooled.get(key, 0), until)
         else:
             self.cooled.pop(key, None)
+        return before != (key in self.paused, self.cooled.get(key))
 
     def wait_ms(self, limit: Limit, logical: int) -> float:
         """Return how long a limit is stopped; 0: it is not."""
