@@ -28,6 +28,8 @@ from celery_fairness.units import Milliseconds, milliseconds, seconds
 
 #: Longest time for which something is said, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
+#: Of a longer reason the rest is left out of the event.
+REASON_CHARACTERS = 500
 _FIELDS = ("concurrency", "rate", "throttle")
 #: In Python and to the scripts.
 _WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
@@ -46,9 +48,10 @@ class Holding:
         self._settings = settings
         self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
-    def stop(self, how: str, key: str, wait_ms: int = 0) -> KeyStops:
+    def stop(self, how: str, key: str, wait_ms: int = 0, reason: str = "") -> KeyStops:
         """Pause, resume or cool down a key as the scripts write it; see ``verbs.stop_args``."""
-        args = verbs.stop_args(how, key, wait_ms, *self._rules)
+        why = reason[:REASON_CHARACTERS]
+        args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why)
         cool_ms, pause_ms = verbs.read_stop(self._run(verbs.STOP, args))
         left = None if not pause_ms else seconds(pause_ms)
         return KeyStops(key, pause_ms != 0, seconds(cool_ms), left)

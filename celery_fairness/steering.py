@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -13,10 +13,15 @@ from celery_fairness.clearing import Clearing
 from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.directory import TierDirectory
+from celery_fairness.errors import got
+from celery_fairness.events import Event, EventPage, check_types
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking import happened
+from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.looker import Looker
+from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
@@ -199,7 +204,7 @@ class Steering(ABC):
             key: Of limits that tasks have beside their tier's, such as ``api.stripe.com``.
             until: A datetime with a time zone, or Unix seconds. What is naive, past or further than
                 a day is moved to the next second, or to a day from now, with a warning.
-            reason: For the log.
+            reason: For the log and the event.
 
         Raises:
             ValueError: As :meth:`pause`; a tenant's key does not cool down.
@@ -210,7 +215,7 @@ class Steering(ABC):
     def cool_down_for(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits for a time; see :meth:`cool_down`."""
         name = written(key, self.settings, tenants=False)
-        stops = self._holding.stop("cool", name, milliseconds(wait_seconds))
+        stops = self._holding.stop("cool", name, milliseconds(wait_seconds), reason)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops
@@ -352,6 +357,56 @@ class Steering(ABC):
             NotFound: There is no such dead letter; others as :meth:`cancel`.
         """
         return self._clearing().requeue(task_id)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def events(
+        self, after: str | None = None, types: Collection[str] | None = None, limit: int = 100
+    ) -> EventPage:
+        """Return what happened, the oldest first, as far as it is kept.
+
+        Args:
+            after: The id of an event, or a page's cursor, behind which to begin; None: at the
+                oldest.
+            types: Those of :data:`celery_fairness.events.TYPES` that are asked for; None: all.
+            limit: Most events, 1 to 1,000.
+
+        Raises:
+            ValueError: An argument cannot be meant, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        whole = isinstance(limit, int) and not isinstance(limit, bool)
+        if not whole or not 1 <= limit <= happened.LONGEST_PAGE:
+            raise ValueError(
+                f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
+            )
+        asked = check_types(types)
+        return happened.page(*self._stream(), after, asked, limit)
+
+    def follow(
+        self, after: str | None = None, types: Collection[str] | None = None
+    ) -> Iterator[Event]:
+        """Yield events as they happen, for ever; whoever had enough leaves the loop.
+
+        Nothing is missed or told twice while it goes on. Who keeps the id of the last event that
+        it has seen to, and begins ``after`` that, sees each at least once, as long as the stream
+        keeps it.
+
+        Args:
+            after: As for :meth:`events`; None: from now on.
+            types: As for :meth:`events`.
+
+        Raises:
+            ValueError: As :meth:`events`.
+            LimiterUnavailable: Redis does not answer; begin again after the last event.
+        """
+        asked = check_types(types)
+        return happened.follow(*self._stream(), after, asked)
+
+    def _stream(self) -> tuple[Reader, str]:
+        limiter = self._claimed_limiter()
+        source = happened.source_of(self.app.main or "celery", limiter.connection.address)
+        return Reader(limiter.connection, Keys(limiter.prefix)), source
 
     def _clearing(self) -> Clearing:
         return Clearing(self._claimed_limiter(), milliseconds(self.settings.lease_seconds))

@@ -7,15 +7,17 @@ stdout, what went wrong to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from celery_fairness.decision import KeyStops
+    from celery_fairness.events import Event
     from celery_fairness.extension import Fairness
 
 FOUND = 1
@@ -26,13 +28,15 @@ AWAY = 69
 Shown = tuple[Any, list[str], int]
 Changed = TypeVar("Changed")
 #: What our commands take.
-_OWN = {"key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"}
-_OWN |= {"concurrency", "rate", "throttle", "author"}
+_OWN = {
+    *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
+    *("concurrency", "rate", "throttle", "author", "after", "types", "limit", "follow"),
+}
 
 
 @click.group()
 def fairness(**_: Any) -> None:
-    """Look at tenants, queues and leases; stop the keys of limits; cancel and requeue tasks."""
+    """Look at tenants, queues, leases and events; stop keys of limits; cancel and requeue tasks."""
 
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
@@ -42,7 +46,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     @click.pass_context
     @functools.wraps(ask)
     def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
-        from celery_fairness.cli.tables import as_plain
+        from celery_fairness.cli.tables import as_plain, event_line
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
         from celery_fairness.extension import Fairness
 
@@ -51,6 +55,9 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         arguments = {name: value for name, value in arguments.items() if name in own}
         try:
             value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
+            if isinstance(value, Iterator):
+                for each in value:
+                    click.echo(json.dumps(as_plain(each)) if as_json else event_line(each))
         except LimiterUnavailable as error:
             _fail(context, f"{error.address} does not answer: {error.problem}", AWAY)
         except NotFound as error:
@@ -59,6 +66,8 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
             _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
         except SettingsError as error:
             _fail(context, str(error), USAGE)
+        if isinstance(value, Iterator):
+            context.exit(code)
         if as_json:
             click.echo(json.dumps(as_plain(value), indent=2))
         else:
@@ -230,6 +239,28 @@ def dead(of: Fairness, action: str | None, task: str | None, queue: str | None) 
         return back, requeued_lines(back), 0
     letters = _done(lambda: of.dead_letters(queue))
     return letters, dead_lines(letters), 0
+
+
+@fairness.command()
+@click.option("--after", help="The id of an event: those behind it.")
+@click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, help="Most events.")
+@click.option("--follow", is_flag=True, help="Go on with those to come; from now on, or --after.")
+@_looks
+def events(of: Fairness, after: str | None, types: str | None, limit: int, follow: bool) -> Shown:
+    """What happened, the oldest first."""
+    from celery_fairness.cli.tables import page_lines
+
+    asked = types.split(",") if types else None
+    if follow:
+        return _until_interrupted(_done(lambda: of.follow(after, asked))), [], 0
+    page = _done(lambda: of.events(after, asked, limit))
+    return page, page_lines(page), 0
+
+
+def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
+    with contextlib.suppress(KeyboardInterrupt):
+        yield from events
 
 
 @fairness.command()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
+from celery_fairness.events import Event, EventPage
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
@@ -39,6 +40,8 @@ def as_plain(value: Any) -> Any:
     """Return a frozen value, or several, as dictionaries, lists and plain values."""
     if isinstance(value, tuple):
         return [asdict(each) for each in value]
+    if isinstance(value, (Event, EventPage)):
+        return value.as_ojs()
     plain = asdict(value)
     if isinstance(value, LimitState):
         plain["known"] = value.known
@@ -237,6 +240,19 @@ def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
             numbers.append(f"{starts}/{iso_duration(seconds(period_ms))} evenly")
         rows.append((", ".join(numbers), each.queue, each.state, each.tenants, each.tasks))
     return rows
+
+
+def page_lines(page: EventPage) -> list[str]:
+    """Return events, and how to go on."""
+    lines = [event_line(each) for each in page.events] or ["no events"]
+    more = [f"there are more: --after {page.cursor}"] if page.has_more else []
+    return lines + _notes(more)
+
+
+def event_line(event: Event) -> str:
+    """Return one event for people."""
+    facts = " ".join(f"{name}={value}" for name, value in event.data.items())
+    return _printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 
 def audit_lines(audit: Audit) -> list[str]:

@@ -60,6 +60,7 @@ class Keys:
         self.closed = prefix + "closed"
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
+        self.events = prefix + "events"
         self.idle = prefix + "idle"
         self.known = prefix + "known"
         self.looks = prefix + "looks"

@@ -32,7 +32,7 @@ from celery_fairness.scheduling.words import Rules
 
 #: Keys that belong to the installation, not to a queue, a tenant or a limit.
 _SINGLE = {
-    *("clock", "closed", "cooled", "counts", "ends", "idle", "known", "looks", "news"),
+    *("clock", "closed", "cooled", "counts", "ends", "events", "idle", "known", "looks", "news"),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("overrides", "overrides_end", "paused_until", "unused", "virtual", "waiting"),
 }

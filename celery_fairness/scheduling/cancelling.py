@@ -40,6 +40,7 @@ class Cancelling(Candidates):
             return row in self.obituaries
         self.known.discard(task.tag)
         self.counts["cancelled"] += 1
+        self.happenings.tell_of("fairness.cancelled", queue, task)
         self.obituaries[row] = logical
         return True
 
@@ -57,4 +58,5 @@ class Cancelling(Candidates):
         self.obituaries = {row: at for row, at in self.obituaries.items() if row.text != obituary}
         self.counts["requeued"] += 1
         self.enqueue(queue, replace(task, seq=self.next_seq(), deaths=0))
+        self.happenings.tell_of("fairness.requeued", queue, task)
         return True

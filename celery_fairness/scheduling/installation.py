@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
+from celery_fairness.scheduling.happenings import Happenings
 from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit, read_limits, write_limits
 from celery_fairness.scheduling.parking import PUMPED_AT_MOST, Parking
@@ -97,6 +98,7 @@ class Installation(Counting):
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking()
+        self.happenings = Happenings()
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -338,6 +340,8 @@ class Installation(Counting):
         """A task becomes a dead letter; ``row.state`` says why."""
         self.dead[row.queue].append(row.task)
         self.counts["dead_lettered"] += 1
+        fields = {"reason": row.state, "deaths": row.task.deaths}
+        self.happenings.tell_of("fairness.dead_lettered", row.queue, row.task, **fields)
         self.obituaries[row] = logical
 
     # -- the gate ---------------------------------------------------------------------------------

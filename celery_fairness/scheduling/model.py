@@ -199,9 +199,13 @@ class Scheduler(Steering):
                 continue
             row = self.end_lease(name)
             self.counts["expired"] += 1
+            self.happenings.tell_of(
+                "fairness.lease_expired", row.queue, row.task, owner=row.owner, state=row.state
+            )
             if row.state == "acked":
                 self.known.discard(row.task.tag)
                 self.counts["abandoned"] += 1
+                self.happenings.tell_of("fairness.abandoned", row.queue, row.task, owner=row.owner)
                 self.obituaries[row] = logical
             elif row.state == "begun":
                 self.after_death(row, logical, rules)
@@ -345,6 +349,8 @@ class Scheduler(Steering):
             gone.append(self.pop(queue, key, first[0]))
             self.task_left(queue, key)
         self.known.difference_update(task.tag for task in gone)
+        if gone:
+            self.happenings.tell("fairness.purged", queue=queue, tasks=len(gone))
         if len(gone) < self.budget.purged:
             self.rings.pop(queue, None)
         return len(gone)

@@ -46,6 +46,7 @@ def dump(installation: Installation) -> dict[str, Any]:
         },
         "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
         "counts": dict(installation.counts),
+        "events": list(installation.happenings.told),
         **_ready(installation),
         **_parking(installation),
     }

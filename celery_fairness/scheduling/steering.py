@@ -22,25 +22,34 @@ class Steering(Putting):
         """Note a tenant's tier and number; return the version of the news."""
         return self.news.publish_tenant(tenant, tier, concurrency)
 
-    def stop(self, how: str, key: str, wait_ms: int, rules: Rules) -> tuple[int, int | None]:
+    def stop(
+        self, how: str, key: str, wait_ms: int, rules: Rules, reason: str = ""
+    ) -> tuple[int, int | None]:
         """Change a key's stops; ``wait_ms`` is for how long, 0: a pause until it is resumed.
+
+        What changes something is told.
 
         Returns:
             How long it still cools down, and is paused, in ms; None until it is resumed.
         """
         now, stops = self.now_ms(), self.stops
         logical = self.clock.tick(now, rules.lease_ms)
+        before = stops.paused_ms(key, now)
         if how == "pause":
             stops.pause(key, now + wait_ms if wait_ms else None)
         elif how == "resume":
             stops.resume(key)
-        elif how == "cool":
-            stops.cool(key, logical + wait_ms)
-        else:
-            stops.clear(key)
+        elif how == "clear":
+            if stops.clear(key):
+                self.happenings.tell("fairness.cool_down_cleared", key=key)
+        elif stops.cool(key, logical + wait_ms):
+            until = now + wait_ms
+            self.happenings.tell("rate_limit.dynamic_adjusted", key=key, until=until, reason=reason)
         if how != "cool":
             self._says_of(key, logical, rules)
         paused_ms = stops.paused_ms(key, now)
+        if paused_ms != before:
+            self.happenings.tell("fairness.paused" if paused_ms else "fairness.resumed", key=key)
         left_ms = None if paused_ms == NEVER else int(paused_ms)
         return max(0, stops.cooled.get(key, 0) - logical), left_ms
 
@@ -57,11 +66,13 @@ class Steering(Putting):
     def _end_steering(self, logical: int, rules: Rules) -> int:
         """End pauses and overrides whose time has come; return how many of a kind at most."""
         now, most = self.now_ms(), self.budget.due
-        ended = self.overrides.ended(now, most), self.stops.resumed(now, most)
-        for keys in ended:
-            for key in keys:
-                self._says_of(key, logical, rules)
-        return max(map(len, ended))
+        ended, resumed = self.overrides.ended(now, most), self.stops.resumed(now, most)
+        for key in ended:
+            self._says_of(key, logical, rules)
+        for key in resumed:
+            self.happenings.tell("fairness.resumed", key=key)
+            self._says_of(key, logical, rules)
+        return max(len(ended), len(resumed))
 
     def _steering_ends_ms(self) -> list[int]:
         """Return how long until each of them ends."""

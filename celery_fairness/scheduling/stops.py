@@ -37,13 +37,15 @@ class Stops:
         self.paused.discard(key)
         self.paused_until.pop(key, None)
 
-    def cool(self, key: str, until: int) -> None:
-        """Let a key cool down until a logical time, if that is later than what was said before."""
-        self.cooled[key] = max(self.cooled.get(key, 0), until)
+    def cool(self, key: str, until: int) -> bool:
+        """Let a key cool down until a logical time; False where a later one was said before."""
+        before = self.cooled.get(key, -1)
+        self.cooled[key] = max(before, until)
+        return until > before
 
-    def clear(self, key: str) -> None:
-        """End a cool-down."""
-        self.cooled.pop(key, None)
+    def clear(self, key: str) -> bool:
+        """End a cool-down; False where there was none."""
+        return self.cooled.pop(key, None) is not None
 
     def paused_ms(self, key: str, now: int) -> float:
         """Return how long a key is paused; 0: it is not."""

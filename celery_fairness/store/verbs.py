@@ -241,7 +241,13 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
 
 
 def stop_args(
-    how: str, key: str, wait_ms: int, lease_ms: int, enforcement: str, now_text: str = ""
+    how: str,
+    key: str,
+    wait_ms: int,
+    lease_ms: int,
+    enforcement: str,
+    now_text: str = "",
+    reason: str = "",
 ) -> list[str]:
     """Return the arguments of a change of a key's stops.
 
@@ -252,8 +258,9 @@ def stop_args(
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
+        reason: Of a cool-down, for its event.
     """
-    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text]
+    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason]
 
 
 def read_stop(answer: Sequence[Any]) -> tuple[Milliseconds, Milliseconds | None]:

@@ -1,6 +1,6 @@
-"""The tables of the documentation that are made from code: settings and variables.
+"""The tables of the documentation that are made from code: settings, variables, events.
 
-`python -m tests.docs.tables` writes them into README.md and docs/settings.md, between the marks
+`python -m tests.docs.tables` writes them into the files, between the marks
 `<!-- table: NAME -->` and `<!-- end: NAME -->`. A test compares.
 """
 
@@ -11,10 +11,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from celery_fairness.environment import documentation
+from celery_fairness.events import TYPES
 from celery_fairness.settings import Settings, expected
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = (ROOT / "README.md", ROOT / "docs" / "settings.md")
+#: Each file with the tables that it has.
+FILES = {
+    ROOT / "README.md": ("settings", "variables"),
+    ROOT / "docs" / "settings.md": ("settings", "variables"),
+    ROOT / "docs" / "events.md": ("events",),
+}
 
 
 def settings_table() -> str:
@@ -36,12 +42,22 @@ def variables_table() -> str:
     return _table(("variable", "setting", "takes"), rows)
 
 
-TABLES = {"settings": settings_table, "variables": variables_table}
+def events_table() -> str:
+    """Every type of event: its name, its data, when it is told."""
+    rows = [
+        (f"`{each.name}`", ", ".join(f"`{name}`" for name in each.fields), each.meaning)
+        for each in TYPES.values()
+    ]
+    return _table(("type", "data", "told when"), rows)
 
 
-def written(text: str) -> str:
+TABLES = {"settings": settings_table, "variables": variables_table, "events": events_table}
+
+
+def written(text: str, names: Iterable[str]) -> str:
     """Return `text` with its tables as the code says them."""
-    for name, table in TABLES.items():
+    for name in names:
+        table = TABLES[name]
         between = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
         match = between.search(text)
         if match is None:
@@ -56,5 +72,5 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    for path in FILES:
-        path.write_text(written(path.read_text("utf-8")), "utf-8")
+    for path, names in FILES.items():
+        path.write_text(written(path.read_text("utf-8"), names), "utf-8")

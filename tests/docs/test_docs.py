@@ -48,7 +48,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", tables.FILES, ids=lambda p: p.name)
 def test_tables_say_what_the_code_says(page):
     text = page.read_text()
-    assert text == tables.written(text), "run: python -m tests.docs.tables"
+    assert text == tables.written(text, tables.FILES[page]), "run: python -m tests.docs.tables"
 
 
 @every_page

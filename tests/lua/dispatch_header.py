@@ -30,6 +30,7 @@ _TYPE_OF = {
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
     "string": {"INCR", "GET", "SET"},
+    "stream": {"XADD"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
 }
 #: Names of keys that a function is given.

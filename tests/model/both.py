@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from redis import Redis
 
+from celery_fairness.events import TYPES
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
 from celery_fairness.scheduling.lanes import Lane
@@ -32,6 +33,20 @@ START_MS = 1_760_000_000_000
 REMEMBERED = 30
 #: Numbers from here on name them.
 LATE = 850
+
+
+def message_of(number):
+    """A message as kombu writes it, as others do, and one that says nothing."""
+    headers = {"lang": "py", "task": "shop.send", "id": f"id-{number}", "stamps": {"id": "no"}}
+    message = {"body": "eyI=" * 9, "headers": headers, "properties": {"headers": {"id": "no"}}}
+    if number % 5 == 2:
+        return f"message {number}\n 1"
+    if number % 5 == 1:
+        del headers["task"]
+        return json.dumps(message, separators=(",", ":"))
+    if number % 5 == 3:
+        message["headers"] = {"stamps": {"id": "no"}, "id": 'a "quoted" one'}
+    return json.dumps(message)
 
 
 class WatchedRing(Ring):
@@ -215,7 +230,7 @@ class Both:
             rank,
             cost,
             0 if eta is None else self.now + eta,
-            f"message {number}\n 1",
+            message_of(number),
             kind,
             limits.replace("*", tenant or "_"),
             bounds,
@@ -346,9 +361,11 @@ class Both:
 
     def do_stop(self, how, key, wait_ms, enforcement):
         rules = self.rules(enforcement)
-        args = verbs.stop_args(how, key, wait_ms, rules.lease_ms, enforcement, str(self.now))
+        args = verbs.stop_args(
+            how, key, wait_ms, rules.lease_ms, enforcement, str(self.now), "a reason"
+        )
         theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
-        return self.model.stop(how, key, wait_ms, rules), theirs
+        return self.model.stop(how, key, wait_ms, rules, "a reason"), theirs
 
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
@@ -439,6 +456,10 @@ class Both:
 
     # -- what must be true ------------------------------------------------------------------------
 
+    def check_events(self) -> None:
+        for what, fields in self.model.happenings.told[-20:]:
+            assert set(fields) == set(TYPES[what].fields), what
+
     def check(self) -> None:
         theirs = server_state.read(self.scripts.client, self.scripts.prefix)
         ours = dump(self.model)
@@ -449,6 +470,7 @@ class Both:
             )
         self.check_places()
         self.check_rings()
+        self.check_events()
 
     def check_places(self) -> None:
         model = self.model
@@ -560,7 +582,7 @@ class Both:
             self.run(("mourn", "on", True))
         self.check()
         dead = {f"dead:{queue}" for queue, tasks in self.model.dead.items() if tasks}
-        for_ever = {"clock", "sequence", "tiers", "news", "counts"} | dead
+        for_ever = {"clock", "sequence", "tiers", "news", "counts", "events"} | dead
         for key in set(server_state.keys_of(client, prefix)) - for_ever:
             kind = key.partition(":")[0]
             if kind == "reply":

@@ -20,6 +20,7 @@ for _, key in ipairs(redis.call("KEYS", ARGV[1] .. "*")) do
   if kind == "hash" then value = redis.call("HGETALL", key)
   elseif kind == "zset" then value = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
   elseif kind == "list" then value = redis.call("LRANGE", key, 0, -1)
+  elseif kind == "stream" then value = redis.call("XRANGE", key, "-", "+")
   elseif kind == "set" then value = redis.call("SMEMBERS", key)
   else value = {redis.call("GET", key)} end
   found[#found + 1] = {string.sub(key, #ARGV[1] + 1), value}
@@ -58,6 +59,11 @@ def _scores(flat: list[str]) -> dict[str, float]:
     return {name: float(score) for name, score in _pairs(flat).items()}
 
 
+def _event(flat: list[str]) -> tuple[str, dict[str, str]]:
+    fields = _pairs(flat)
+    return fields.pop("type"), fields
+
+
 def _ring() -> dict[str, Any]:
     return {"virtual": 0.0, "members": {}, "full": {}, "out": {}, "bell": False, "left": False}
 
@@ -81,6 +87,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "replies": {},
         "dead": {},
         "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
+        "events": [_event(fields) for _, fields in keys.pop("events", [])],
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
     if "logical" in (clock := _pairs(keys.pop("clock", []))):

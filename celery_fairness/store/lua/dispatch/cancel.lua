@@ -11,6 +11,7 @@
 
   Returns for each 1 where it was cancelled, by this call or by one before, else 0.
 ]]
+--- @include "events"
 --- @include "later"
 --- @include "obituaries"
 --- @include "removing"
@@ -37,12 +38,13 @@ end
 
 local answer = {}
 for index = 4, #ARGV do
-  local task = read_record(ARGV[index])
+  local task, message = read_record(ARGV[index])
   local gone = remove(task, ARGV[index])
   local row = write_running(NOBODY, "cancelled", queue, ARGV[index])
   if gone then
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "cancelled", 1)
+    write_event_of(prefix, "fairness.cancelled", queue, task, message)
     leave_obituary(prefix, {logical = logical}, row)
   else
     -- The call is sent again where its answer was lost on the way.

@@ -9,6 +9,7 @@
 
   Returns how many wait again: none where it lies there no more.
 ]]
+--- @include "events"
 --- @include "waiting"
 local prefix, queue, record, obituary = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
@@ -20,5 +21,6 @@ if moved > 0 then
   local task, message = read_record(record)
   task.seq, task.deaths = redis.call("INCR", prefix .. "sequence"), 0
   enqueue(prefix, queue, task, message, false)
+  write_event_of(prefix, "fairness.requeued", queue, task, message)
 end
 return moved

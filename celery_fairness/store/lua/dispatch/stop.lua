@@ -12,23 +12,33 @@
   ARGV[4]  lease_ms       int  how long a lease lives without a renewal
   ARGV[5]  enforcement    str  "on", "observe" or "off"
   ARGV[6]  frozen_ms      str  "" in production (server TIME); set only by tests
+  ARGV[7]  reason         str  of a cool-down, for its event; may be ""
 
   Returns {cool_ms, pause_ms}: how long it still cools down, and is paused; 0: it does not, it is not;
   -1: until it is resumed.
 ]]
+--- @include "events"
 --- @include "tick"
 --- @include "said"
 local prefix, how, key, wait_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
-local lease_ms, frozen_ms = tonumber(ARGV[4]), ARGV[6]
+local lease_ms, frozen_ms, reason = tonumber(ARGV[4]), ARGV[6], ARGV[7]
 
 local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = ARGV[5]}
+local before = paused_ms(prefix, key, rules)
 if how == "cool" then
-  redis.call("ZADD", prefix .. "cooled", "GT", string.format("%.0f", logical + wait_ms), key)
+  local moved = redis.call(
+    "ZADD", prefix .. "cooled", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
+  if moved == 1 then
+    write_event(prefix, "rate_limit.dynamic_adjusted",
+      "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
+  end
   -- Claims forget what is over.
   redis.call("HSET", prefix .. "clock", "limited", 1)
 elseif how == "clear" then
-  redis.call("ZREM", prefix .. "cooled", key)
+  if redis.call("ZREM", prefix .. "cooled", key) == 1 then
+    write_event(prefix, "fairness.cool_down_cleared", "key", key)
+  end
 else
   redis.call("SREM", prefix .. "paused", key)
   redis.call("ZREM", prefix .. "paused_until", key)
@@ -41,5 +51,8 @@ end
 if how ~= "cool" then said(prefix, key, rules) end
 local cooled = tonumber(redis.call("ZSCORE", prefix .. "cooled", key) or 0)
 local pause_ms = paused_ms(prefix, key, rules)
+if pause_ms ~= before then
+  write_event(prefix, pause_ms > 0 and "fairness.paused" or "fairness.resumed", "key", key)
+end
 if pause_ms == math.huge then pause_ms = -1 end
 return {math.max(0, cooled - logical), pause_ms}

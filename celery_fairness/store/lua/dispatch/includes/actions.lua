@@ -4,6 +4,7 @@
   It may be dropped, with an obituary that names the key of the limit, or tried again later. It has
   not started: its tenant is not charged, its attempts are those of before.
 ]]
+--- @include "events"
 --- @include "limits"
 --- @include "taking"
 --- @include "until"
@@ -27,6 +28,7 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   if refused.action == "d" then
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "dropped", 1)
+    write_event_of(prefix, "rate_limit.dropped", queue, task, message, "key", refused.by)
     rare().leave_obituary(prefix, rules, write_running(refused.by, "dropped", queue, record))
     return
   end

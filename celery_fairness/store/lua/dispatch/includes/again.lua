@@ -8,6 +8,7 @@
   Returns a code.
     1 SETTLED   2 WITHDRAWN   0 LATE
 ]]
+--- @include "events"
 --- @include "leases"
 --- @include "obituaries"
 --- @include "removing"
@@ -29,6 +30,8 @@ local function bury(prefix, rules, why, owner, queue, task, message)
   local record = write_record(task, message)
   redis.call("RPUSH", prefix .. "dead:" .. queue, record)
   redis.call("HINCRBY", prefix .. "counts", "dead_lettered", 1)
+  write_event_of(prefix, "fairness.dead_lettered", queue, task, message,
+    "reason", why, "deaths", task.deaths)
   leave_obituary(prefix, rules, write_running(owner, why, queue, record))
 end
 
@@ -48,9 +51,12 @@ local function expire_one(prefix, rules, lease, row)
   local keys = keys_of(task.key, task.limits)
   end_lease(prefix, lease, keys)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
+  write_event_of(prefix, "fairness.lease_expired", queue, task, message,
+    "owner", owner, "state", state)
   if state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "abandoned", 1)
+    write_event_of(prefix, "fairness.abandoned", queue, task, message, "owner", owner)
     leave_obituary(prefix, rules, row)
   elseif state == "begun" then
     after_death(prefix, rules, owner, queue, task, message)

@@ -3,6 +3,7 @@
 
   Returns how many were forgotten; nothing is left where they are fewer than FORGET_AT_MOST.
 ]]
+--- @include "events"
 --- @include "later"
 --- @include "groups"
 --- @include "taking"
@@ -39,6 +40,7 @@ local function forget_waiting(prefix, queue)
     if is_last then leave_ring(prefix, queue, key) end
     gone = gone + 1
   end
+  if gone > 0 then write_event(prefix, "fairness.purged", "queue", queue, "tasks", gone) end
   if gone < FORGET_AT_MOST then
     -- Of tasks that waited for their time; the ring's went with it.
     redis.call("DEL", prefix .. "bell:" .. queue)

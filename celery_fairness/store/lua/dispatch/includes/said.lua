@@ -3,6 +3,7 @@
 
   A tenant is judged anew by the claims that come, as after news of its tier.
 ]]
+--- @include "events"
 --- @include "pump"
 
 local function said(prefix, key, rules)
@@ -26,6 +27,7 @@ local function end_steering(prefix, rules, most)
     "ZRANGEBYSCORE", prefix .. "paused_until", "-inf", rules.now, "LIMIT", 0, most)
   for index = 1, #ended do
     redis.call("ZREM", prefix .. "paused_until", ended[index])
+    write_event(prefix, "fairness.resumed", "key", ended[index])
     said(prefix, ended[index], rules)
   end
   return math.max(#over, #ended)

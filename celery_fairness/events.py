@@ -1,0 +1,219 @@
+"""What happened in an installation, as values; and the table of all that can.
+
+An event is written by the script that causes it, so it is there exactly where its cause is. Its id
+is made from its place in the stream and the installation: whoever reads it twice sees one id.
+
+Weakness: the stream keeps the last ten thousand events. Who reads less often misses some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from celery_fairness.errors import got, suggestion
+
+#: What stands before a type in a CloudEvent.
+CLOUD_PREFIX = "org.openjobspec."
+SPEC_VERSION = "1.0"
+CONTENT_TYPE = "application/json"
+
+_OF_TASK = ("job_id", "job_type", "queue")
+#: Fields that are numbers, and times in ms.
+_NUMBERS = {"deaths", "tasks"}
+_TIMES = {"until"}
+
+
+class EventType(NamedTuple):
+    """One kind of event.
+
+    Attributes:
+        name: Its type.
+        fields: What its data says.
+        meaning: When it is told, in one sentence.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    meaning: str
+
+
+#: Every type there is, by name.
+TYPES: Mapping[str, EventType] = {
+    each.name: each
+    for each in (
+        EventType(
+            "rate_limit.dropped",
+            ("key", *_OF_TASK),
+            "a limit with `on_limit=drop` refused a task, which is not run",
+        ),
+        EventType(
+            "rate_limit.dynamic_adjusted",
+            ("key", "until", "reason"),
+            "a key cools down, or longer than before: after a 429, or as somebody said",
+        ),
+        EventType(
+            "fairness.cool_down_cleared", ("key",), "somebody ended a cool-down before its time"
+        ),
+        EventType("fairness.paused", ("key",), "somebody paused a key"),
+        EventType("fairness.resumed", ("key",), "somebody ended a pause"),
+        EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
+        EventType(
+            "fairness.purged",
+            ("queue", "tasks"),
+            "waiting tasks of a queue were forgotten: it was purged or has ended, a part each time",
+        ),
+        EventType(
+            "fairness.lease_expired",
+            (*_OF_TASK, "owner", "state"),
+            "nobody renewed a lease; `state` is `claimed`, `begun` (its body ran) or `acked`",
+        ),
+        EventType(
+            "fairness.abandoned",
+            (*_OF_TASK, "owner"),
+            "an acknowledged task was lost with its worker and is not run again",
+        ),
+        EventType(
+            "fairness.dead_lettered",
+            (*_OF_TASK, "reason", "deaths"),
+            "a task is a dead letter; `reason` is `dead` (its process died too often) or "
+            "`unreadable`",
+        ),
+        EventType("fairness.requeued", _OF_TASK, "a dead letter waits again"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        id: ``evt_`` and a UUID of version 7; to go on behind it is ``after`` of
+            ``Fairness.events``.
+        type: One of :data:`TYPES`.
+        at: When, by the server's clock.
+        source: ``ojs://{app}/{component}/{host}``; the host is that of the Redis.
+        data: What the type's row says.
+    """
+
+    id: str
+    type: str
+    at: datetime
+    source: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        """The id of its task; "" where it is about none."""
+        return str(self.data.get("job_id", ""))
+
+    def as_ojs(self) -> dict[str, Any]:
+        """Return it in the envelope of the Open Job Spec, to be written as JSON."""
+        about = {"subject": self.subject} if self.subject else {}
+        return {
+            "specversion": SPEC_VERSION,
+            "id": self.id,
+            "type": self.type,
+            "source": self.source,
+            "time": _rfc3339(self.at),
+            **about,
+            "datacontenttype": CONTENT_TYPE,
+            "data": dict(self.data),
+        }
+
+    def as_cloudevent(self) -> dict[str, Any]:
+        """Return it as a CloudEvent in the JSON format."""
+        return self.as_ojs() | {"type": CLOUD_PREFIX + self.type}
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events, the oldest first.
+
+    Attributes:
+        events: No more than were asked for.
+        cursor: What to give as ``after`` to go on; None: nothing has happened yet.
+        has_more: There are more already.
+    """
+
+    events: tuple[Event, ...]
+    cursor: str | None
+    has_more: bool
+
+    def as_ojs(self) -> dict[str, Any]:
+        """Return it as the answer of the Open Job Spec to a poll."""
+        events = [each.as_ojs() for each in self.events]
+        return {"events": events, "cursor": self.cursor, "has_more": self.has_more}
+
+
+def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
+    """Return the event of one entry of the stream; fields that are not known stay texts."""
+    ms = int(entry.partition("-")[0])
+    data = {name: _value(name, text) for name, text in fields.items() if name != "type"}
+    at = _time_of(ms)
+    return Event(
+        event_id(entry, source), fields.get("type", ""), at, source, MappingProxyType(data)
+    )
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _NUMBERS and text.isdecimal():
+        return int(text)
+    return _rfc3339(_time_of(int(text))) if name in _TIMES and text.isdecimal() else text
+
+
+def _time_of(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _rfc3339(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+# -- ids ------------------------------------------------------------------------------------------
+
+
+def event_id(entry: str, source: str) -> str:
+    """Return the id of the event at ``entry`` of the stream, ``MILLISECONDS-NUMBER``."""
+    ms, number = map(int, entry.split("-"))
+    high, low = divmod(number, 1 << 12)
+    place = int.from_bytes(hashlib.sha256(source.encode()).digest()[:5], "big")
+    bits = ms << 80 | 0x7 << 76 | low << 64 | 0b10 << 62 | (high & 0x3FFFFF) << 40 | place
+    return f"evt_{UUID(int=bits)}"
+
+
+def entry_of(event_id: str) -> str:
+    """Return where in the stream the event of an id is.
+
+    Raises:
+        ValueError: It is no id of an event.
+    """
+    try:
+        number = UUID(event_id.removeprefix("evt_"))
+    except (ValueError, AttributeError, TypeError):
+        number = None
+    if number is None or number.version != 7 or not event_id.startswith("evt_"):
+        raise ValueError(f"after: expected the id of an event, as 'evt_…', got: {got(event_id)}")
+    bits = number.int
+    return f"{bits >> 80}-{(bits >> 40 & 0x3FFFFF) << 12 | bits >> 64 & 0xFFF}"
+
+
+def check_types(types: Iterable[str] | None) -> frozenset[str]:
+    """Return the types that are asked for; empty: all.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    if isinstance(types, str):
+        raise ValueError(f"types: expected several types, got: {got(types)}")
+    asked = frozenset(types or ())
+    for name in asked - TYPES.keys():
+        hint = suggestion(name, TYPES) if isinstance(name, str) else ""
+        raise ValueError(f"types: expected types of events, got: {got(name)}{hint}")
+    return asked

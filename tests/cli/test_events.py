@@ -1,0 +1,310 @@
+"""Events: each row of the table by what causes it, pages, followers, and the command."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from celery_fairness.events import TYPES
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Verdict, Waiting
+from celery_fairness.store import verbs
+from tests.cli.conftest import RULES
+from tests.support.waiting import eventually
+
+KEY = "api.stripe.com"
+
+
+def message(job_id="4fd6", task="shop.pay"):
+    headers = {"lang": "py", "task": task, "id": job_id, "stamps": {"id": "another"}}
+    return json.dumps({"body": "W10=", "headers": headers, "properties": {}})
+
+
+class Causes:
+    """What makes each type of event happen, to a task of the id 4fd6 where it is about one."""
+
+    def __init__(self, fairness, installation):
+        self.fairness = fairness
+        self.installation = installation
+
+    def put(self, tenant="7", **fields):
+        waiting = Waiting("celery", "tag", tenant, message=message(), **fields)
+        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+
+    def run_one(self, *verdicts):
+        (task,) = self.installation.claim()
+        for verdict in verdicts:
+            self.installation.settle(task, verdict)
+        return task
+
+    def let_its_lease_end(self, state):
+        self.put()
+        task = self.run_one(state)
+        # A lease of the past: whoever claims next sees to it.
+        key = self.installation.key("ends")
+        self.installation.client.zadd(key, {task.lease: 1})
+        self.installation.run(verbs.MOURN, verbs.mourn_args("", RULES))
+
+    def dropped(self):
+        limits = write_limits([Limit(KEY, 1, on_limit="drop")])
+        waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
+        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+        assert len(self.installation.claim()) == 1
+        self.put(limits=limits)
+        assert self.installation.claim() == []
+
+    def dynamic_adjusted(self):
+        self.fairness.cool_down_for(KEY, 60, "ticket 7")
+
+    def cool_down_cleared(self):
+        self.fairness.cool_down_for(KEY, 60)
+        self.fairness.clear_cool_down(KEY)
+
+    def paused(self):
+        self.fairness.pause(key=KEY)
+
+    def resumed(self):
+        self.fairness.pause(key=KEY)
+        self.fairness.resume(key=KEY)
+
+    def cancelled(self):
+        self.put()
+        self.fairness.cancel("4fd6")
+
+    def purged(self):
+        self.put()
+        self.installation.run(verbs.PURGE, ["celery"])
+
+    def lease_expired(self):
+        self.let_its_lease_end(Verdict.BEGUN)
+
+    def abandoned(self):
+        self.let_its_lease_end(Verdict.ACKED)
+
+    def dead_lettered(self):
+        self.put()
+        self.run_one(Verdict.BEGUN, Verdict.DIED)
+
+    def requeued(self):
+        self.dead_lettered()
+        self.fairness.requeue("4fd6")
+
+
+@pytest.fixture
+def shop(client):
+    """The default namespace, in which nothing is yet."""
+    from tests.cli.conftest import Installation
+
+    return Installation(client)
+
+
+@pytest.fixture
+def causes(fairness, shop):
+    return Causes(fairness, shop)
+
+
+TASK = {"job_id": "4fd6", "job_type": "shop.pay", "queue": "celery"}
+#: What is told beside times.
+TOLD = {
+    "rate_limit.dropped": {**TASK, "key": KEY},
+    "rate_limit.dynamic_adjusted": {"key": KEY, "reason": "ticket 7"},
+    "fairness.cool_down_cleared": {"key": KEY},
+    "fairness.paused": {"key": KEY},
+    "fairness.resumed": {"key": KEY},
+    "fairness.cancelled": TASK,
+    "fairness.purged": {"queue": "celery", "tasks": 1},
+    "fairness.lease_expired": {**TASK, "owner": "worker-1", "state": "begun"},
+    "fairness.abandoned": {**TASK, "owner": "worker-1"},
+    "fairness.dead_lettered": {**TASK, "reason": "dead", "deaths": 1},
+    "fairness.requeued": TASK,
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_each_event_is_told_by_what_causes_it_and_says_what_its_row_says(causes, fairness, name):
+    getattr(causes, name.rpartition(".")[2])()
+    (event,) = fairness.events(types=[name]).events
+    assert set(event.data) == set(TYPES[name].fields)
+    data = {field: value for field, value in event.data.items() if field != "until"}
+    assert data == TOLD[name]
+    assert event.subject == TOLD[name].get("job_id", "")
+
+
+def test_what_changes_nothing_tells_nothing(fairness, shop):
+    for _ in range(2):
+        fairness.pause(key=KEY)
+    fairness.cool_down_for(KEY, 60)
+    fairness.cool_down_for(KEY, 5)
+    for _ in range(2):
+        fairness.resume(key=KEY)
+        fairness.clear_cool_down(KEY)
+    fairness.purge_tenant("nobody")
+    assert [each.type for each in fairness.events().events] == [
+        "fairness.paused",
+        "rate_limit.dynamic_adjusted",
+        "fairness.resumed",
+        "fairness.cool_down_cleared",
+    ]
+
+
+def test_a_message_without_an_id_is_told_by_its_tag_and_kind(fairness, shop):
+    shop.put("1", "t1", kind="shop.pay")
+    fairness.cancel("t1")
+    (event,) = fairness.events(types=["fairness.cancelled"]).events
+    assert (event.data["job_id"], event.data["job_type"]) == ("t1", "shop.pay")
+
+
+def stop_all(fairness, keys):
+    for key in keys:
+        fairness.pause(key=key)
+        fairness.resume(key=key)
+
+
+def test_pages_follow_each_other_and_miss_nothing(fairness, shop):
+    keys = [f"k{number}" for number in range(5)]
+    stop_all(fairness, keys)
+    seen, cursor, pages = [], None, 0
+    while True:
+        page = fairness.events(after=cursor, types=["fairness.paused"], limit=2)
+        seen += [event.data["key"] for event in page.events]
+        cursor, pages = page.cursor, pages + 1
+        if not page.has_more:
+            break
+    assert (seen, pages) == (keys, 3)
+    # The cursor stands behind what was not asked for, too.
+    empty = fairness.events(after=cursor)
+    assert (empty.events, empty.cursor, empty.has_more) == ((), cursor, False)
+    fairness.pause(key="late")
+    (late,) = fairness.events(after=cursor).events
+    assert late.data == {"key": "late"}
+
+
+def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
+    page = fairness.events()
+    assert (page.events, page.cursor, page.has_more) == ((), None, False)
+
+
+def test_a_page_is_read_in_pieces(fairness, shop, monkeypatch):
+    monkeypatch.setattr("celery_fairness.looking.happened.TOGETHER", 2)
+    keys = [f"k{number}" for number in range(4)]
+    stop_all(fairness, keys)
+    page = fairness.events(types=["fairness.resumed"])
+    assert [event.data["key"] for event in page.events] == keys
+
+
+def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
+    fairness.pause(key=KEY)
+    with shop.client.pipeline() as pipe:
+        for _ in range(10_500):
+            pipe.xadd(shop.key("events"), {"type": "fairness.paused", "key": "filling"})
+        pipe.execute()
+    fairness.resume(key=KEY)
+    assert 10_000 <= shop.client.xlen(shop.key("events")) <= 10_200
+    assert fairness.events(limit=1).events[0].data["key"] == "filling"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"limit": 0}, "limit: expected 1 to 1000 events, got: 0"),
+        ({"limit": 1001}, "limit: expected 1 to 1000 events, got: 1001"),
+        ({"limit": True}, "limit: expected 1 to 1000 events, got: True"),
+        ({"after": "5-0"}, "after: expected the id of an event, as 'evt_…', got: '5-0'"),
+        ({"types": ["nothing"]}, "types: expected types of events, got: 'nothing'"),
+    ],
+)
+def test_wrong_arguments_name_what_is_expected(fairness, wrong, problem):
+    with pytest.raises(ValueError, match="expected") as told:
+        fairness.events(**wrong)
+    assert problem in str(told.value)
+
+
+def test_who_follows_sees_what_comes_and_can_go_on_after_it(fairness, make_fairness, shop):
+    fairness.pause(key="before")
+    (before,) = fairness.events().events
+    seen = []
+
+    def follow():
+        for event in make_fairness().follow(types=["fairness.paused"]):
+            seen.append(event)
+            if len(seen) == 2:
+                return
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    keys = iter(f"k{number}" for number in range(10_000))
+
+    def told():
+        # It may not have begun to listen at the first.
+        fairness.resume(key="other")
+        fairness.pause(key=next(keys))
+        return not follower.is_alive()
+
+    eventually(told, 30)
+    first, second = (event.data["key"] for event in seen)
+    assert int(second[1:]) == int(first[1:]) + 1
+    again = fairness.follow(after=before.id)
+    assert next(again).data["key"] == "k0"
+
+
+def test_who_follows_wrongly_hears_of_it_at_once(fairness):
+    with pytest.raises(ValueError, match="after: expected"):
+        fairness.follow(after="x")
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
+    assert run("events").output == "no events\n"
+    stop_all(fairness, [KEY])
+    done = run("events", "--limit", "1")
+    line, _, note = done.output.splitlines()
+    assert line.endswith(f"  fairness.paused  key={KEY}")
+    cursor = fairness.events(limit=1).cursor
+    assert note == f"note: there are more: --after {cursor}"
+    assert run("events", "--after", cursor).output.endswith(f"  fairness.resumed  key={KEY}\n")
+
+
+def test_programs_get_the_answer_to_a_poll(run, fairness, shop):
+    stop_all(fairness, [KEY, "other"])
+    done = run("events", "--json", "--types", "fairness.resumed,rate_limit.dropped")
+    assert json.loads(done.stdout) == fairness.events(types=["fairness.resumed"]).as_ojs()
+
+
+def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
+    stop_all(fairness, [KEY])
+    events = fairness.events().events
+
+    def until_control_c(*_):
+        yield from events
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(fairness), "follow", until_control_c)
+    done = run("events", "--follow")
+    assert done.exit_code == 0
+    assert [line.split()[2] for line in done.output.splitlines()] == [e.type for e in events]
+    lines = run("events", "--follow", "--json").output.splitlines()
+    assert list(map(json.loads, lines)) == [event.as_ojs() for event in events]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--types", "nothing"), "types: expected types of events, got: 'nothing'"),
+        (("--after", "x"), "after: expected the id of an event"),
+        (("--after", "x", "--follow"), "after: expected the id of an event"),
+        (("--limit", "0"), "0 is not in the range 1<=x<=1000"),
+    ],
+)
+def test_wrong_usage_names_what_is_expected(run, args, problem):
+    done = run("events", *args)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.output.split())
+
+
+def test_text_in_an_event_does_not_steer_the_terminal(run, fairness, shop):
+    fairness.cool_down_for(KEY, 60, "\x1b[2J")
+    assert "\x1b" not in run("events").output
