@@ -26,7 +26,7 @@ _TYPE_OF = {
     "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"} | {"HSETNX"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
-    "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE"},
+    "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE", "LSET"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
     "string": {"INCR", "GET", "SET"},
     "stream": {"XADD"},
