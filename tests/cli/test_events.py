@@ -177,6 +177,15 @@ def test_a_message_without_an_id_is_told_by_its_tag_and_kind(fairness, shop):
     assert (event.data["job_id"], event.data["job_type"]) == ("t1", "shop.pay")
 
 
+def test_a_task_that_celery_sent_is_told_by_its_id(fairness, shop):
+    headers = {"stamped": {"id": "no", "task": "no"}, "fairness": {"v": 1, "tenant": "42"}}
+    sent = fairness.app.send_task("shop.work", (["[", {"id": "no"}],), headers=headers)
+    fairness.cancel(sent.id)
+    (event,) = fairness.events(types=["fairness.cancelled"]).events
+    assert event.subject == sent.id
+    assert event.data["job_type"] == "shop.work"
+
+
 def stop_all(fairness, keys):
     for key in keys:
         fairness.pause(key=key)
