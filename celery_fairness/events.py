@@ -3,7 +3,8 @@
 An event is written by the script that causes it, so it is there exactly where its cause is. Its id
 is made from its place in the stream and the installation: whoever reads it twice sees one id.
 
-Weakness: the stream keeps the last ten thousand events. Who reads less often misses some.
+Weakness: the stream keeps the last ten thousand events. Who reads less often misses some, and a
+flood that waits for its turn tells two for each of its tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
 #: Fields that are numbers, and times in ms.
-_NUMBERS = {"deaths", "tasks"}
+_NUMBERS = {"current", "deaths", "limit", "tasks"}
 _TIMES = {"until"}
 
 
@@ -47,6 +48,16 @@ class EventType(NamedTuple):
 TYPES: Mapping[str, EventType] = {
     each.name: each
     for each in (
+        EventType(
+            "rate_limit.exceeded",
+            ("key", "strategy", "limit", "current", *_OF_TASK),
+            "a limit refused a task at the head of its lane, for the first time",
+        ),
+        EventType(
+            "rate_limit.released",
+            ("key", "strategy", *_OF_TASK),
+            "a task of which `rate_limit.exceeded` was told has started",
+        ),
         EventType(
             "rate_limit.dropped",
             ("key", *_OF_TASK),

@@ -13,7 +13,7 @@ from celery_fairness.scheduling.words import SYSTEM
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17
 
-_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*)\n")
+_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?\S*\n")
 _ROW = re.compile(r"(\S+) ([a-z]+) (\d+) ")
 
 

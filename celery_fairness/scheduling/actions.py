@@ -19,7 +19,8 @@ import hashlib
 from math import ceil
 from typing import NamedTuple
 
-from celery_fairness.scheduling.installation import Installation, Running
+from celery_fairness.scheduling.blocking import Blocking
+from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit, read_limits
 from celery_fairness.scheduling.words import Rules
@@ -46,7 +47,7 @@ class Refusal(NamedTuple):
     again_ms: int
 
 
-class Actions(Installation):
+class Actions(Blocking):
     """An installation that can say what its limits make of a task."""
 
     def refusal(self, limits: str, logical: int, rules: Rules) -> Refusal | None:
@@ -74,6 +75,7 @@ class Actions(Installation):
             self.obituaries[Running(refusal.by, "dropped", queue, task)] = logical
             return None
         self.counts["rescheduled"] += 1
+        task = self.tell_blocked(queue, task, self.why_closed(refusal.at, logical))
         wait_ms = refusal.again_ms + jitter_ms(task, refusal.again_ms)
         self.wait_until(queue, task, self.now_ms() + wait_ms)
         return wait_ms

@@ -75,10 +75,12 @@ class Candidates(Actions):
             if not turns.spend():
                 break
             if refused is None:
+                self.block(queue, key, part, self.why_full(key, logical, rules))
                 ring.fill(key)
                 self.count_refusal(key, rules)
                 self.close(key, logical, rules)
             elif refused.action == "wait":
+                self.block(queue, key, part, self.why_closed(refused.at, logical))
                 self.park(queue, key, part.lane, refused.at, logical, rules)
             else:
                 self._act(queue, key, part, refused, logical, turns)
@@ -113,6 +115,7 @@ class Candidates(Actions):
                 if not turns.spend():
                     return None
                 at = refused.at
+                self.block(queue, key, part, self.why_closed(at, logical))
                 if at.name == name:
                     parking.shut(queue, name, self.stopped_ms(at, logical) > 0)
                     self._arm(at, logical, rules)

@@ -42,6 +42,7 @@ class Task:
         kind: Name of the task as it is written in keys, may be "".
         limits: Those beside the tier's, as one word (``limits.write_limits``).
         message: As the producer sent it.
+        blocked: ``STRATEGY|KEY``: it was told that this refused it; ``-``: and that it started.
     """
 
     seq: int
@@ -56,6 +57,7 @@ class Task:
     kind: str
     limits: str
     message: str
+    blocked: str = ""
 
     @property
     def key(self) -> str:
@@ -73,7 +75,10 @@ class Task:
     @property
     def record(self) -> str:
         """The same as the scripts write it."""
-        kind = f"{self.kind} {self.limits}" if self.limits else self.kind
+        words = [self.kind, self.limits, self.blocked]
+        while len(words) > 1 and not words[-1]:
+            words.pop()
+        kind = " ".join(words)
         return (
             f"{self.seq} {self.tag} {self.attempt} {self.deaths} {self.cost:.17g} {self.rank} "
             f"{self.tenant} {self.service} {self.tier} {kind}\n{self.message}"

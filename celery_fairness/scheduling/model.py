@@ -173,7 +173,7 @@ class Scheduler(Steering):
         ring = self.rings[queue]
         weight = self.entitlement(key, rules).weight
         task = self.pop(queue, key, part)
-        task = replace(task, attempt=task.attempt + 1)
+        task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
         charge = charge_of(task.cost, weight)
         ring.charge(key, charge)
         self.take(task, logical, charge)

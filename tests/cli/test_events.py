@@ -47,6 +47,19 @@ class Causes:
         self.installation.client.zadd(key, {task.lease: 1})
         self.installation.run(verbs.MOURN, verbs.mourn_args("", RULES))
 
+    def exceeded(self):
+        limits = write_limits([Limit(KEY, 1)])
+        waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
+        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+        (self.first,) = self.installation.claim()
+        self.put(limits=limits)
+        assert self.installation.claim() == []
+
+    def released(self):
+        self.exceeded()
+        self.installation.settle(self.first)
+        assert len(self.installation.claim()) == 1
+
     def dropped(self):
         limits = write_limits([Limit(KEY, 1, on_limit="drop")])
         waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
@@ -108,6 +121,14 @@ def causes(fairness, shop):
 TASK = {"job_id": "4fd6", "job_type": "shop.pay", "queue": "celery"}
 #: What is told beside times.
 TOLD = {
+    "rate_limit.exceeded": {
+        **TASK,
+        "key": KEY,
+        "strategy": "concurrency",
+        "limit": 1,
+        "current": 1,
+    },
+    "rate_limit.released": {**TASK, "key": KEY, "strategy": "concurrency"},
     "rate_limit.dropped": {**TASK, "key": KEY},
     "rate_limit.dynamic_adjusted": {"key": KEY, "reason": "ticket 7"},
     "fairness.cool_down_cleared": {"key": KEY},
@@ -154,6 +175,15 @@ def test_a_message_without_an_id_is_told_by_its_tag_and_kind(fairness, shop):
     fairness.cancel("t1")
     (event,) = fairness.events(types=["fairness.cancelled"]).events
     assert (event.data["job_id"], event.data["job_type"]) == ("t1", "shop.pay")
+
+
+def test_a_task_that_celery_sent_is_told_by_its_id(fairness, shop):
+    headers = {"stamped": {"id": "no", "task": "no"}, "fairness": {"v": 1, "tenant": "42"}}
+    sent = fairness.app.send_task("shop.work", (["[", {"id": "no"}],), headers=headers)
+    fairness.cancel(sent.id)
+    (event,) = fairness.events(types=["fairness.cancelled"]).events
+    assert event.subject == sent.id
+    assert event.data["job_type"] == "shop.work"
 
 
 def stop_all(fairness, keys):

@@ -27,7 +27,7 @@ _TYPE_OF = {
     | {"HSETNX", "HGETALL"},
     "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
-    "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE"},
+    "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE", "LSET"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
     "string": {"INCR", "GET", "SET"},
     "stream": {"XADD"},

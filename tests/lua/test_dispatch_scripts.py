@@ -452,7 +452,7 @@ def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
         dispatch.settle(answer.tasks)
     assert sorted(seen) == ["t1", "t2", "t3", "t4"]
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    assert left == {"clock", "counts", "sequence", "reply:w1"}
+    assert left == {"clock", "counts", "events", "sequence", "reply:w1"}
 
 
 @pytest.mark.parametrize("field", ["tag", "tenant", "service", "tier"])

@@ -29,15 +29,17 @@ return found
 """
 
 _RECORD = re.compile(
-    r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S+))?\n(.*)", re.DOTALL
+    r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S*)(?: (\S+))?)?\n(.*)",
+    re.DOTALL,
 )
 _RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
 
 
 def record(text: str) -> tuple[Any, ...]:
     seq, tag, attempt, deaths, cost, rank, *words = _RECORD.fullmatch(text).groups()
-    words = [word or "" for word in words]
-    return (int(seq), tag, int(attempt), int(deaths), float(cost), int(rank), *words)
+    *words, blocked, message = [word or "" for word in words]
+    numbers = int(attempt), int(deaths), float(cost), int(rank)
+    return (int(seq), tag, *numbers, *words, message, blocked)
 
 
 def running(text: str) -> tuple[Any, ...]:

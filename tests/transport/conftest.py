@@ -133,7 +133,7 @@ def settled(client: Redis, prefix: str = "") -> None:
         left = [
             key
             for key in client.scan_iter(f"{prefix}{{fairness}}:*")
-            if not key.endswith((":clock", ":sequence", ":counts"))
+            if not key.endswith((":clock", ":sequence", ":counts", ":events"))
             and ":reply:" not in key
             and ":bell:" not in key
         ]

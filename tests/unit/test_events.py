@@ -31,6 +31,8 @@ DROPPED = {
 
 def test_the_open_job_specs_four_rows_say_what_it_asks():
     wanted = {
+        "rate_limit.exceeded": {"key", "strategy", "limit", "current"},
+        "rate_limit.released": {"key", "strategy", "job_id"},
         "rate_limit.dropped": {"key", "job_id", "job_type"},
         "rate_limit.dynamic_adjusted": {"key", "until", "reason"},
     }

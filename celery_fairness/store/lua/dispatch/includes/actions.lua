@@ -4,8 +4,7 @@
   It may be dropped, with an obituary that names the key of the limit, or tried again later. It has
   not started: its tenant is not charged, its attempts are those of before.
 ]]
---- @include "events"
---- @include "limits"
+--- @include "closed"
 --- @include "taking"
 --- @include "until"
 
@@ -33,6 +32,9 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
     return
   end
   redis.call("HINCRBY", prefix .. "counts", "rescheduled", 1)
+  if task.blocked == "" then
+    tell_blocked(prefix, queue, task, message, why_closed(prefix, refused, rules))
+  end
   local wait = math.ceil(refused.again_ms)
   wait = wait + jitter_ms(task, wait)
   wait_until(prefix, queue, task, message, rules.now + wait)

@@ -6,6 +6,7 @@
   move was wanted), queues that it asks, sleep_ms (how soon something of them is due), and left, the
   queues in which a limit's next was left to another queue, where somebody is due before.
 ]]
+--- @include "closed"
 --- @include "park"
 
 local function spend(turns)
@@ -70,6 +71,7 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
   local refused = refusal(prefix, string.sub(lane, 3), rules)
   if refused and not refused.action then
     if not spend(turns) then return nil, false end
+    block_by_limit(prefix, queue, key, part, refused, rules)
     if refused.name == name then
       shut(prefix, queue, refused, stopped_ms(prefix, refused, rules) > 0)
       arm(prefix, refused, rules)

@@ -19,7 +19,8 @@
 local LOOK_AGAIN_MS = 1000
 
 -- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
--- tier, weight, paused, closed, the tenant, and how many tasks wait in `queue`, where one is given.
+-- limit and held (where it was counted), tier, weight, paused, closed, the tenant, and how many tasks
+-- wait in `queue`, where one is given.
 local function judge(prefix, key, rules, queue)
   if key == SYSTEM then return {open = true, weight = 1} end
   local account = redis.call("HMGET", prefix .. "account:" .. key, "tier", "tenant", "closed",
@@ -29,14 +30,15 @@ local function judge(prefix, key, rules, queue)
     prefix .. "tiers", prefix .. "tenant:" .. (account[2] or ""),
     account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers)
   if rules.steered then limit = tenant_limit(prefix, key, account[2] or "", limit, rules) end
-  local full = limit == 0
+  local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
-    full = limit <= redis.call("ZCOUNT", prefix .. "leases:" .. key,
+    held = redis.call("ZCOUNT", prefix .. "leases:" .. key,
       string.format("(%.0f", rules.logical), "+inf")
+    full = limit <= held
   end
   local open = not full or limit > 0 and rules.enforcement == "observe"
-  return {open = open, full = full, tier = tier, weight = weight, paused = limit == 0,
-    closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
+  return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
+    paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
 
 -- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.

@@ -24,6 +24,9 @@ local function lease_task(prefix, queue, key, record, rules, weight)
   if task.limits ~= "" then
     limited().take_limits(prefix, task, lease, rules, charge_of(task.cost, weight))
   end
+  if string.find(task.blocked, "|", 1, true) then
+    rare().tell_released(prefix, queue, task, message)
+  end
   redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", prefix .. "running", lease,

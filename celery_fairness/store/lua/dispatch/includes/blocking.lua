@@ -1,0 +1,55 @@
+--[[
+  blocking: a limit refuses the first task of a lane, and that starts later: each is told once of a
+  task, in its record too.
+]]
+--- @include "events"
+--- @include "lanes"
+
+-- The first task of a part, its message, and its tag where it came back; nil where it was told of.
+local function first_untold(prefix, queue, key, part)
+  local lane, kind = read_part(part)
+  local record, tag
+  if kind then
+    tag = redis.call("ZRANGE", prefix .. back_name(key, lane, kind, queue), 0, 0)[1]
+    record = redis.call("HGET", prefix .. "returned", tag)
+  else
+    record = redis.call("LINDEX", prefix .. list_name(key, lane, queue), 0)
+  end
+  if not record then return nil end
+  local task, message = read_record(record)
+  if task.blocked == "" then return task, message, tag end
+end
+
+-- `closed` says strategy, key, limit and current.
+local function tell_blocked(prefix, queue, task, message, closed)
+  task.blocked = closed.strategy .. "|" .. closed.key
+  write_event_of(prefix, "rate_limit.exceeded", queue, task, message, "key", closed.key,
+    "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
+end
+
+local function mark_first(prefix, queue, key, part, task, message, tag)
+  local record = write_record(task, message)
+  if tag then
+    redis.call("HSET", prefix .. "returned", tag, record)
+  else
+    redis.call("LSET", prefix .. list_name(key, part, queue), 0, record)
+  end
+end
+
+-- A tenant is at its tier's limit: `part` is the first of its lanes.
+local function block_by_tier(prefix, queue, key, part, verdict, rules)
+  local task, message, tag = first_untold(prefix, queue, key, part)
+  if not task then return end
+  local held = verdict.held or redis.call("ZCOUNT", prefix .. "leases:" .. key,
+    string.format("(%.0f", rules.logical), "+inf")
+  tell_blocked(prefix, queue, task, message, {key = key,
+    strategy = verdict.paused and "paused" or "concurrency", limit = verdict.limit, current = held})
+  mark_first(prefix, queue, key, part, task, message, tag)
+end
+
+-- A task starts that was refused.
+local function tell_released(prefix, queue, task, message)
+  local strategy, key = string.match(task.blocked, "^([^|]*)|(.*)$")
+  write_event_of(prefix, "rate_limit.released", queue, task, message,
+    "key", key, "strategy", strategy)
+end
