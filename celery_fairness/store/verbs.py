@@ -36,6 +36,9 @@ MOURN = "dispatch/mourn"
 STOP = "dispatch/stop"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
+#: The gate's.
+ADMIT = "dispatch/admit"
+FORGET = "dispatch/forget"
 
 
 def put_args(

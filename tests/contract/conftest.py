@@ -10,9 +10,10 @@ from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.settings import Settings, build_settings
+from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.units import Milliseconds
+from celery_fairness.units import Milliseconds, milliseconds
 
 
 class FrozenClock:
@@ -51,6 +52,28 @@ def make_limiter(
     yield make
     for limiter in made:
         limiter.close()
+
+
+@pytest.fixture
+def stop(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
+    """``stop("pause", key)``, or "resume", "cool" with seconds, "clear": what a person does."""
+
+    def change(how: str, key: str, wait_seconds: float = 0.0) -> None:
+        stop_key(limiter, clock, how, key, wait_seconds)
+
+    return change
+
+
+def stop_key(
+    limiter: Limiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
+) -> None:
+    """Stop a key of limits, or let it go on."""
+    if isinstance(limiter, RedisLimiter):
+        wait_ms = milliseconds(wait_seconds)
+        args = verbs.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
+        limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
+    elif isinstance(limiter, InMemoryLimiter):
+        limiter.stop(how, key, wait_seconds)
 
 
 @pytest.fixture

@@ -202,6 +202,8 @@ class Recording:
         "inspect": [0, 1, "free"],
         "publish_tiers": [1, 1],
         "publish_tenant": 1,
+        "dispatch/admit": [1, 1, 1, -1, 0, "free", "", "w"],
+        "dispatch/forget": None,
     }
 
     def __init__(self):
@@ -218,6 +220,8 @@ def sent():
     limiter = RedisLimiter(connection, build_settings({}))
     lease, copy = Lease("l1", "tenant:42"), Copy("m1", "s1")
     limiter.acquire(SlotRequest(lease, "42", "pro", copy, "s2"))
+    both = Lease("l1", "tenant:42,api")
+    limiter.acquire(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"))
     limiter.renew([lease, lease], 5)
     limiter.release([lease, lease])
     limiter.supersede(copy, "s2")
