@@ -170,7 +170,7 @@ class Steering(ABC):
             key: Of limits that tasks have beside their tier's, such as ``api.stripe.com``.
 
         Raises:
-            ValueError: It is a tenant's key or none at all, or the broker does not claim fairly.
+            ValueError: It is a tenant's key or none at all.
             LimiterUnavailable: Redis does not answer.
         """
         return self._stop("pause", key)
@@ -215,8 +215,10 @@ class Steering(ABC):
                 "key: expected the key of a limit such as 'api.stripe.com' (a tenant is paused by "
                 f"set_tier(…, concurrency=0)), got: {got(key)}"
             )
-        limiter = self._claimed_limiter()
+        limiter = self.limiter
         settings = self.settings
+        if not isinstance(limiter, RedisLimiter):
+            raise ValueError(f"limiter: expected one in Redis, got: {got(limiter)}")
         lease_ms = milliseconds(settings.lease_seconds)
         args = verbs.stop_args(how, key, wait_ms, lease_ms, settings.enforcement.value)
         told = limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
