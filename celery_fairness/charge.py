@@ -40,6 +40,12 @@ class Charge:
     cost: float = 1.0
     limits: tuple[Limit, ...] = ()
 
+    @property
+    def keys(self) -> str:
+        """The keys of all its limits with commas, that of the tier first; "" where it has none."""
+        keys = [self.key, *(limit.key for limit in self.limits)]
+        return ",".join(key for key in dict.fromkeys(keys) if key)
+
 
 class Scopes(Protocol):
     """The settings that say who is charged."""

@@ -7,6 +7,7 @@ never matched as text.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,10 @@ class Reason(enum.Enum):
     """Why a limiter refused."""
 
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
+    AT_RATE_LIMIT = "at_rate_limit"
+    AT_THROTTLE = "at_throttle"
     PAUSED = "paused"
+    COOLING_DOWN = "cooling_down"
     #: A newer copy of the same task is on the broker, or another copy has started.
     SUPERSEDED = "superseded"
     LIMITER_UNAVAILABLE = "limiter_unavailable"
@@ -37,11 +41,22 @@ class Lease:
 
     Attributes:
         id: Unique per attempt, never per task: a redelivered copy has another.
-        key: The limit's key, such as ``tenant:42``.
+        key: The limit's key, such as ``tenant:42``; with commas the keys of all limits whose slots
+            it holds, that of the tenant's tier first.
     """
 
     id: str
     key: str
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each slot."""
+        return self.key.split(",")
+
+
+def slots_of(leases: Iterable[Lease]) -> list[tuple[Lease, str]]:
+    """Return every slot of ``leases``, as the lease and the key."""
+    return [(lease, key) for lease in leases for key in lease.keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +77,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """One attempt that asks for a slot.
+    """One attempt that asks for a slot of its tenant's tier, and one of each of its other limits.
 
     Attributes:
         lease: The lease to take.
-        tenant: Who is charged.
+        tenant: Who is charged; "" is a system task, which has no tier's limit.
         tier: The tier as this process knows it; news in Redis win over it.
         copy: Which copy of the message asks; None where the producer said nothing.
         next_serial: Which copy a refusal would publish.
+        limits: Those beside the tier's, as one word (``celery_fairness.limits.word_of``).
     """
 
     lease: Lease
@@ -77,17 +93,23 @@ class SlotRequest:
     tier: str
     copy: Copy | None = None
     next_serial: str = ""
+    limits: str = ""
+
+    @property
+    def tier_key(self) -> str:
+        """The key of the tier's limit, "" of a system task."""
+        return self.lease.keys[0] if self.tenant else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The slot is taken.
+    """Every slot is taken.
 
     Attributes:
         lease: To be renewed, and released when the attempt ends.
-        tier: The tier that was judged by.
+        tier: The tier that was judged by, "" of a system task.
         limit: Its concurrency; None is unlimited.
-        held: Leases of the key now, this one included.
+        held: Leases of the tier's key now, this one included.
         over_limit: A refusal was due, and was not made (``enabled="observe"``).
         news: Version of the tier tables in Redis.
     """
@@ -102,13 +124,16 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The slot is not taken; nothing was changed but a count.
+    """No slot is taken; nothing was changed but a count.
 
     Attributes:
         reason: Why.
-        retry_after_seconds: When the first lease in the way ends if nobody renews it; None where
-            nothing is known.
+        retry_after_seconds: When all that refuses lets it through: its time comes, or the first
+            lease in the way ends if nobody renews it. None where nothing is known.
         tier, limit, held, news: As for :class:`Admitted`.
+        key: Of the limit beside the tier's that refused; "" where it was the tier's.
+        action: What shall become of the task: ``wait``, ``reschedule`` or ``drop``. Of several
+            limits that refuse, one that says ``drop`` decides, else one that says ``reschedule``.
     """
 
     reason: Reason
@@ -117,6 +142,8 @@ class Refused:
     limit: int | None = None
     held: int = 0
     news: int = 0
+    key: str = ""
+    action: str = "wait"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,6 @@ def _stamp_message(
     headers[HEADER] = header
     if not listener.claims:
         headers[COPY_HEADER] = first_copy()
-        if isinstance(header, Mapping) and header.get(FIELD):
-            error = not_kept(listener.app)
+        error = not_kept(task)
+        if error is not None and isinstance(header, Mapping) and header.get(FIELD):
             listener.notices.error(f"kept:{name}", "task %s: %s", name, error)

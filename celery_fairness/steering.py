@@ -185,7 +185,7 @@ class Steering(ABC):
 
         Raises:
             TenantInvalid: It cannot be a tenant.
-            ValueError: The key or the time is none, or the broker does not claim fairly.
+            ValueError: The key or the time is none.
             LimiterUnavailable: Redis does not answer.
         """
         wait_ms = 0 if expires_in is None else lasts_ms(expires_in)
@@ -256,8 +256,7 @@ class Steering(ABC):
         Raises:
             PolicyInvalid: A number cannot be meant.
             TenantInvalid: It cannot be a tenant.
-            ValueError: Nothing is said, the key or the time is none, or the broker does not claim
-                fairly.
+            ValueError: Nothing is said, or the key or the time is none.
             LimiterUnavailable: Redis does not answer.
         """
         if expires_in is not None and expires_at is not None:
@@ -278,7 +277,10 @@ class Steering(ABC):
 
     @property
     def _holding(self) -> Holding:
-        return Holding(self._claimed_limiter(), self.settings)
+        limiter = self.limiter
+        if not isinstance(limiter, RedisLimiter):
+            raise ValueError(f"limiter: expected one in Redis, got: {got(limiter)}")
+        return Holding(limiter, self.settings)
 
     def _stopped_key(self, tenant: str | None, key: str | None) -> str:
         if (tenant is None) == (key is None):

@@ -168,8 +168,7 @@ class FairTask(Task[Any, Any]):
         Raises:
             TenantInvalid: The tenant is of a wrong type or too long.
             TenantMissing: There is none and ``no_tenant`` is ``"error"``.
-            PolicyInvalid: A policy of the option ``limits`` is wrong, or the broker does not claim
-                fairly, so that nobody would keep it.
+            PolicyInvalid: A policy of the option ``limits`` is wrong.
             KeyMissing: A limit's key has a field for which the message has no value.
             KeyInvalid: Such a value cannot stand in a key.
             HeaderInvalid: The ``fairness`` header that was given cannot carry the limits.
@@ -198,8 +197,6 @@ class FairTask(Task[Any, Any]):
             if strict:
                 # Elsewhere they stay: the signal before the publish takes them, and never raises.
                 called = options.pop(FIELD, None)
-                if (called or self.limit_source.declares) and not fairness.claims:
-                    raise not_kept(self.app)
                 header = self.limit_source.of(
                     called,
                     header,
@@ -293,11 +290,16 @@ def _is_following() -> bool:
     return _FOLLOWING is not None and _FOLLOWING.get()
 
 
-def not_kept(app: Any) -> PolicyInvalid:
-    """Return the error of limits that are sent to a broker which does not claim fairly."""
+def not_kept(task: Any) -> PolicyInvalid | None:
+    """Return the error of limits that a broker which does not claim fairly is sent for ``task``.
+
+    Its workers keep them for tasks behind the gate; whether one is that they alone may know.
+    """
+    if task is None or isinstance(task, FairTask):
+        return None
     return PolicyInvalid(
-        "limits: expected a broker at fairredis://, where they are kept, "
-        f"got: {app.connection_for_write().as_uri()!r}"
+        "limits: expected base=FairTask, or a broker at fairredis://, for somebody to keep them, "
+        f"got: a task of {type(task).__mro__[1].__name__}"
     )
 
 

@@ -1,8 +1,8 @@
 """What a limiter does. One contract suite holds for every form of it.
 
-Invariant: no lease of a key is granted while the key holds as many live leases as its limit.
-A lease that is not renewed ends by itself. Acquire, renew and release name a lease by its id and do
-nothing the second time.
+Invariant: no lease of a key is granted while the key holds as many live leases as its limit, and a
+lease of several keys is granted for all of them or for none. A lease that is not renewed ends by
+itself. Acquire, renew and release name a lease by its id and do nothing the second time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Limiter(Protocol):
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Refused:
-        """Take one lease, or say why not. The same lease again is admitted without a change."""
+        """Take a slot of the tier and of each other limit, or none and say why not.
+
+        The same lease again is admitted without a change.
+        """
         ...
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
@@ -47,7 +50,7 @@ class Limiter(Protocol):
         ...
 
     def release(self, leases: Sequence[Lease]) -> int:
-        """End ``leases`` and return how many were held. Twice is harmless."""
+        """End ``leases`` and return how many slots they held. Twice is harmless."""
         ...
 
     def release_soon(self, lease: Lease) -> None:
@@ -113,5 +116,8 @@ class Limiter(Protocol):
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``."""
+        """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``.
+
+        Of limits beside the tiers: ``limited`` (refusals), ``dropped`` and ``rescheduled``.
+        """
         ...

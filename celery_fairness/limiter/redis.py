@@ -21,14 +21,16 @@ from celery_fairness.decision import (
     Refused,
     Renewal,
     SlotRequest,
+    slots_of,
 )
 from celery_fairness.settings import Settings
+from celery_fairness.store import verbs
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.names import Names
 from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 
-#: Leases that one call of a script renews or releases: a bounded time in Redis.
+#: Slots that one call of a script renews or releases: a bounded time in Redis.
 BATCH = 250
 
 _REFUSALS = {
@@ -36,6 +38,15 @@ _REFUSALS = {
     -1: Reason.PAUSED,
     -2: Reason.SUPERSEDED,
 }
+#: Of limits beside the tiers.
+#: People have said something of some key: the script that knows them all is asked.
+_STEERED = -6
+_MORE_REFUSALS = {
+    -3: Reason.COOLING_DOWN,
+    -4: Reason.AT_RATE_LIMIT,
+    -5: Reason.AT_THROTTLE,
+}
+_ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
 
 class RedisLimiter:
@@ -80,7 +91,9 @@ class RedisLimiter:
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Refused:
-        """Take one lease, or say why not."""
+        """Take every slot, or say why not."""
+        if request.limits:
+            return self._admit(request, enforcement)
         names, lease, copy = self._names, request.lease, request.copy
         keys = (
             names.clock,
@@ -103,36 +116,65 @@ class RedisLimiter:
             self._now_text(),
         )
         code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
+        if code == _STEERED:
+            return self._admit(request, enforcement)
         number = None if limit < 0 else limit
         if code > 0:
             return Admitted(lease, judged, number, held, code == 2, news)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         return Refused(_REFUSALS[code], wait, judged, number, held, news)
 
+    def _admit(self, request: SlotRequest, enforcement: Enforcement) -> Admitted | Refused:
+        names, lease, copy = self._names, request.lease, request.copy
+        args = (
+            lease.id,
+            self._lease_ms,
+            enforcement.value,
+            request.tier_key,
+            names.tenant(request.tenant).removeprefix(names.prefix),
+            *self._as_known(request.tier),
+            request.limits,
+            copy.message if copy else "",
+            copy.serial if copy else "",
+            request.next_serial,
+            self._copy_keep_ms,
+            self._now_text(),
+        )
+        told = self._redis.run(verbs.ADMIT, (names.prefix,), args)
+        code, held, limit, retry_after_ms, news, judged, key, action = told
+        number = None if limit < 0 else limit
+        if code > 0:
+            return Admitted(lease, judged, number, held, code == 2, news)
+        wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
+        reason = (_REFUSALS | _MORE_REFUSALS)[code]
+        return Refused(reason, wait, judged, number, held, news, key, _ACTIONS[action])
+
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Keep ``leases`` and move the limiter's clock."""
-        gone: list[Lease] = []
+        gone: dict[Lease, None] = {}
         known = "" if epoch is None else str(epoch)
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
-            keys = (self._names.clock, *(self._names.leases(lease.key) for lease in batch))
-            args = (self._lease_ms, known, self._now_text(), *(lease.id for lease in batch))
+            keys = (self._names.clock, *(self._names.leases(key) for _, key in batch))
+            args = (self._lease_ms, known, self._now_text(), *(lease.id for lease, _ in batch))
             answer = self._redis.run("renew", keys, args)
             new_epoch = int(answer[0])
-            gone.extend(batch[position - 1] for position in answer[1:])
+            gone |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
+        self._redis.run(verbs.FORGET, (self._names.prefix,), (self._lease_ms, self._now_text()))
         return Renewal(tuple(gone), new_epoch)
 
     def release(self, leases: Sequence[Lease]) -> int:
-        """End ``leases``; returns how many were held."""
+        """End ``leases``; returns how many slots they held."""
         held = 0
         for batch in _batches(leases):
-            keys = [self._names.leases(lease.key) for lease in batch]
-            held += self._redis.run("release", keys, [lease.id for lease in batch])
+            keys = [self._names.leases(key) for _, key in batch]
+            held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
         return held
 
     def release_soon(self, lease: Lease) -> None:
         """End ``lease`` without waiting for the answer."""
-        self._redis.post("release", (self._names.leases(lease.key),), (lease.id,))
+        keys = [self._names.leases(key) for key in lease.keys]
+        self._redis.post("release", keys, [lease.id] * len(keys))
 
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
@@ -230,9 +272,11 @@ def _limit_text(concurrency: int | None) -> str:
     return "unlimited" if concurrency is None else str(concurrency)
 
 
-def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
-    for start in range(0, len(leases), BATCH):
-        yield leases[start : start + BATCH]
+def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[tuple[Lease, str]]]:
+    """Yield every slot, as its lease and its key."""
+    slots = slots_of(leases)
+    for start in range(0, len(slots), BATCH):
+        yield slots[start : start + BATCH]
 
 
 def _pairs(reply: Any) -> list[tuple[str, str]]:

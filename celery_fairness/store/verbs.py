@@ -40,6 +40,9 @@ STOP = "dispatch/stop"
 OVERRIDE = "dispatch/override"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
+#: The gate's.
+ADMIT = "dispatch/admit"
+FORGET = "dispatch/forget"
 
 
 def put_args(

@@ -20,7 +20,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
-from celery.app.trace import IGNORED, REJECTED, TraceInfo, trace_ok_t
+from celery.app.trace import FAILURE, IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
 
 from celery_fairness.charge import Charge, charge_of
@@ -34,19 +34,35 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
 from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.attempt import Attempt, current_attempt
+from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.resend import Resender, whole_message
 
 logger = logging.getLogger("celery_fairness")
 
 Tracer = Callable[..., Any]
+
+#: A full limit says when it is free at the latest, as its tasks end before their leases do.
+LEAST_WAIT_SECONDS = 1.0
+#: The jitter of a task that is tried again is a part of its wait, and not more than this.
+JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
+#: Why a limit may open before the time it says.
+_NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.COOLING_DOWN)
+_LIMITS_SAY = {
+    Reason.AT_CONCURRENCY_LIMIT: "has no free slot",
+    Reason.AT_RATE_LIMIT: "has reached its rate",
+    Reason.AT_THROTTLE: "spaces its starts",
+    Reason.PAUSED: "is paused",
+    Reason.COOLING_DOWN: "cools down",
+}
 
 #: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
 ATTEMPT_KEY = "_fairness_attempt"
@@ -105,16 +121,9 @@ class Gate:
                 # No body can run with these: the tracer says so.
                 return tracer(uuid, args, kwargs, request)
             charge = self.charge(task, request, args, kwargs)
-            if charge.limits:
-                self._notices.error(
-                    f"limits:{task.name}",
-                    "task %s has limits that are kept on fairredis:// alone: only its tenant's "
-                    "tier holds here",
-                    task.name,
-                )
-            if charge.tenant is None:
+            if not charge.keys:
                 return tracer(uuid, args, kwargs, request)
-            lease = Lease(known.get("lease") or new_lease_id(), charge.key)
+            lease = Lease(known.get("lease") or new_lease_id(), charge.keys)
             copy = parse_copy(request.get(COPY_HEADER))
             serial = new_serial()
             try:
@@ -129,6 +138,8 @@ class Gate:
                 raise
             if isinstance(outcome, Refused):
                 context = Context(request, args=args, kwargs=kwargs, called_directly=False)
+                if outcome.action == "drop":
+                    return self._drop(task, context, charge, outcome)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
                     # The limiter knows of no successor: the same copy goes back.
                     serial = copy.serial if copy else serial
@@ -147,8 +158,8 @@ class Gate:
         self, task: Any, charge: Charge, lease: Lease, copy: Copy | None, serial: str
     ) -> Attempt | Refused:
         tenant = charge.tenant or ""
-        tier = self._directory.tier_of(tenant, charge.tier)
-        request = SlotRequest(lease, tenant, tier, copy, serial)
+        tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
+        request = SlotRequest(lease, tenant, tier, copy, serial, word_of(charge.limits))
         try:
             answer = self._limiter.acquire(request, self._enforcement)
         except LimiterUnavailable as error:
@@ -191,10 +202,24 @@ class Gate:
             return Attempt(task, None, self._limiter)
         return Attempt(task, None, self._limiter, error)
 
-    def countdown_seconds(self) -> float:
-        """Return how long a refused task waits: snooze + uniform [0, jitter), bounded."""
+    def countdown_seconds(self, refused: Refused) -> float:
+        """Return how long a refused task waits, bounded.
+
+        Where its tier refused, or nobody knows when it may start: snooze + uniform [0, jitter).
+        Else until it is expected to start, and the same jitter; where a limit says ``reschedule``,
+        a shorter one.
+        """
         settings = self._settings
-        wait = settings.snooze_seconds + random.random() * settings.snooze_jitter_seconds
+        wait, jitter = settings.snooze_seconds, settings.snooze_jitter_seconds
+        expected = refused.retry_after_seconds
+        if refused.key and expected is not None:
+            if refused.reason in _NOT_BY_TIME:
+                # It may open before, and nobody would tell.
+                expected = min(max(expected, LEAST_WAIT_SECONDS), wait)
+            wait = expected
+            if refused.action == "reschedule":
+                jitter = min(expected / JITTER_PARTS, LONGEST_JITTER_SECONDS)
+        wait += random.random() * jitter
         return wait if self._longest is None else min(wait, self._longest)
 
     def _send_back(
@@ -214,7 +239,7 @@ class Gate:
                 context.id,
             )
             return _ignored()
-        wait = self.countdown_seconds()
+        wait = self.countdown_seconds(refused)
         known_type = known.get("content_type")
         headers = context.headers if isinstance(context.headers, dict) else {}
         context.headers = headers
@@ -236,6 +261,22 @@ class Gate:
             _because(charge, refused),
         )
         return _ignored()
+
+    def _drop(self, task: Any, context: Context, charge: Charge, refused: Refused) -> Any:
+        """A limit says that a task it refuses shall not run: that is its result."""
+        error = RateLimitDropped(task.name, context.id or "", refused.key)
+        ignored = task.ignore_result or context.ignore_result
+        store = bool(task.store_errors_even_if_ignored or not ignored)
+        info = write_failure(task, context, error, store=store)
+        who = "no tenant" if charge.tenant is None else f"tenant {charge.tenant!r}"
+        logger.info(
+            "task %s[%s] of %s was dropped by the limit %s: it has not run",
+            task.name,
+            context.id,
+            who,
+            refused.key,
+        )
+        return trace_ok_t(info, TraceInfo(FAILURE, error), None, None)
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
         """The message is on no broker again: leave it where it is, or say it whole."""
@@ -265,6 +306,8 @@ def new_lease_id() -> str:
 def _because(charge: Charge, refused: Refused) -> str:
     if refused.reason is Reason.LIMITER_UNAVAILABLE:
         return "the limiter's Redis does not answer"
+    if refused.key:
+        return f"the limit {refused.key!r} {_LIMITS_SAY[refused.reason]}"
     if refused.reason is Reason.PAUSED:
         return f"tenant {charge.tenant!r} ({refused.tier}) is paused"
     return f"tenant {charge.tenant!r} ({refused.tier}) is at its limit of {refused.limit}"

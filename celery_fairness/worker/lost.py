@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
 from celery import Task, signals, states
 from celery.exceptions import TaskRevokedError
@@ -37,6 +36,7 @@ from celery_fairness.errors import (
 )
 from celery_fairness.header import HEADER, parse_header
 from celery_fairness.scheduling.words import Obituary
+from celery_fairness.worker.failure import write_failure
 
 if TYPE_CHECKING:
     _Request = Any
@@ -79,27 +79,7 @@ class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is use
 
     def fail(self, error: Exception) -> None:
         """Do what Celery does with a task whose process is lost."""
-        context: Any = self._context
-        try:
-            raise error
-        except Exception:  # noqa: BLE001 - to have its traceback, as of any error
-            info: Any = ExceptionInfo()
-        self.task.backend.mark_as_failure(
-            self.id, error, request=context, store_result=self.store_errors
-        )
-        self.task.request_stack.push(context)
-        try:
-            signals.task_failure.send(
-                sender=self.task,
-                task_id=self.id,
-                exception=error,
-                args=self.args,
-                kwargs=self.kwargs,
-                traceback=info.traceback,
-                einfo=info,
-            )
-        finally:
-            self.task.request_stack.pop()
+        info = write_failure(self.task, self._context, error, store=self.store_errors)
         self.send_event(
             "task-failed",
             exception=safe_repr(error),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduling.overrides import Override
 from celery_fairness.settings import Settings, build_settings
+from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.units import Milliseconds
+from celery_fairness.units import Milliseconds, milliseconds
 
 
 class FrozenClock:
@@ -51,6 +54,45 @@ def make_limiter(
     yield make
     for limiter in made:
         limiter.close()
+
+
+@pytest.fixture
+def stop(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
+    """``stop("pause", key)``, or "resume", "cool" with seconds, "clear": what a person does."""
+
+    def change(how: str, key: str, wait_seconds: float = 0.0) -> None:
+        stop_key(limiter, clock, how, key, wait_seconds)
+
+    return change
+
+
+@pytest.fixture
+def override(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
+    """``override(key, lasts_ms, concurrency=1)``: what a person does; None has no end."""
+
+    def change(key: str, lasts_ms: int | None, **numbers: Any) -> None:
+        ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
+        made = Override(numbers, ends_ms)
+        if isinstance(limiter, RedisLimiter):
+            now_text = str(clock.now_ms)
+            args = verbs.override_args(key, made.text, 0, ends_ms, "", 15_000, "on", now_text)
+            limiter.connection.run(verbs.OVERRIDE, (limiter.prefix,), args)
+        elif isinstance(limiter, InMemoryLimiter):
+            limiter.override(key, made)
+
+    return change
+
+
+def stop_key(
+    limiter: Limiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
+) -> None:
+    """Stop a key of limits, or let it go on."""
+    if isinstance(limiter, RedisLimiter):
+        wait_ms = milliseconds(wait_seconds)
+        args = verbs.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
+        limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
+    elif isinstance(limiter, InMemoryLimiter):
+        limiter.stop(how, key, wait_seconds)
 
 
 @pytest.fixture

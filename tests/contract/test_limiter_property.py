@@ -25,12 +25,13 @@ from hypothesis.stateful import (
 from celery_fairness.decision import Admitted, Copy, Enforcement, Lease, SlotRequest
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier
-from tests.contract.conftest import FrozenClock
+from tests.contract.conftest import FrozenClock, stop_key
 
 #: PROPERTY_EXAMPLES=2000 looks longer than the suite does.
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
@@ -42,9 +43,28 @@ TIERS = {"free": {"concurrency": 2}, "pro": {"concurrency": 3}}
 tenants = st.sampled_from(TENANTS)
 tiers = st.sampled_from(["free", "pro", "gold"])
 limits = st.sampled_from([0, 1, 2, 3, None])
-leases = st.builds(
-    lambda tenant, number: Lease(f"{tenant}{number}", tier_key(tenant)), tenants, st.integers(0, 4)
-)
+#: The limits beside the tier's that an attempt of each number has, by key.
+LIMITED = [
+    {limit.key: limit for limit in limits}
+    for limits in (
+        (),
+        (),
+        (Limit("api", 2),),
+        (Limit("db", 3, rates=((4, 7_000),)), Limit("api", 1, on_limit="reschedule")),
+        (Limit("mail", throttle=(3, 10_000)), Limit("db", rates=((2, 3_000), (5, 20_000)))),
+        (Limit("once", rates=((1, 4_000),), on_limit="drop"), Limit("api", 2)),
+        (Limit("off", 0), Limit("mail", 2, on_limit="reschedule")),
+    )
+]
+KEYS = ("api", "db", "mail", "once")
+
+
+def lease_of(tenant, number):
+    return Lease(f"{tenant}{number}", ",".join((tier_key(tenant), *LIMITED[number])))
+
+
+numbers = st.integers(0, len(LIMITED) - 1)
+leases = st.builds(lease_of, tenants, numbers)
 serials = st.sampled_from(["", "s1", "s2", "s3"])
 copies = st.builds(Copy, st.sampled_from(["m1", "m2"]), serials)
 
@@ -78,18 +98,24 @@ class BothLimiters(RuleBasedStateMachine):
 
     @rule(
         tenant=tenants,
-        number=st.integers(0, 4),
+        number=numbers,
         tier=tiers,
+        charged=st.sampled_from([True, True, True, False]),
         copy=st.none() | copies,
         next_serial=serials,
         enforcement=st.sampled_from([Enforcement.ON] * 6 + [Enforcement.OBSERVE, Enforcement.OFF]),
     )
-    def acquire(self, tenant, number, tier, copy, next_serial, enforcement):
-        lease = Lease(f"{tenant}{number}", tier_key(tenant))
-        request = SlotRequest(lease, tenant, tier, copy, next_serial)
+    def acquire(self, tenant, number, tier, charged, copy, next_serial, enforcement):
+        named = lease_of(tenant, number)
+        keys = [key for key in (tier_key(tenant) if charged else "", *LIMITED[number]) if key]
+        if not keys:
+            return
+        lease = Lease(named.id, ",".join(dict.fromkeys(keys)))
+        word = write_limits(tuple(LIMITED[number].values()))
+        request = SlotRequest(lease, tenant if charged else "", tier, copy, next_serial, word)
         held = self.held(tenant)
         answer = self.both(lambda limiter: limiter.acquire(request, enforcement))
-        if isinstance(answer, Admitted) and enforcement is Enforcement.ON:
+        if isinstance(answer, Admitted) and enforcement is Enforcement.ON and charged:
             # Either it held its slot before, or there was one free.
             assert answer.held == held or answer.limit is None or held < answer.limit
 
@@ -133,6 +159,14 @@ class BothLimiters(RuleBasedStateMachine):
             self.clock.advance(5)
             self.both(lambda limiter: limiter.renew(kept))
 
+    @rule(
+        how=st.sampled_from(["pause", "resume", "cool", "clear"]),
+        key=st.sampled_from(KEYS),
+        seconds=st.sampled_from([1.0, 9.0]),
+    )
+    def stop(self, how, key, seconds):
+        self.both(lambda limiter: stop_key(limiter, self.clock, how, key, seconds))
+
     @rule(counter=st.sampled_from(["opened", "invalid"]), amount=st.integers(1, 3))
     def count(self, counter, amount):
         self.both(lambda limiter: limiter.count(counter, amount))
@@ -147,6 +181,8 @@ class BothLimiters(RuleBasedStateMachine):
             for tier in ("free", "gold"):
                 self.both(lambda limiter, k=key, t=tenant, r=tier: limiter.inspect(k, t, r))
             self.both(lambda limiter, t=tenant: limiter.published_tenant(t))
+        for key in KEYS:
+            self.both(lambda limiter, k=key: limiter.inspect(k, "", "free").leases)
         self.both(lambda limiter: limiter.counts())
         self.both(lambda limiter: limiter.news())
         self.both(lambda limiter: limiter.published_tiers())

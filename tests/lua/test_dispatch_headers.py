@@ -14,7 +14,7 @@ from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script, script_names
 from tests.lua.dispatch_header import include_problems, problems_of
 from tests.lua.script_header import split
-from tests.lua.test_headers import DISPATCH_README, README, ROW
+from tests.lua.test_headers import DISPATCH_README, README, ROW, sent  # noqa: F401 - a fixture
 
 FOLDER = Path(celery_fairness.store.__file__).parent / "lua" / "dispatch"
 VERBS = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.lua"))}
@@ -98,6 +98,31 @@ def test_python_sends_what_the_header_lists_in_its_order(name, args):
             float(value)
         if entry.name == "frozen_ms":
             assert value == ""
+
+
+@pytest.mark.parametrize("name", ["admit", "forget"])
+def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # noqa: F811 - it is asked for
+    keys, args = sent[f"dispatch/{name}"]
+    assert keys == ["{fairness}:"]
+    told = dict(zip((entry.name for entry in HEADERS[name].of("ARGV")), args, strict=True))
+    expected = {
+        "lease": "l1",
+        "enforcement": "on",
+        "key": "tenant:42",
+        "tenant_key": "tenant:42",
+        "tier": "pro",
+        "concurrency": "3",
+        "default_tier": "free",
+        "default_limit": "1",
+        "words": "api|1|||w",
+        "message": "m1",
+        "serial": "s1",
+        "next_serial": "s2",
+        "frozen_ms": "",
+        "lease_ms": 15_000,
+        "keep_ms": 1_200_000,
+    }
+    assert told == {each: expected[each] for each in told}
 
 
 def test_who_deletes_a_key_is_a_verb_or_time():

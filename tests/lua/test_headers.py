@@ -184,7 +184,8 @@ def test_a_planted_mistake_in_a_piece_is_found(name, change, problem):
 def test_the_codes_are_those_that_python_reads():
     refusals = {code: reason.name for code, reason in redis_limiter._REFUSALS.items()}
     admissions = {1: "ADMITTED", 2: "ADMITTED_OVER_LIMIT"}
-    assert HEADERS["acquire"].codes == {**refusals, **admissions}
+    steered = {redis_limiter._STEERED: "STEERED"}
+    assert HEADERS["acquire"].codes == {**refusals, **admissions, **steered}
     # Where there are two, Python reads 1 as true.
     for name in ("publish_tiers", "supersede"):
         assert set(HEADERS[name].codes) == {0, 1}
@@ -202,6 +203,8 @@ class Recording:
         "inspect": [0, 1, "free"],
         "publish_tiers": [1, 1],
         "publish_tenant": 1,
+        "dispatch/admit": [1, 1, 1, -1, 0, "free", "", "w"],
+        "dispatch/forget": None,
     }
 
     def __init__(self):
@@ -218,6 +221,8 @@ def sent():
     limiter = RedisLimiter(connection, build_settings({}))
     lease, copy = Lease("l1", "tenant:42"), Copy("m1", "s1")
     limiter.acquire(SlotRequest(lease, "42", "pro", copy, "s2"))
+    both = Lease("l1", "tenant:42,api")
+    limiter.acquire(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"))
     limiter.renew([lease, lease], 5)
     limiter.release([lease, lease])
     limiter.supersede(copy, "s2")

@@ -19,7 +19,7 @@ from typing import Any
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.errors import LimiterUnavailable
 
 #: How a body ends, where its argument ``how`` says so.
@@ -214,6 +214,12 @@ def _end(task: Any, how: str) -> Any:
     if how == "kill_child":
         os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()
+    if how == "too_many":
+        told = Path(f"{os.environ['SHOP_LEDGER']}.told")
+        if told.exists():
+            return "done"
+        told.touch()
+        raise RateLimitExceeded(retry_after=2)
     raise AssertionError(f"expected one of {EXITS}, got: {how!r}")
 
 

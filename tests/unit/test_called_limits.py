@@ -138,9 +138,22 @@ def test_celerys_own_tasks_have_none_and_that_is_said(shop, caplog):
     assert "limits of task celery.map are not kept, it is Celery's own" in caplog.text
 
 
-def test_a_broker_that_keeps_none_is_said(make_shop, caplog):
-    make_shop().app.send_task("not.known.here", limits=[API])
-    assert "task not.known.here: limits: expected a broker at fairredis://" in caplog.text
+def test_where_nobody_keeps_them_that_is_said(make_shop, caplog):
+    shop = make_shop()
+
+    @shop.app.task(name="shop.bare", shared=False)
+    def bare():
+        return None
+
+    bare.apply_async(limits=[API])
+    assert "task shop.bare: limits: expected base=FairTask, or a broker at fair" in caplog.text
+
+
+def test_a_task_that_is_not_known_here_may_be_behind_the_gate(make_shop, caplog):
+    shop = make_shop()
+    shop.app.send_task("not.known.here", limits=[API])
+    assert [each["key"] for each in sent(shop)["limits"]] == ["api"]
+    assert "expected base=FairTask" not in caplog.text
 
 
 def test_a_chain_of_tasks_that_are_not_known_here_carries_them(shop):

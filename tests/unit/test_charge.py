@@ -6,6 +6,7 @@ import pytest
 
 from celery_fairness.charge import Charge, charge_of
 from celery_fairness.declaration import TenantSource
+from celery_fairness.policy import Limit
 from celery_fairness.settings import build_settings
 from celery_fairness.tenants import INVALID, NONE, Reserved, key_part
 
@@ -106,3 +107,10 @@ def test_reserved_tenants_count_apart_by_service_too():
     assert charge("nonsense", service="analysis", tier_scope="service").key == (
         "tenant:_invalid:analysis"
     )
+
+
+def test_a_charge_names_each_of_its_keys_once_and_its_tiers_first():
+    limits = (Limit("api", 5), Limit("tenant:42", 1))
+    assert Charge("42", "tenant:42", limits=limits).keys == "tenant:42,api"
+    assert Charge(None, limits=limits[:1]).keys == "api"
+    assert Charge(None).keys == ""

@@ -493,3 +493,8 @@ class TestWorker:
         assert not isinstance(mine, FairTask)
         mine.delay()
         assert shop.one().fairness is None
+
+
+def test_keys_are_stopped_in_redis_alone(make_shop):
+    with pytest.raises(ValueError, match="limiter: expected one in Redis, got: <"):
+        make_shop().fairness.pause(key="api")

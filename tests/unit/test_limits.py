@@ -331,15 +331,15 @@ class TestWrong:
         # A link is sent by Celery: it is no error of the task before.
         assert work.apply_async((7, "42"), link=work.si()).get() == 7
 
-    def test_a_broker_that_keeps_none_refuses_them(self, make_shop):
+    def test_a_broker_that_does_not_claim_is_sent_them_for_the_gate(self, make_shop):
         shop = make_shop()
 
-        @shop.task(base=FairTask, name="shop.t", limits=[API])
+        @shop.app.task(base=FairTask, name="shop.gated", limits=[API])
         def work():
             return None
 
-        with pytest.raises(PolicyInvalid, match="expected a broker at fairredis://"):
-            work.delay()
+        work.delay()
+        assert [each["key"] for each in shop.one().headers["fairness"]["limits"]] == ["api"]
 
 
 @pytest.mark.parametrize(

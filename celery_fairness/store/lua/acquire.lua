@@ -25,6 +25,7 @@
   Returns {code, held, limit, retry_after_ms, version, tier}; limit -1 is unlimited,
   retry_after_ms -1 unknown, held counts this lease.
     1 ADMITTED   2 ADMITTED_OVER_LIMIT   0 AT_CONCURRENCY_LIMIT   -1 PAUSED   -2 SUPERSEDED
+    -6 STEERED
 ]]
 --- @include "tick"
 --- @include "entitlement"
@@ -40,7 +41,9 @@ local KEEP_LEASES_MS = 86400000
 -- Ended leases that one call clears away; they do not count in any case.
 local CLEAR_AT_MOST = 64
 
-local logical = tick(clock, lease_ms, frozen_ms)
+local logical, _, _, _, steered = tick(clock, lease_ms, frozen_ms)
+-- People have said something of some key: dispatch/admit.lua asks of which.
+if steered then return {-6, 0, -1, -1, 0, ""} end
 local version = tonumber(redis.call("HGET", news, "version") or 0)
 local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7], {})
 

@@ -9,8 +9,7 @@ local function why_closed(prefix, limit, rules)
   local held = redis.call("ZCOUNT", prefix .. "leases:" .. limit.key,
     string.format("(%.0f", rules.logical), "+inf")
   if stopped_ms(prefix, limit, rules) > 0 then
-    local paused = limit.concurrency == 0 or paused_ms(prefix, limit.key, rules) > 0
-    local strategy = paused and "paused" or "cool-down"
+    local strategy = is_paused(prefix, limit, rules) and "paused" or "cool-down"
     return {key = limit.key, strategy = strategy, limit = 0, current = held}
   end
   if limit.concurrency and held >= limit.concurrency then

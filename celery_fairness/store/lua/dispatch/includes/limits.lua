@@ -41,52 +41,61 @@ local function limits_now(prefix, words, rules)
   return limits
 end
 
--- How long a limit is closed: 0 is open, math.huge until something else opens it. And how soon a task
--- that is tried again comes, where it is closed.
+-- How long a limit is closed: 0 is open, math.huge until something else opens it. How soon a task
+-- that is tried again comes, where it is closed; and what closes it: "paused", "cools", "full", "rate"
+-- or "throttle".
 local function wait_ms(prefix, limit, rules)
   local stopped = stopped_ms(prefix, limit, rules)
-  if stopped > 0 then return stopped, stopped == math.huge and TRY_AGAIN_MS or stopped end
+  if stopped > 0 then
+    local again = stopped == math.huge and TRY_AGAIN_MS or stopped
+    return stopped, again, is_paused(prefix, limit, rules) and "paused" or "cools"
+  end
   if rules.enforcement ~= "on" then return 0 end
-  local wait, again, logical = 0, 0, rules.logical
+  local wait, again, why, logical = 0, 0, nil, rules.logical
   local after = "(" .. whole(logical)
   local leases = prefix .. "leases:" .. limit.key
   if limit.concurrency and redis.call("ZCOUNT", leases, after, "+inf") >= limit.concurrency then
     local of_gate = redis.call(
       "ZRANGEBYSCORE", leases, after, "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
-    wait = of_gate and math.min(tonumber(of_gate) - logical, LOOK_AT_LIMIT_MS) or math.huge
-    again = of_gate and wait or TRY_AGAIN_MS
+    wait = of_gate and math.min(tonumber(of_gate) - logical, rules.look_ms or LOOK_AT_LIMIT_MS)
+      or math.huge
+    again, why = of_gate and wait or TRY_AGAIN_MS, "full"
   end
-  if limit.rates == "" and limit.throttle == "" then return wait, again end
+  if limit.rates == "" and limit.throttle == "" then return wait, again, why end
   local window = redis.call("HMGET", prefix .. "window:" .. limit.key, "count", "ideal")
-  if not window[1] then return wait, again end
+  if not window[1] then return wait, again, why end
   for starts, period_ms in windows_of(limit.rates) do
-    again = math.max(again,
-      rate_wait_ms(prefix, limit.key, tonumber(window[1]), starts, period_ms, logical))
+    local rate = rate_wait_ms(prefix, limit.key, tonumber(window[1]), starts, period_ms, logical)
+    if rate > 0 then again, why = math.max(again, rate), why or "rate" end
   end
   for starts, period_ms in windows_of(limit.throttle) do
-    again = math.max(again, tonumber(window[2]) + period_ms / starts - logical)
+    local throttle = tonumber(window[2]) + period_ms / starts - logical
+    if throttle > 0 then again, why = math.max(again, throttle), why or "throttle" end
   end
-  return math.max(wait, again), again
+  return math.max(wait, again), again, why
 end
 
 -- The first limit that is closed, nil where none is. Where its task shall not wait it says what of it
--- (action, "d" or "r"), by which key (by), and how soon it is tried again (again_ms).
+-- (action, "d" or "r"), by which key (by), and how soon it is tried again (again_ms). Where the rules
+-- weigh all limits it says too what closes the one that is named (why), and how long all of them do.
 local function refusal(prefix, words, rules)
   local limits, at = limits_now(prefix, words, rules), nil
-  local acts, action, by, again_ms = string.find(words, "|[dr]"), nil, nil, 0
+  local weighs = rules.weighs or string.find(words, "|[dr]")
+  local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
   for index = 1, #limits do
     local limit = limits[index]
-    local wait, again = wait_ms(prefix, limit, rules)
+    local wait, again, closes = wait_ms(prefix, limit, rules)
     if wait > 0 then
-      at = at or limit
-      if not acts then return at end
-      again_ms = math.max(again_ms, again)
+      at, why = at or limit, why or closes
+      if not weighs then return at end
+      again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says = limit.on_limit
       if stopped_ms(prefix, limit, rules) == 0 and (says == "r" and not action or says == "d" and action ~= "d") then
-        action, by = says, limit.key
+        action, by, why = says, limit.key, closes
       end
     end
   end
   if action then at.action, at.by, at.again_ms = action, by, again_ms end
+  if at then at.why, at.longest_ms = why, longest end
   return at
 end

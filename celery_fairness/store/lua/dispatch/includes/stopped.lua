@@ -21,6 +21,11 @@ local function stopped_ms(prefix, limit, rules)
     cooled and tonumber(cooled) - rules.logical or 0)
 end
 
+-- Whether a limit that is stopped is so because of a person, and does not cool down alone.
+local function is_paused(prefix, limit, rules)
+  return limit.concurrency == 0 or paused_ms(prefix, limit.key, rules) > 0
+end
+
 -- Forgets cool-downs that are over, at most `most`.
 local function forget_cooled(prefix, logical, most)
   local over = redis.call("ZRANGEBYSCORE", prefix .. "cooled", "-inf", logical, "LIMIT", 0, most)

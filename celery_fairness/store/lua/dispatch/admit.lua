@@ -1,0 +1,120 @@
+--[[
+  admit: take every slot of a task whose message another broker holds, or none: that of its tenant's
+  tier and those of its other limits. Limits count such tasks and claimed ones together.
+
+  KEYS[1]  prefix        str  what every key of the installation begins with
+
+  ARGV[1]  lease         str  unique per attempt; the same again is a no-op
+  ARGV[2]  lease_ms      int  how long a lease lives without a renewal
+  ARGV[3]  enforcement   str  "on", "observe" (count, refuse nothing) or "off"
+  ARGV[4]  key           str  of the tenant's tier limit; "" is a system task
+  ARGV[5]  tenant_key    str  of the tenant's record, without the prefix
+  ARGV[6]  tier          str  the tenant's tier as the caller knows it
+  ARGV[7]  concurrency   str  that tier's, as the caller knows it: an integer, "unlimited", or ""
+  ARGV[8]  default_tier  str  for a tier that is not known
+  ARGV[9]  default_limit str  of the default tier, an integer or "unlimited"
+  ARGV[10] words         str  the limits beside the tier's, or ""
+  ARGV[11] message       str  "" where the message says nothing of copies
+  ARGV[12] serial        str  which copy asks
+  ARGV[13] next_serial   str  which copy a refusal would publish
+  ARGV[14] keep_ms       int  how long the memory of copies is kept
+  ARGV[15] frozen_ms     str  "" in production (server TIME); set only by tests
+
+  Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
+  held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
+  or "w" is what shall become of the task. Codes beside those of acquire: -3 it cools down, -4 its rate
+  is reached, -5 its throttle spaces.
+]]
+--- @include "tick"
+--- @include "entitlement"
+--- @include "copies"
+--- @include "limits"
+local prefix = KEYS[1]
+local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
+local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
+local keep_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15]
+
+-- A set of leases that nobody asks about goes by itself, much later than any outage.
+local KEEP_LEASES_MS = 86400000
+-- Ended leases of one key, and keys with starts of long ago, that one call clears away.
+local CLEAR_AT_MOST, FORGET_AT_MOST = 64, 20
+local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5}
+
+local logical, now, _, _, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
+local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge}
+local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
+local copy = prefix .. "copy:" .. message
+local limits = limits_now(prefix, words, rules)
+
+local function clear_ended(limit_key)
+  local leases = prefix .. "leases:" .. limit_key
+  local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
+  if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
+end
+
+local function take(limit_key)
+  local leases = prefix .. "leases:" .. limit_key
+  redis.call("ZADD", leases, whole(logical + lease_ms), lease)
+  redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+end
+
+local tier, limit, held = "", -1, 0
+if key ~= "" then
+  tier, limit = entitlement(prefix .. "tiers", prefix .. tenant_key, known_tier, concurrency,
+    default_tier, default_limit, {})
+  if steered then limit = tenant_limit(prefix, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
+  clear_ended(key)
+  held = redis.call("ZCOUNT", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf")
+end
+for index = 1, #limits do clear_ended(limits[index].key) end
+
+-- Of one attempt all slots are taken in one call.
+local one = limits[1] and limits[1].key or key
+local held_until = redis.call("ZSCORE", prefix .. "leases:" .. one, lease)
+if held_until and tonumber(held_until) > logical then
+  return {1, held, limit, -1, version, tier, "", "w"}
+end
+if superseded(copy, message, serial) then
+  redis.call("HINCRBY", prefix .. "counts", "superseded", 1)
+  return {-2, held, limit, -1, version, tier, "", "w"}
+end
+
+local counts, full, closed = prefix .. "counts", limit >= 0 and held >= limit, nil
+if enforcement ~= "off" then
+  if full then redis.call("HINCRBY", counts, "refused:" .. tier, 1) end
+  closed = refusal(prefix, words, rules)
+  if closed then redis.call("HINCRBY", counts, "limited", 1) end
+end
+
+if enforcement == "on" and (full or closed) then
+  local action = closed and closed.action or "w"
+  if action == "d" then
+    redis.call("HINCRBY", counts, "dropped", 1)
+    copy_admitted(copy, message, serial, keep_ms)
+  else
+    copy_refused(copy, message, serial, next_serial, keep_ms)
+  end
+  if action == "r" then redis.call("HINCRBY", counts, "rescheduled", 1) end
+  if full and action == "w" then
+    -- Such a task waits its snooze, whenever a slot may be free.
+    return {limit == 0 and -1 or 0, held, limit, -1, version, tier, "", action}
+  end
+  local retry_after_ms = closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
+  return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
+end
+
+copy_admitted(copy, message, serial, keep_ms)
+if key ~= "" then
+  take(key)
+  held = held + 1
+end
+for index = 1, #limits do
+  if limits[index].key ~= key then take(limits[index].key) end
+  count_start(prefix, limits[index], logical)
+end
+forget_idle(prefix, logical, FORGET_AT_MOST)
+forget_cooled(prefix, logical, FORGET_AT_MOST)
+local code = enforcement == "observe" and (full or closed) and 2 or 1
+return {code, held, limit, -1, version, tier, "", "w"}

@@ -1,0 +1,392 @@
+"""The rate-limiting extension of the Open Job Spec on the gate path, row by row.
+
+Each test is named by the rows that it holds, as in ``tests/model/test_open_job_spec.py`` for the
+dispatch path. What is asked here is whether a task may start; skipping and priority (S-33 to S-38)
+are a broker's that claims.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    Reason,
+    Refused,
+    SlotRequest,
+)
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.tenants import tier_key
+from celery_fairness.tiers import Tier
+from tests.contract.conftest import FrozenClock
+
+_ids = itertools.count(1)
+
+TWO = Limit("api", 2)
+THREE_A_MINUTE = Limit("api", rates=((3, 60_000),))
+SPACED = Limit("api", throttle=(5, 1_000))
+
+
+def ask(
+    *limits: Limit, tenant: str = "", tier: str = "pro", copy: Copy | None = None
+) -> SlotRequest:
+    keys = [tier_key(tenant)] if tenant else []
+    keys += [limit.key for limit in limits if limit.key not in keys]
+    lease = Lease(f"lease{next(_ids)}", ",".join(keys))
+    return SlotRequest(lease, tenant, tier, copy, "next", write_limits(limits))
+
+
+def admitted(answer: Admitted | Refused) -> Admitted:
+    assert isinstance(answer, Admitted), answer
+    return answer
+
+
+def refused(answer: Admitted | Refused) -> Refused:
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+def held(limiter: Limiter, key: str) -> int:
+    return limiter.inspect(key, "", "free").held
+
+
+def starts(limiter: Limiter, clock: FrozenClock, limit: Limit, milliseconds: int) -> list[int]:
+    """Let tasks of one key start as soon as they may; return when each did."""
+    seen = []
+    for now in range(0, milliseconds, 50):
+        request = ask(limit)
+        if isinstance(limiter.acquire(request), Admitted):
+            limiter.release([request.lease])
+            seen.append(now)
+        clock.advance(0.05)
+    return seen
+
+
+# -- 4 and 5.1: concurrency -----------------------------------------------------------------------
+
+
+def test_s01_s19_rl001_askers_at_once_start_no_more_than_the_limit(limiter: Limiter) -> None:
+    most, asked = [], threading.Barrier(6)
+
+    def work() -> None:
+        asked.wait()
+        for _ in range(50):
+            request = ask(Limit("api", 3))
+            if isinstance(limiter.acquire(request), Admitted):
+                most.append(held(limiter, "api"))
+                limiter.release([request.lease])
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most
+    assert max(most) <= 3
+    assert held(limiter, "api") == 0
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        Limit("zz", 0),
+        Limit("zz", 1),
+        Limit("zz", rates=((1, 1_000),)),
+        Limit("zz", throttle=(1, 1_000)),
+        Limit("aa", 1),
+    ],
+)
+def test_s02_s22_s32_rl002_all_limits_are_taken_or_none(limiter: Limiter, closed: Limit) -> None:
+    other, rate = Limit("db", 5), Limit("mail", rates=((1, 1_000),))
+    limiter.acquire(ask(closed))
+    for _ in range(3):
+        refused(limiter.acquire(ask(other, closed, rate, tenant="42")))
+    assert [held(limiter, key) for key in ("db", "mail", "tenant:42")] == [0, 0, 0]
+    # No start was counted either.
+    admitted(limiter.acquire(ask(other, rate, tenant="42")))
+    assert [held(limiter, key) for key in ("db", "mail", "tenant:42")] == [1, 1, 1]
+
+
+def test_s02_a_refusal_by_the_tier_takes_nothing_of_the_limits(limiter: Limiter) -> None:
+    admitted(limiter.acquire(ask(tenant="42", tier="free")))
+    rate = Limit("mail", rates=((1, 60_000),))
+    answer = refused(limiter.acquire(ask(TWO, rate, tenant="42", tier="free")))
+    assert (answer.key, answer.reason) == ("", Reason.AT_CONCURRENCY_LIMIT)
+    assert held(limiter, "api") == 0
+    admitted(limiter.acquire(ask(TWO, rate, tenant="7", tier="free")))
+
+
+def test_s03_s05_s24_s27_rl003_by_default_a_task_over_its_limit_waits(limiter: Limiter) -> None:
+    for _ in range(2):
+        admitted(limiter.acquire(ask(TWO)))
+    answer = refused(limiter.acquire(ask(TWO)))
+    assert (answer.action, answer.key) == ("wait", "api")
+    assert limiter.counts() == {"limited": 1}
+
+
+def test_s04_at_the_limit_nothing_starts_and_the_refusal_says_how_soon(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    admitted(limiter.acquire(ask(TWO)))
+    clock.advance(4)
+    admitted(limiter.acquire(ask(TWO)))
+    answer = refused(limiter.acquire(ask(TWO)))
+    assert (answer.reason, answer.retry_after_seconds) == (Reason.AT_CONCURRENCY_LIMIT, 11.0)
+
+
+def test_s06_s07_every_slot_is_free_when_one_ends_and_twice_frees_nothing(
+    limiter: Limiter,
+) -> None:
+    requests = [ask(TWO, Limit("db", 2), tenant="42") for _ in range(2)]
+    for request in requests:
+        admitted(limiter.acquire(request))
+    assert limiter.release([requests[0].lease]) == 3
+    assert limiter.release([requests[0].lease]) == 0
+    assert [held(limiter, key) for key in ("api", "db", "tenant:42")] == [1, 1, 1]
+    limiter.release_soon(requests[1].lease)
+    limiter.release_soon(requests[1].lease)
+    assert [held(limiter, key) for key in ("api", "db", "tenant:42")] == [0, 0, 0]
+
+
+def test_s06_every_slot_is_free_when_nobody_renews_it_and_none_while_somebody_does(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    lives, dead = ask(TWO, Limit("db", 2), tenant="42"), ask(TWO, tenant="42")
+    admitted(limiter.acquire(lives))
+    admitted(limiter.acquire(dead))
+    for _ in range(3):
+        clock.advance(5)
+        assert limiter.renew([lives.lease]).gone == ()
+    assert [held(limiter, key) for key in ("api", "db", "tenant:42")] == [1, 1, 1]
+    admitted(limiter.acquire(ask(TWO)))
+    assert limiter.renew([dead.lease, lives.lease]).gone == (dead.lease,)
+    assert held(limiter, "api") == 2
+
+
+def test_s07_the_same_lease_again_counts_nothing_twice(limiter: Limiter) -> None:
+    request = ask(TWO, Limit("mail", rates=((2, 60_000),)), tenant="42")
+    for _ in range(3):
+        admitted(limiter.acquire(request))
+    assert [held(limiter, key) for key in ("api", "mail", "tenant:42")] == [1, 1, 1]
+    admitted(limiter.acquire(ask(Limit("mail", rates=((2, 60_000),)))))
+
+
+def test_s16_a_key_is_shared_by_whoever_names_it_and_judged_by_each_ones_numbers(
+    limiter: Limiter,
+) -> None:
+    admitted(limiter.acquire(ask(TWO, tenant="42")))
+    admitted(limiter.acquire(ask(Limit("api", 5), tenant="7")))
+    assert refused(limiter.acquire(ask(TWO))).key == "api"
+    admitted(limiter.acquire(ask(Limit("api", 3))))
+
+
+def test_a_policy_of_the_tiers_key_is_held_by_the_tier_too(limiter: Limiter) -> None:
+    one = Limit("tenant:42", 1)
+    admitted(limiter.acquire(ask(one, tenant="42")))
+    assert held(limiter, "tenant:42") == 1
+    assert refused(limiter.acquire(ask(one, tenant="42"))).key == "tenant:42"
+    admitted(limiter.acquire(ask(tenant="42")))
+
+
+# -- 5.2, 5.3 and 6.2: rates and throttles --------------------------------------------------------
+
+
+def test_s08_s10_s11_s20_rlr001_no_window_has_more_starts_than_the_rate(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    seen = starts(limiter, clock, Limit("api", rates=((3, 1_000),)), 4_000)
+    assert len(seen) >= 10
+    assert all(later - first >= 1_000 for first, later in zip(seen, seen[3:], strict=False))
+
+
+def test_s08_a_rate_says_when_it_is_open(limiter: Limiter, clock: FrozenClock) -> None:
+    for _ in range(3):
+        limiter.acquire(ask(THREE_A_MINUTE))
+        clock.advance(1)
+    answer = refused(limiter.acquire(ask(THREE_A_MINUTE)))
+    assert (answer.reason, answer.key) == (Reason.AT_RATE_LIMIT, "api")
+    assert answer.retry_after_seconds == 57.001
+
+
+def test_s13_s14_s21_rlr002_starts_are_spaced_evenly(limiter: Limiter, clock: FrozenClock) -> None:
+    seen = starts(limiter, clock, SPACED, 3_000)
+    gaps = [later - first for first, later in itertools.pairwise(seen)]
+    assert len(seen) >= 14
+    assert min(gaps) >= 180
+
+
+def test_s13_a_throttle_says_when_the_next_is_due(limiter: Limiter) -> None:
+    admitted(limiter.acquire(ask(SPACED)))
+    answer = refused(limiter.acquire(ask(SPACED)))
+    assert answer.reason is Reason.AT_THROTTLE
+    assert answer.retry_after_seconds == pytest.approx(0.2, abs=0.021)
+
+
+def test_s22_of_several_that_refuse_the_last_to_open_says_how_soon(limiter: Limiter) -> None:
+    both = Limit("api", 1, rates=((1, 60_000),), throttle=(1, 30_000))
+    admitted(limiter.acquire(ask(both)))
+    answer = refused(limiter.acquire(ask(Limit("db", rates=((1, 1_000),)), both)))
+    assert (answer.key, answer.reason) == ("api", Reason.AT_CONCURRENCY_LIMIT)
+    assert answer.retry_after_seconds == 60.001
+
+
+# -- 6.2: zero, and on_limit ----------------------------------------------------------------------
+
+
+def test_s18_zero_pauses_and_nobody_knows_until_when(limiter: Limiter) -> None:
+    answer = refused(limiter.acquire(ask(THREE_A_MINUTE, Limit("off", 0, on_limit="drop"))))
+    assert (answer.reason, answer.key, answer.action) == (Reason.PAUSED, "off", "wait")
+    assert answer.retry_after_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "action", "key"),
+    [
+        ("wait", "wait", "wait", "a"),
+        ("wait", "reschedule", "reschedule", "b"),
+        ("reschedule", "drop", "drop", "b"),
+        ("drop", "reschedule", "drop", "a"),
+        ("reschedule", "reschedule", "reschedule", "a"),
+    ],
+)
+def test_s25_s26_of_several_drop_goes_before_reschedule_and_that_before_wait(
+    limiter: Limiter, first: str, second: str, action: str, key: str
+) -> None:
+    limits = Limit("a", 1, on_limit=first), Limit("b", rates=((1, 60_000),), on_limit=second)
+    open_one = Limit("c", 9, on_limit="drop")
+    admitted(limiter.acquire(ask(*limits, open_one)))
+    answer = refused(limiter.acquire(ask(*limits, open_one)))
+    assert (answer.action, answer.key) == (action, key)
+    counted = {"drop": ["dropped"], "reschedule": ["rescheduled"]}.get(action, [])
+    assert limiter.counts() == dict.fromkeys([*counted, "limited"], 1)
+
+
+def test_s26_a_limit_drops_though_the_tier_refuses_too(limiter: Limiter) -> None:
+    drops = Limit("a", 1, on_limit="drop")
+    admitted(limiter.acquire(ask(drops, tenant="42", tier="free")))
+    answer = refused(limiter.acquire(ask(drops, tenant="42", tier="free")))
+    assert (answer.action, answer.key) == ("drop", "a")
+    assert limiter.counts() == {"limited": 1, "dropped": 1, "refused:free": 1}
+
+
+def test_s26_of_a_dropped_message_no_other_copy_starts(limiter: Limiter) -> None:
+    drops, waits = Limit("a", 1, on_limit="drop"), Limit("b", 1)
+    blocker = ask(drops, waits)
+    admitted(limiter.acquire(blocker))
+    refused(limiter.acquire(ask(waits, copy=Copy("m1"))))
+    assert refused(limiter.acquire(ask(drops, copy=Copy("m1", "next")))).action == "drop"
+    limiter.release([blocker.lease])
+    answer = refused(limiter.acquire(ask(drops, copy=Copy("m1"))))
+    assert answer.reason is Reason.SUPERSEDED
+    # The one that was dropped, delivered again, is judged again.
+    admitted(limiter.acquire(ask(drops, copy=Copy("m1", "next"))))
+
+
+def test_a_task_without_a_tenant_has_its_limits_alone(limiter: Limiter) -> None:
+    limiter.publish_tiers([Tier("free", 0)], "database")
+    answer = admitted(limiter.acquire(ask(TWO, tier="")))
+    assert (answer.tier, answer.limit, answer.held) == ("", None, 0)
+    assert answer.lease.keys == ["api"]
+
+
+# -- 9.1: stops -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_limit", ["wait", "reschedule", "drop"])
+def test_s40_s42_rlr003_under_a_key_that_cools_down_nothing_starts_and_nothing_is_dropped(
+    limiter: Limiter, clock: FrozenClock, stop: Callable[..., None], on_limit: str
+) -> None:
+    limit = Limit("api", 5, on_limit=on_limit)
+    stop("cool", "api", 8.0)
+    clock.advance(3)
+    answer = refused(limiter.acquire(ask(limit)))
+    assert (answer.reason, answer.action) == (Reason.COOLING_DOWN, "wait")
+    assert (answer.key, answer.retry_after_seconds) == ("api", 5.0)
+    clock.advance(5)
+    admitted(limiter.acquire(ask(limit)))
+
+
+def test_a_paused_key_starts_nothing_until_it_is_resumed(
+    limiter: Limiter, stop: Callable[..., None]
+) -> None:
+    stop("pause", "api")
+    answer = refused(limiter.acquire(ask(TWO)))
+    assert (answer.reason, answer.retry_after_seconds) == (Reason.PAUSED, None)
+    stop("resume", "api")
+    admitted(limiter.acquire(ask(TWO)))
+
+
+# -- enforcement ----------------------------------------------------------------------------------
+
+
+def test_observe_counts_what_limits_would_refuse_and_refuses_nothing(limiter: Limiter) -> None:
+    limit = Limit("api", 1, on_limit="drop")
+    answers = [limiter.acquire(ask(limit), Enforcement.OBSERVE) for _ in range(3)]
+    assert [admitted(answer).over_limit for answer in answers] == [False, True, True]
+    assert limiter.counts() == {"limited": 2}
+    assert held(limiter, "api") == 3
+
+
+def test_off_refuses_nothing_and_counts_what_runs_and_starts(
+    limiter: Limiter, stop: Callable[..., None]
+) -> None:
+    limit = Limit("api", 1, rates=((2, 60_000),))
+    stop("pause", "api")
+    for _ in range(3):
+        assert not admitted(limiter.acquire(ask(limit), Enforcement.OFF)).over_limit
+    stop("resume", "api")
+    assert limiter.counts() == {}
+    assert held(limiter, "api") == 3
+    assert refused(limiter.acquire(ask(limit))).retry_after_seconds == 60.001
+
+
+# -- what people say ----------------------------------------------------------------------------
+
+
+def test_a_tenant_that_is_paused_is_admitted_by_no_gate(limiter, stop, clock) -> None:
+    stop("pause", tier_key("42"))
+    for limits in ((), (TWO,)):
+        assert refused(limiter.acquire(ask(*limits, tenant="42"))).reason is Reason.PAUSED
+        admitted(limiter.acquire(ask(*limits, tenant="43")))
+    stop("pause", tier_key("42"), 5.0)
+    clock.advance(5.0)
+    admitted(limiter.acquire(ask(tenant="42")))
+
+
+def test_s44_an_override_stands_in_the_place_of_a_key_s_numbers(limiter, override, clock) -> None:
+    override("api", 5_000, concurrency=1)
+    override(tier_key("42"), None, concurrency=2)
+    admitted(limiter.acquire(ask(TWO)))
+    assert refused(limiter.acquire(ask(TWO))).key == "api"
+    for _ in range(2):
+        admitted(limiter.acquire(ask(tenant="42", tier="free")))
+    assert refused(limiter.acquire(ask(tenant="42", tier="pro"))).limit == 2
+    clock.advance(5.0)
+    admitted(limiter.acquire(ask(TWO)))
+
+
+def test_s44_an_override_of_0_pauses_a_key(limiter, override) -> None:
+    override("api", None, concurrency=0)
+    assert refused(limiter.acquire(ask(TWO))).reason is Reason.PAUSED
+
+
+def test_what_people_said_for_a_time_is_forgotten_by_who_renews(limiter, override, clock) -> None:
+    lease = admitted(limiter.acquire(ask(TWO, tenant="42"))).lease
+    override("api", 5_000, concurrency=1)
+    clock.advance(5.0)
+    limiter.renew([lease])
+    if isinstance(limiter, RedisLimiter):
+        with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
+            assert not client.exists(f"{limiter.prefix}overrides", f"{limiter.prefix}overrides_end")
+            assert client.hget(f"{limiter.prefix}clock", "steered") is None
+    admitted(limiter.acquire(ask(TWO)))

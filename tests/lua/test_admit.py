@@ -1,0 +1,153 @@
+"""What the gate takes of limits beside the tiers: shared with claims, bounded, gone by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.names import Names
+from celery_fairness.store.scripts import load_script
+from tests.lua.test_scripts import fill_leases
+
+NAMES = Names("fairness")
+RULES = Rules()
+#: Commands of the dearest call of a task with three limits, its own EVALSHA included.
+MOST_COMMANDS = 60
+
+ONE = Limit("api", 1)
+RATED = Limit("mail", rates=((2, 60_000),), throttle=(1_000, 1_000))
+
+
+def ask(lease, *limits, tenant="", tier="pro"):
+    keys = [f"tenant:{tenant}"] if tenant else []
+    keys += [limit.key for limit in limits]
+    return SlotRequest(
+        Lease(lease, ",".join(keys)), tenant, tier, limits=write_limits(tuple(limits))
+    )
+
+
+class Claims:
+    """A worker on the dispatch path, beside the gate on one Redis."""
+
+    def __init__(self, client):
+        self.client = client
+        self.number = 0
+
+    def run(self, verb, args):
+        return self.client.eval(load_script(verb).source, 1, NAMES.prefix, *args)
+
+    def put(self, tag, *limits, tenant="u"):
+        waiting = Waiting("q", tag, tenant, limits=write_limits(tuple(limits)))
+        self.run(verbs.PUT, verbs.put_args(waiting))
+
+    def claim(self, now=""):
+        self.number += 1
+        args = verbs.claim_args("w", self.number, 5, ["q"], RULES, now_text=now)
+        return verbs.read_claim(self.run(verbs.CLAIM, args)).tasks
+
+    def end(self, task):
+        ends = [Settle(task.lease, Verdict.DONE, task.lane)]
+        self.run(verbs.SETTLE, verbs.settle_args(ends, RULES))
+
+
+@pytest.fixture
+def claims(client):
+    return Claims(client)
+
+
+def test_what_is_claimed_keeps_the_gate_out_and_the_other_way_round(make_limiter, claims):
+    limiter = make_limiter()
+    claims.put("t1", ONE)
+    (task,) = claims.claim()
+    refused = limiter.acquire(ask("l1", ONE, tenant="42"))
+    # Nobody knows when a claimed task ends.
+    assert (refused.key, refused.retry_after_seconds) == ("api", None)
+    claims.end(task)
+    assert isinstance(limiter.acquire(ask("l1", ONE, tenant="42")), Admitted)
+    claims.put("t2", ONE)
+    assert claims.claim() == ()
+    limiter.release([ask("l1", ONE, tenant="42").lease])
+
+
+def test_a_claim_starts_when_the_gate_has_released_the_slot(make_limiter, claims, clock):
+    limiter = make_limiter(frozen=True)
+    lease = ask("l1", ONE).lease
+    limiter.acquire(ask("l1", ONE))
+    claims.put("t1", ONE)
+    assert claims.claim(str(clock.now_ms)) == ()
+    limiter.release([lease])
+    clock.advance(1)
+    (task,) = claims.claim(str(clock.now_ms))
+    assert task.message == ""
+
+
+def test_starts_of_both_fill_one_window(make_limiter, claims):
+    limiter = make_limiter()
+    claims.put("t1", RATED)
+    assert len(claims.claim()) == 1
+    answers = [limiter.acquire(ask(f"l{n}", RATED)) for n in range(2)]
+    # The throttle may hold the first for a millisecond.
+    assert sum(isinstance(each, Admitted) for each in answers) <= 1
+    assert isinstance(answers[-1], Refused)
+
+
+def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, client, commands):
+    limiter = make_limiter()
+    limits = Limit("api", 200_000), Limit("db", 1), RATED
+    seconds, _ = client.time()
+
+    def cost(name):
+        limiter.acquire(ask(f"{name}-known", *limits[:2], tenant="42"))
+        with commands() as refused:
+            assert isinstance(limiter.acquire(ask(f"{name}-r", *limits, tenant="42")), Refused)
+        limiter.release([ask(f"{name}-known", *limits[:2], tenant="42").lease])
+        client.unlink(f"{NAMES.prefix}window:mail", f"{NAMES.prefix}starts:mail")
+        with commands() as admitted:
+            assert isinstance(limiter.acquire(ask(f"{name}-a", *limits, tenant="42")), Admitted)
+        with commands() as released:
+            limiter.release([ask(f"{name}-a", *limits, tenant="42").lease])
+        return refused, admitted, released
+
+    cost("warm")
+    few = cost("few")
+    fill_leases(client, "api", 10_000, (seconds + 3600) * 1000)
+    assert cost("many") == few
+    assert max(sum(ran.values()) for ran in few) <= MOST_COMMANDS, few
+
+
+def test_leases_of_a_limit_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client):
+    limiter = make_limiter()
+    limiter.renew([])
+    fill_leases(client, "api", 200, 5)
+    assert isinstance(limiter.acquire(ask("l1", ONE)), Admitted)
+    assert client.zcard(NAMES.leases("api")) == 200 - 64 + 1
+
+
+def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
+    make_limiter, client, clock
+):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("l1", RATED))
+    limiter.release([ask("l1", RATED).lease])
+    kept = {"idle", "window:mail", "starts:mail"}
+    assert {key.removeprefix(NAMES.prefix) for key in client.scan_iter("*")} == {"clock", *kept}
+    for _ in range(12):
+        clock.advance(5)
+        limiter.renew([])
+    assert {key.removeprefix(NAMES.prefix) for key in client.scan_iter("*")} == {"clock"}
+
+
+def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
+    make_limiter, client, claims, clock
+):
+    limiter = make_limiter(frozen=True)
+    args = verbs.stop_args("cool", "api", 4_000, RULES.lease_ms, "on", str(clock.now_ms))
+    claims.run(verbs.STOP, args)
+    limiter.renew([])
+    assert client.exists(f"{NAMES.prefix}cooled") == 1
+    clock.advance(4)
+    limiter.renew([])
+    assert client.exists(f"{NAMES.prefix}cooled") == 0

@@ -1,0 +1,191 @@
+"""The gate and limits beside the tiers: how long a refused task waits, and what is dropped."""
+
+from __future__ import annotations
+
+import logging
+import random
+from types import SimpleNamespace
+
+import pytest
+from celery import signals
+from celery.app.trace import FAILURE
+from celery.utils.threads import LocalStack
+
+from celery_fairness.decision import Lease, Reason, Refused, SlotRequest
+from celery_fairness.errors import RateLimitDropped
+from celery_fairness.header import HEADER
+from tests.unit.test_gate import World, is_ignored
+
+ONE = {"key": "api", "concurrency": 1}
+HOURLY = {"key": "api", "rate": {"limit": 1, "period": "PT1H"}}
+
+
+class Task(SimpleNamespace):
+    """A task that can be the sender of a signal."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def make(clock):
+    return lambda longest=None, **settings: World(clock, longest, **settings)
+
+
+@pytest.fixture
+def world(make):
+    return make()
+
+
+def deliver(world, *limits, tenant="42", **more):
+    header = {"v": 1, "tenant": tenant, "limits": list(limits)}
+    return world.deliver(**{HEADER: header, "headers": {HEADER: header}, **more})
+
+
+def occupy(world, word):
+    key = word.partition("|")[0]
+    world.limiter.acquire(SlotRequest(Lease(f"of {key}", key), "", "", limits=word))
+
+
+def held(world, *keys):
+    return [world.limiter.inspect(key, "", "free").held for key in keys]
+
+
+def countdowns(world):
+    return [sent.countdown for sent in world.resender.sent]
+
+
+def test_an_attempt_holds_every_slot_while_it_runs_and_none_after_it(world):
+    seen = []
+    world.tracer = lambda *_, **__: seen.extend(held(world, "tenant:42", "api", "db"))
+    deliver(world, ONE, {"key": "db", "concurrency": 2})
+    assert seen == [1, 1, 1]
+    assert held(world, "tenant:42", "api", "db") == [0, 0, 0]
+    (ended,) = world.ended
+    assert ended.keys == ["tenant:42", "api", "db"]
+
+
+def test_a_task_without_a_tenant_is_asked_about_its_limits(world):
+    occupy(world, "api|1|||w")
+    assert is_ignored(deliver(world, ONE, tenant=None))
+    assert deliver(world, tenant=None) == "traced"
+
+
+def test_what_cannot_be_charged_has_its_limits_all_the_same(world):
+    occupy(world, "api|1|||w")
+    assert is_ignored(deliver(world, ONE, tenant=1.5))
+    assert world.limiter.counts() == {"limited": 1, "invalid": 1}
+
+
+@pytest.mark.parametrize(
+    ("refused", "wait"),
+    [
+        # Its tier's: as before, whatever is known.
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, 3.0), 35.0),
+        (Refused(Reason.LIMITER_UNAVAILABLE), 35.0),
+        (Refused(Reason.PAUSED, None, key="api"), 35.0),
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, None, key="api", action="reschedule"), 35.0),
+        # A full limit: at least a second, at most a snooze.
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api"), 6.0),
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, 12.0, key="api"), 17.0),
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, 90.0, key="api"), 35.0),
+        (Refused(Reason.COOLING_DOWN, 9_000.0, key="api"), 35.0),
+        # Time alone opens these.
+        (Refused(Reason.AT_RATE_LIMIT, 3600.0, key="api"), 3605.0),
+        (Refused(Reason.AT_THROTTLE, 0.2, key="api"), 5.2),
+        # Tried again: a quarter of the wait is its jitter, and at most a second.
+        (Refused(Reason.AT_RATE_LIMIT, 2.0, key="api", action="reschedule"), 2.25),
+        (Refused(Reason.AT_RATE_LIMIT, 3600.0, key="api", action="reschedule"), 3600.5),
+        (Refused(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api", action="reschedule"), 1.125),
+    ],
+)
+def test_how_long_a_refused_task_waits(world, monkeypatch, refused, wait):
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    assert world.gate.countdown_seconds(refused) == wait
+
+
+def test_no_wait_is_longer_than_the_broker_bears(make, monkeypatch):
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    world = make(1800.0)
+    assert deliver(world, HOURLY) == "traced"
+    assert is_ignored(deliver(world, HOURLY))
+    assert countdowns(world) == [1800.0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (ONE, "the limit 'api' has no free slot"),
+        (HOURLY, "the limit 'api' has reached its rate"),
+        ({"key": "api", "throttle": {"limit": 1, "period": "PT1H"}}, "'api' spaces its starts"),
+        ({"key": "api", "concurrency": 0}, "the limit 'api' is paused"),
+    ],
+)
+def test_why_a_task_waits_is_logged(world, caplog, limit, says):
+    caplog.set_level(logging.INFO)
+    occupy(world, "api|9|1/3600000|1/3600000|w")
+    assert is_ignored(deliver(world, limit))
+    assert says in caplog.text
+
+
+def test_a_key_that_cools_down_is_said_so(world, caplog):
+    caplog.set_level(logging.INFO)
+    world.limiter.stop("cool", "api", 5.0)
+    assert is_ignored(deliver(world, ONE))
+    assert "the limit 'api' cools down" in caplog.text
+
+
+class TestDropped:
+    """A task that a limit drops has its error as its result, and its body does not run."""
+
+    @pytest.fixture
+    def written(self):
+        return []
+
+    @pytest.fixture
+    def task(self, written):
+        backend = SimpleNamespace(mark_as_failure=lambda *a, **more: written.append((*a, more)))
+        return Task(
+            name="shop.t",
+            acks_late=False,
+            service=None,
+            backend=backend,
+            request_stack=LocalStack(),
+            ignore_result=False,
+            store_errors_even_if_ignored=False,
+        )
+
+    def drop(self, world, task, **more):
+        occupy(world, "api|1|||w")
+        return deliver(world, {**ONE, "on_limit": "drop"}, task=task, **more)
+
+    def test_its_result_is_the_error_and_nothing_is_sent_back(self, world, task, written, caplog):
+        caplog.set_level(logging.INFO)
+        answer = self.drop(world, task)
+        assert answer.info.state == FAILURE
+        assert isinstance(answer.retval.exception.exc, RateLimitDropped)
+        ((task_id, error, more),) = written
+        assert (task_id, error.task, error.key) == ("t1", "shop.t", "api")
+        assert more["store_result"]
+        assert (world.ran, world.resender.sent) == ([], [])
+        assert held(world, "tenant:42", "api") == [0, 1]
+        assert "task shop.t[t1] of tenant '42' was dropped by the limit api" in caplog.text
+
+    @pytest.mark.parametrize(("even_if", "stored"), [(False, False), (True, True)])
+    def test_a_result_that_is_ignored_is_not_stored(self, world, task, written, even_if, stored):
+        task.store_errors_even_if_ignored = even_if
+        self.drop(world, task, ignore_result=True)
+        assert written[0][-1]["store_result"] == stored
+
+    def test_the_signal_says_which_task_it_was(self, world, task):
+        told = []
+
+        def hear(sender, task_id, exception, args, kwargs, **_):
+            told.append((sender, task_id, exception.key, args, kwargs))
+
+        signals.task_failure.connect(hear)
+        try:
+            self.drop(world, task)
+        finally:
+            signals.task_failure.disconnect(hear)
+        assert told == [(task, "t1", "api", ("a",), {"k": 1})]
+        assert task.request_stack.top is None
