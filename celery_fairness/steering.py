@@ -113,8 +113,9 @@ class Steering(ABC):
         (``abandoned``), tasks whose process died too often or whose message cannot be read
         (``dead_lettered``), those of them that people let wait again (``requeued``), tasks that
         people cancelled (``cancelled``), tasks that a limit refused and that were not run
-        (``dropped``) or tried again later (``rescheduled``, once for each time), and entries of
-        plain lists that were moved aside (``aside``).
+        (``dropped``) or tried again later (``rescheduled``, once for each time), tasks that expired
+        while they waited (``expired_waiting``), and entries of plain lists that were moved aside
+        (``aside``).
         """
         return self._looker.counts()
 

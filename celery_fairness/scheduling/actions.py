@@ -69,6 +69,7 @@ class Actions(Installation):
         self.task_left(queue, key)
         if refusal.action == "drop":
             self.known.discard(task.tag)
+            self.expires[queue].pop(task.tag, None)
             self.counts["dropped"] += 1
             self.obituaries[Running(refusal.by, "dropped", queue, task)] = logical
             return None

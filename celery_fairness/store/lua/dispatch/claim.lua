@@ -51,13 +51,13 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch, limited_here = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, limited_here, expiring_here = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now,
+  limited = limited_here, expiring = expiring_here, now = now,
 }
 local first_queue = 13 + 3 * told
 for index = 13, first_queue - 1, 3 do
@@ -101,7 +101,8 @@ if rules.limited and rules.enforcement ~= "on" then
     more = limited().open_all(prefix, all_queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
 end
-local sleep_ms = bring_in_all(prefix, all_queues, now, DUE_AT_MOST, SLEEP_MS)
+local sleep_ms = bring_in_all(prefix, all_queues, rules, DUE_AT_MOST, SLEEP_MS)
+if rules.expiring then more = rare().end_expired(prefix, all_queues, rules, DUE_AT_MOST) or more end
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, sleep_ms = sleep_ms}
