@@ -72,8 +72,16 @@ TYPES: Mapping[str, EventType] = {
             "fairness.cool_down_cleared", ("key",), "somebody ended a cool-down before its time"
         ),
         EventType("fairness.paused", ("key",), "somebody paused a key"),
-        EventType("fairness.resumed", ("key",), "somebody ended a pause"),
+        EventType("fairness.resumed", ("key",), "a pause has ended, or somebody ended it"),
+        EventType(
+            "fairness.override_set",
+            ("key", "numbers"),
+            "somebody put numbers in the place of a key's own; `numbers` is concurrency, rate and "
+            "throttle with a bar between them: `-` is not said, nothing is unlimited",
+        ),
+        EventType("fairness.override_ended", ("key",), "an override has ended, or was cleared"),
         EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
+        EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(
             "fairness.purged",
             ("queue", "tasks"),

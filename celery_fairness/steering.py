@@ -1,38 +1,24 @@
-"""What people ask of an installation, and what they tell it: the base of ``Fairness``."""
+"""What people tell an installation: the base of ``Fairness``."""
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
-from functools import cached_property
-from typing import Any
 
-from celery_fairness.clearing import Clearing
 from celery_fairness.cooling import wait_until
-from celery_fairness.decision import KeyOverride, KeyStops, LimitState
-from celery_fairness.directory import TierDirectory
+from celery_fairness.decision import KeyOverride, KeyStops
 from celery_fairness.errors import got
-from celery_fairness.events import Event, EventPage, check_types
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.looking import happened
-from celery_fairness.looking.keys import Keys
-from celery_fairness.looking.looker import Looker
-from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import (
-    Audit,
     Cancelled,
     DeadLetter,
-    Explanation,
     Purged,
     Requeued,
-    Status,
 )
+from celery_fairness.observing import Observing
 from celery_fairness.rates import RateLike
-from celery_fairness.settings import Settings
 from celery_fairness.tenants import normalise, reserved, tier_key
 from celery_fairness.tiers import Tier
 from celery_fairness.units import milliseconds
@@ -47,80 +33,8 @@ class Unset:
 UNSET = Unset()
 
 
-class Steering(ABC):
+class Steering(Observing):
     """An installation as people see it."""
-
-    app: Any
-
-    @property
-    @abstractmethod
-    def settings(self) -> Settings:
-        """Those in force."""
-
-    @property
-    @abstractmethod
-    def limiter(self) -> Limiter:
-        """The limiter of this process."""
-
-    @property
-    @abstractmethod
-    def directory(self) -> TierDirectory:
-        """Tiers in force and tiers of tenants."""
-
-    @property
-    @abstractmethod
-    def claims(self) -> bool:
-        """Whether the broker claims fairly."""
-
-    # -- looking ----------------------------------------------------------------------------------
-
-    @cached_property
-    def _looker(self) -> Looker:
-        return Looker(self.limiter, self.directory, self.settings, self.claims)
-
-    def inspect(self, key: str) -> LimitState:
-        """Return what a key holds now.
-
-        Args:
-            key: ``tenant:{tenant}`` with the tenant in plain; ``tenant:{tenant}:{service}`` where
-                ``tier_scope`` is ``service``. On the dispatch path also the key of a limit that
-                tasks have beside their tier's, such as ``api.stripe.com``.
-
-        Raises:
-            ValueError: The key is of another form.
-            LimiterUnavailable: Redis does not answer.
-        """
-        return self._looker.inspect(key)
-
-    def status(self) -> Status:
-        """Return the installation at a glance: queues, who holds leases, tiers, counts."""
-        return self._looker.status(self.app.amqp.queues)
-
-    def audit(self) -> Audit:
-        """Return every difference between tables of the dispatch path that must agree."""
-        return self._looker.audit()
-
-    def refusals(self) -> dict[str, int]:
-        """Return how many refusals each tier has met, all workers together.
-
-        The gate counts attempts; a claim counts a tenant that it finds at its limit, once until
-        the tenant opens again.
-        """
-        return self._looker.refusals()
-
-    def counts(self) -> dict[str, int]:
-        """Return the other counts.
-
-        ``superseded`` copies that were dropped, tasks that ran without a slot while Redis was away
-        (``opened``), and tasks charged to ``_invalid`` (``invalid``). On the dispatch path leases
-        that nobody renewed (``expired``), acknowledged tasks that were lost with their worker
-        (``abandoned``), tasks whose process died too often or whose message cannot be read
-        (``dead_lettered``), those of them that people let wait again (``requeued``), tasks that
-        people cancelled (``cancelled``), tasks that a limit refused and that were not run
-        (``dropped``) or tried again later (``rescheduled``, once for each time), and entries of
-        plain lists that were moved aside (``aside``).
-        """
-        return self._looker.counts()
 
     # -- tiers ------------------------------------------------------------------------------------
 
@@ -295,21 +209,6 @@ class Steering(ABC):
 
     # -- single tasks -----------------------------------------------------------------------------
 
-    def explain(self, task_id: str) -> Explanation:
-        """Return where a task is: its place in lane and ring, what keeps it, and who holds that.
-
-        To find the task, the messages of all that wait are read.
-
-        Args:
-            task_id: Its id.
-
-        Raises:
-            NotFound: No task of this id waits or runs, or is a dead letter.
-            ValueError: The broker does not claim fairly.
-            LimiterUnavailable: Redis does not answer.
-        """
-        return self._clearing().explain(task_id, self._looker)
-
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits, in its lane, at a limit or until its time.
 
@@ -359,65 +258,3 @@ class Steering(ABC):
             NotFound: There is no such dead letter; others as :meth:`cancel`.
         """
         return self._clearing().requeue(task_id)
-
-    # -- events -----------------------------------------------------------------------------------
-
-    def events(
-        self, after: str | None = None, types: Collection[str] | None = None, limit: int = 100
-    ) -> EventPage:
-        """Return what happened, the oldest first, as far as it is kept.
-
-        Args:
-            after: The id of an event, or a page's cursor, behind which to begin; None: at the
-                oldest.
-            types: Those of :data:`celery_fairness.events.TYPES` that are asked for; None: all.
-            limit: Most events, 1 to 1,000.
-
-        Raises:
-            ValueError: An argument cannot be meant, or the broker does not claim fairly.
-            LimiterUnavailable: Redis does not answer.
-        """
-        whole = isinstance(limit, int) and not isinstance(limit, bool)
-        if not whole or not 1 <= limit <= happened.LONGEST_PAGE:
-            raise ValueError(
-                f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
-            )
-        asked = check_types(types)
-        return happened.page(*self._stream(), after, asked, limit)
-
-    def follow(
-        self, after: str | None = None, types: Collection[str] | None = None
-    ) -> Iterator[Event]:
-        """Yield events as they happen, for ever; whoever had enough leaves the loop.
-
-        Nothing is missed or told twice while it goes on. Who keeps the id of the last event that
-        it has seen to, and begins ``after`` that, sees each at least once, as long as the stream
-        keeps it.
-
-        Args:
-            after: As for :meth:`events`; None: from now on.
-            types: As for :meth:`events`.
-
-        Raises:
-            ValueError: As :meth:`events`.
-            LimiterUnavailable: Redis does not answer; begin again after the last event.
-        """
-        asked = check_types(types)
-        return happened.follow(*self._stream(), after, asked)
-
-    def _stream(self) -> tuple[Reader, str]:
-        limiter = self._claimed_limiter()
-        source = happened.source_of(self.app.main or "celery", limiter.connection.address)
-        return Reader(limiter.connection, Keys(limiter.prefix)), source
-
-    def _clearing(self) -> Clearing:
-        return Clearing(self._claimed_limiter(), milliseconds(self.settings.lease_seconds))
-
-    def _claimed_limiter(self) -> RedisLimiter:
-        limiter = self.limiter
-        if self.claims and isinstance(limiter, RedisLimiter):
-            return limiter
-        raise ValueError(
-            "broker: expected one at fairredis://, where limits and waiting tasks are kept, "
-            f"got: {self.app.connection_for_write().as_uri()!r}"
-        )

@@ -73,10 +73,23 @@ def _ahead_in_lane(reader: Reader, place: Place, task: TaskName, group: str) -> 
             continue
         key = part_key(reader.keys, task.key, part, place.queue)
         if kind is None:
-            ahead += int(reader.read("LPOS", key, place.record) or 0)
+            ahead += _older(reader, key, int(place.fields[0]))
         else:
             ahead += int(reader.read("ZCOUNT", key, "-inf", f"({place.fields[0]}"))
     return ahead
+
+
+def _older(reader: Reader, key: str, seq: int) -> int:
+    """Return how many tasks of a list are older than ``seq``: it is in their order."""
+    first, end = 0, int(reader.read("LLEN", key))
+    while first < end:
+        middle = (first + end) // 2
+        record = reader.read("LINDEX", key, middle)
+        if record is not None and int(record.partition(" ")[0]) < seq:
+            first = middle + 1
+        else:
+            end = middle
+    return first
 
 
 def _by_tenant(state: LimitState, enforced: bool) -> Iterator[Blocker]:

@@ -37,7 +37,7 @@ _SINGLE = {
     *("overrides", "overrides_end", "paused_until", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
-_FREE = {"aside", "bell", "left", "copy", "dead", "later", "reply", "tenant"}
+_FREE = {"aside", "bell", "left", "copy", "dead", "expires", "later", "reply", "tenant"}
 
 
 class Owners:

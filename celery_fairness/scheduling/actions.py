@@ -70,6 +70,7 @@ class Actions(Blocking):
         self.task_left(queue, key)
         if refusal.action == "drop":
             self.known.discard(task.tag)
+            self.expires[queue].pop(task.tag, None)
             self.counts["dropped"] += 1
             self.happenings.tell_of("rate_limit.dropped", queue, task, key=refusal.by)
             self.obituaries[Running(refusal.by, "dropped", queue, task)] = logical

@@ -39,6 +39,7 @@ class Cancelling(Candidates):
         elif not self.take_out(queue, task.key, lambda lanes: lanes.cancel(task)):
             return row in self.obituaries
         self.known.discard(task.tag)
+        self.expires[queue].pop(task.tag, None)
         self.counts["cancelled"] += 1
         self.happenings.tell_of("fairness.cancelled", queue, task)
         self.obituaries[row] = logical

@@ -50,8 +50,9 @@ class Account:
 class Running:
     """A claimed task, or one that ended for good.
 
-    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped or
-    cancelled. Who owns what was dropped is the limit, by its key; what was cancelled nobody does.
+    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped,
+    cancelled or expired. Who owns what was dropped is the limit, by its key; what was cancelled or
+    has expired nobody does.
     """
 
     owner: str
@@ -86,6 +87,8 @@ class Installation(Counting):
         self.lanes: dict[tuple[str, str], Lanes] = {}
         #: By queue: server time, put's sequence number, task.
         self.later: defaultdict[str, list[tuple[int, int, Task]]] = defaultdict(list)
+        #: By queue and tag: server time from which a task that has not started does not any more.
+        self.expires: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.accounts: dict[str, Account] = {}
         #: By which version + 1 of the news a tenant was found closed; negative where it is paused.
         self.closed: dict[str, int] = {}
@@ -136,8 +139,9 @@ class Installation(Counting):
             ring.bell = True
 
     def wait_until(self, queue: str, task: Task, eta_ms: int) -> None:
-        """Begin to wait for a time."""
+        """Begin to wait for a time, or for its expiry where that is before."""
         later = self.later[queue]
+        eta_ms = min(eta_ms, self.expires[queue].get(task.tag, eta_ms))
         later.append((eta_ms, task.seq, task))
         later.sort(key=lambda each: each[:2])
         if later[0][2] is task:

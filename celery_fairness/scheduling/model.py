@@ -116,6 +116,7 @@ class Scheduler(Steering):
         more |= self._judge_anew(logical, rules) == self.budget.due
         more |= self._look_at_limits(queues, logical, rules) == self.budget.due
         sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
+        more |= self.end_expired(queues, logical)
 
         leases = []
         look = Look(passing, self.budget.passed)
@@ -173,6 +174,7 @@ class Scheduler(Steering):
         ring = self.rings[queue]
         weight = self.entitlement(key, rules).weight
         task = self.pop(queue, key, part)
+        self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
         charge = charge_of(task.cost, weight)
         ring.charge(key, charge)
@@ -233,7 +235,7 @@ class Scheduler(Steering):
         due = [each for each in later if each[0] <= now][: self.budget.due]
         del later[: len(due)]
         for _, _, task in due:
-            self.enqueue(queue, replace(task, seq=self.next_seq()))
+            self.bring_in(queue, task)
         if due:
             return 0
         return later[0][0] - now if later else SLEEP_MS
@@ -348,7 +350,9 @@ class Scheduler(Steering):
             first = lanes.in_order() or lanes.in_order(lanes.first_parked())
             gone.append(self.pop(queue, key, first[0]))
             self.task_left(queue, key)
-        self.known.difference_update(task.tag for task in gone)
+        for task in gone:
+            self.known.discard(task.tag)
+            self.expires[queue].pop(task.tag, None)
         if gone:
             self.happenings.tell("fairness.purged", queue=queue, tasks=len(gone))
         if len(gone) < self.budget.purged:

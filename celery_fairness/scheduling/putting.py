@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_fairness.scheduling.cancelling import Cancelling
+from celery_fairness.scheduling.expiring import Expiring
 from celery_fairness.scheduling.lanes import Task
 from celery_fairness.scheduling.words import SYSTEM, Bounds, Full, Put, Waiting
 from celery_fairness.tenants import INVALID
 
 
-class Putting(Cancelling):
+class Putting(Expiring):
     """An installation that takes tasks."""
 
     def put(self, waiting: Waiting) -> Put | Full:
@@ -40,11 +40,13 @@ class Putting(Cancelling):
         if waiting.tenant == INVALID:
             self.counts["invalid"] += 1
         task = replace(task, seq=self.next_seq())
+        if waiting.expires_ms:
+            self.expires[waiting.queue][task.tag] = waiting.expires_ms
         if is_later:
             self.wait_until(waiting.queue, task, waiting.eta_ms)
             return Put.WAITS_FOR_ITS_TIME
         self.note_tier(waiting.queue, task)
-        self.enqueue(waiting.queue, task)
+        self.begin_to_wait(waiting.queue, task)
         return Put.WAITS
 
     def _full_of(self, queue: str, task: Task, bounds: Bounds) -> Full | None:

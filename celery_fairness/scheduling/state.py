@@ -34,6 +34,7 @@ def dump(installation: Installation) -> dict[str, Any]:
             for queue, later in installation.later.items()
             if later
         },
+        "expires": {queue: dict(each) for queue, each in installation.expires.items() if each},
         "accounts": {key: astuple(each) for key, each in installation.accounts.items()},
         "closed": dict(installation.closed),
         "running": {lease: astuple(row) for lease, row in installation.running.items()},

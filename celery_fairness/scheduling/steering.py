@@ -59,6 +59,10 @@ class Steering(Putting):
         logical = self.clock.tick(now, rules.lease_ms)
         if override is not None and override.ends_ms is not None and override.ends_ms <= now:
             return Said.PAST
+        if override is not None:
+            self.happenings.tell("fairness.override_set", key=key, numbers=override.text)
+        elif key in self.overrides.rows:
+            self.happenings.tell("fairness.override_ended", key=key)
         self.overrides.put(key, override)
         self._says_of(key, logical, rules)
         return Said.DONE
@@ -68,6 +72,7 @@ class Steering(Putting):
         now, most = self.now_ms(), self.budget.due
         ended, resumed = self.overrides.ended(now, most), self.stops.resumed(now, most)
         for key in ended:
+            self.happenings.tell("fairness.override_ended", key=key)
             self._says_of(key, logical, rules)
         for key in resumed:
             self.happenings.tell("fairness.resumed", key=key)

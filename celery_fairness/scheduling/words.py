@@ -46,6 +46,7 @@ class Waiting(NamedTuple):
         message: What the broker keeps.
         kind: Name of the task as written in keys; "": the message does not say it in its headers.
         limits: Those beside the tier's, as one word (``scheduling.limits.write_limits``).
+        expires_ms: Server time from which it does not start any more; 0: none.
         bounds: Over which it is refused; None: it was accepted before, or nothing is enforced.
     """
 
@@ -60,6 +61,7 @@ class Waiting(NamedTuple):
     message: str = ""
     kind: str = ""
     limits: str = ""
+    expires_ms: int = 0
     bounds: Bounds | None = None
 
 
@@ -167,7 +169,7 @@ class Obituary(NamedTuple):
         owner: The process that held it last; of what was dropped, the key of the limit that did.
         state: ``acked``: its lease ended; ``dead``: it is a dead letter, as its process died too
             often; ``unreadable``: it is one, as its message could not be read; ``dropped``: a limit
-            refused it; ``cancelled``: somebody did.
+            refused it; ``cancelled``: somebody did; ``expired``: its expiry came while it waited.
         queue: Where it waited.
         tenant: Who was charged, as written in keys; "" is a system task.
         deaths: How often its process died after its body began, where that was counted.

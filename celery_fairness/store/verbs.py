@@ -80,6 +80,7 @@ def put_args(
         entry,
         waiting.limits,
         *_bounds_args(waiting.bounds),
+        str(waiting.expires_ms),
         *bound,
     ]
 

@@ -1,9 +1,9 @@
 """A message of kombu as a waiting task, and a claimed task as a message again.
 
-Only what the scheduler needs is read: who is charged, the kind, the priority, and the time before
-which the task must not start. Messages without the ``fairness`` header are system tasks. A header
-that cannot be read charges the task to ``_invalid``, under the limits that can be read: it is never
-bypassed and never dropped.
+Only what the scheduler needs is read: who is charged, the kind, the priority, the time before which
+the task must not start, and that from which it must not any more. Messages without the ``fairness``
+header are system tasks. A header that cannot be read charges the task to ``_invalid``, under the
+limits that can be read: it is never bypassed and never dropped.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         message=_encode(message),
         kind=kind_of(headers),
         limits=limits,
+        expires_ms=_expires_ms(headers.get("expires")),
         bounds=None if _is_accepted(headers) else options.bounds(queue, tier),
     )
 
@@ -141,12 +142,27 @@ def _rank(priority: Any, options: DispatchOptions) -> int:
 
 def _eta_ms(eta: Any) -> int:
     """Return a time as Celery writes it, in ms since 1970; 0 where there is none."""
-    if not isinstance(eta, str):
+    when = _time(eta)
+    if when is None:
         return 0
+    return max(0, _ms(when if when.tzinfo else when.replace(tzinfo=UTC)))
+
+
+def _expires_ms(expires: Any) -> int:
+    """Return the time at which a message expires, as Celery writes it; 0 where there is none.
+
+    One without a time zone is of the worker's, who looks at it when the task is claimed.
+    """
+    when = _time(expires)
+    return 0 if when is None or when.tzinfo is None else max(1, _ms(when))
+
+
+def _time(text: Any) -> datetime | None:
     try:
-        when = datetime.fromisoformat(eta)
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
-        return 0
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(0, round(when.timestamp() * 1000))
+        return None
+
+
+def _ms(when: datetime) -> int:
+    return round(when.timestamp() * 1000)

@@ -154,7 +154,9 @@ def to_stock(channel: Any, queue: str) -> int:
             head, _, message = bytes_to_str(member).partition("\n")
             _push(channel, client, queue, message)
             # The order among those of one time, seq, tag.
-            client.srem(f"{home.prefix}known", head.split(" ")[2])
+            tag = head.split(" ")[2]
+            client.srem(f"{home.prefix}known", tag)
+            client.zrem(f"{home.prefix}expires:{queue}", tag)
             client.zrem(later, member)
             moved += 1
     return moved

@@ -1,10 +1,10 @@
 """The result of a task that ended for good while nobody was there to write one.
 
 Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
-often, one whose message a worker could not read, one that a limit dropped, and one that somebody
-cancelled. Of each it leaves an
-obituary with the message; from that, a worker writes what Celery writes for a task whose process is
-lost: the result, the parts of chords and chains, errbacks, signal and event.
+often, one whose message a worker could not read, one that a limit dropped, one that somebody
+cancelled, and one that expired while it waited. Of each it leaves an obituary with the message;
+from that, a worker writes what Celery writes for a task whose process is lost: the result, the
+parts of chords and chains, errbacks, signal and event.
 
 Invariant: written twice it says the same, and an end that the task itself had stored stays.
 """
@@ -67,9 +67,9 @@ class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is use
         ours = isinstance(meta["result"], (*_OURS, type(error)))
         return "" if ours or meta["status"] not in states.READY_STATES else str(meta["status"])
 
-    def revoke(self, error: TaskRevokedError) -> None:
-        """Do what Celery does with a task that was revoked before it ran."""
-        told = {"terminated": False, "signum": None, "expired": False}
+    def revoke(self, error: TaskRevokedError, expired: bool) -> None:
+        """Do what Celery does with a task that was revoked, or expired, before it ran."""
+        told = {"terminated": False, "signum": None, "expired": expired}
         context: Any = self._context
         self.task.backend.mark_as_revoked(
             self.id, str(error), request=context, store_result=self.store_errors
@@ -159,6 +159,12 @@ ENDS = {
         "task %s[%s] of %s was cancelled: it has not run",
         (),
     ),
+    "expired": Ended(
+        lambda _name, _id, _its: TaskRevokedError("expired"),
+        logging.INFO,
+        "task %s[%s] of %s expired in queue %s: it has not run",
+        ("queue",),
+    ),
 }
 
 
@@ -246,7 +252,7 @@ def write(obituary: Obituary, consumer: Any) -> None:
         return
     who = tenant_of(obituary, request.request_dict)
     if isinstance(result, TaskRevokedError):
-        request.revoke(result)
+        request.revoke(result, expired=obituary.state == "expired")
     else:
         request.fail(result)
     told = (getattr(obituary, field) for field in ended.told)

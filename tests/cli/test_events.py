@@ -82,6 +82,17 @@ class Causes:
         self.fairness.pause(key=KEY)
         self.fairness.resume(key=KEY)
 
+    def override_set(self):
+        self.fairness.override(KEY, concurrency=2, rate=None)
+
+    def override_ended(self):
+        self.override_set()
+        self.fairness.clear_override(KEY)
+
+    def expired(self):
+        self.put(expires_ms=1)
+        assert self.installation.claim() == []
+
     def cancelled(self):
         self.put()
         self.fairness.cancel("4fd6")
@@ -134,6 +145,9 @@ TOLD = {
     "fairness.cool_down_cleared": {"key": KEY},
     "fairness.paused": {"key": KEY},
     "fairness.resumed": {"key": KEY},
+    "fairness.override_set": {"key": KEY, "numbers": "2||-"},
+    "fairness.override_ended": {"key": KEY},
+    "fairness.expired": TASK,
     "fairness.cancelled": TASK,
     "fairness.purged": {"queue": "celery", "tasks": 1},
     "fairness.lease_expired": {**TASK, "owner": "worker-1", "state": "begun"},

@@ -188,6 +188,8 @@ class BothLimiters(RuleBasedStateMachine):
         self.both(lambda limiter: limiter.published_tiers())
 
 
+# A sequence that fails is made shorter, which takes longer than all of them.
+@pytest.mark.timeout(400)
 @pytest.mark.redis
 def test_the_limiter_in_memory_is_the_one_in_redis(redis_url):
     BothLimiters.url = redis_url

@@ -22,7 +22,7 @@ PREFIX = "{fairness}:"
 OF_TASKS = (
     *("running", "ends", "leases:*", "known", "returned", "waiting", "account:*", "closed"),
     "obituaries",
-    *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*"),
+    *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "looks", "shared", "tags:*"),
 )

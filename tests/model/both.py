@@ -217,7 +217,8 @@ class Both:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits, bounds=None):
+    def do_put(self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits, *how):
+        bounds, expires = how or (None, None)
         if old is None:
             self.tags += 1
         number = self.tags if old is None else old
@@ -233,6 +234,7 @@ class Both:
             message_of(number),
             kind,
             limits.replace("*", tenant or "_"),
+            0 if expires is None else self.now + expires,
             bounds,
         )
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
@@ -485,9 +487,12 @@ class Both:
         assert len(places) == len(set(places)), "a task in two places"
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
+        running = {row.task.tag for row in model.running.values()}
+        expiring = {tag for tags in model.expires.values() for tag in tags}
+        assert expiring <= model.known - running, "what does not wait would expire"
         ended_alone = sum(
             model.counts.get(name, 0)
-            for name in ("abandoned", "dead_lettered", "dropped", "cancelled")
+            for name in ("abandoned", "dead_lettered", "dropped", "cancelled", "expired_waiting")
         )
         assert ended_alone == len(model.obituaries) + self.told, "an end that nobody tells"
 

@@ -73,6 +73,8 @@ class Scene:
     lanes: tuple[str, ...]
     #: Bounds of how many wait that a put may name; None: it was accepted before.
     bounds: tuple[Bounds | None, ...]
+    #: How often a put has an expiry.
+    expiring: float
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -135,6 +137,7 @@ def scene(seed: int) -> Scene:
         actions,
         (),
         random.choice([(None,), (None,), _BOUNDS]),
+        random.choice([0.0, 0.1, 0.6]),
     )
     return replace(made, lanes=_lanes(made, random))
 
@@ -154,6 +157,9 @@ def _put(scene: Scene, random: Random) -> Operation:
         random.choice(KINDS),
         _limits(scene, random),
         random.choice(scene.bounds),
+        random.choice([-5, 0, 1, 300, 700, 701, 3_600_000])
+        if random.random() < scene.expiring
+        else None,
     )
 
 

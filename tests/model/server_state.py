@@ -80,6 +80,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "known": sorted(keys.pop("known", [])),
         "lanes": {},
         "later": {},
+        "expires": {},
         "accounts": {},
         "closed": {k: int(v) for k, v in _scores(keys.pop("closed", [])).items()},
         "running": {k: running(v) for k, v in _pairs(keys.pop("running", [])).items()},
@@ -132,6 +133,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind in ("bell", "left"):
             assert value == ["1"], value
             state["rings"][name][kind] = True
+        elif kind == "expires":
+            state["expires"][name] = _scores(value)
         elif kind == "reply":
             number, *leases = value[0].split()
             state["replies"][name] = (int(number), leases)

@@ -143,6 +143,18 @@ def test_a_task_that_was_cancelled_is_revoked_also_at_a_second_try(app, consumer
     assert [told["request"].id for told in signalled] == [ID, ID]
 
 
+def test_a_task_that_expired_while_it_waited_is_revoked_and_said_to_have_expired(
+    app, consumer, said
+):
+    write(obituary_of("expired")._replace(owner="-"), consumer)
+    state, error = state_and_error(app)
+    assert (state, type(error), str(error)) == ("REVOKED", TaskRevokedError, "expired")
+    text = "task shop.work[id1] of tenant '42' expired in queue q: it has not run"
+    assert said() == [("INFO", text)]
+    ((name, fields),) = consumer.event_dispatcher.sent
+    assert (name, fields["uuid"], fields["expired"]) == ("task-revoked", ID, True)
+
+
 def test_a_task_that_ended_while_its_copy_was_cancelled_keeps_its_result(app, consumer, said):
     app.backend.store_result(ID, "done", "SUCCESS")
     write(obituary_of("cancelled"), consumer)

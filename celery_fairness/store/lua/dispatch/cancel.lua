@@ -43,6 +43,7 @@ for index = 4, #ARGV do
   local row = write_running(NOBODY, "cancelled", queue, ARGV[index])
   if gone then
     redis.call("SREM", prefix .. "known", task.tag)
+    redis.call("ZREM", prefix .. "expires:" .. queue, task.tag)
     redis.call("HINCRBY", prefix .. "counts", "cancelled", 1)
     write_event_of(prefix, "fairness.cancelled", queue, task, message)
     leave_obituary(prefix, {logical = logical}, row)

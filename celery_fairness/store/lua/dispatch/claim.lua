@@ -50,13 +50,13 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch, limited_here, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, limited_here, steered, expiring = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now, steered = steered,
+  limited = limited_here, now = now, steered = steered, expiring = expiring,
 }
 local first_queue = 13 + 3 * told
 for index = 13, first_queue - 1, 3 do

@@ -26,11 +26,16 @@ local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = ARGV[7]}
 if lasts_ms > 0 then ends_ms = string.format("%.0f", now + lasts_ms) end
 if ends_ms ~= "" and tonumber(ends_ms) <= now then return 0 end
-redis.call("HDEL", prefix .. "overrides", key)
+local had = redis.call("HDEL", prefix .. "overrides", key)
 redis.call("ZREM", prefix .. "overrides_end", key)
 if numbers ~= "" then
   redis.call("HSET", prefix .. "overrides", key, numbers .. "|" .. ends_ms .. " " .. details)
   if ends_ms ~= "" then redis.call("ZADD", prefix .. "overrides_end", ends_ms, key) end
+end
+if numbers ~= "" then
+  write_event(prefix, "fairness.override_set", "key", key, "numbers", numbers)
+elseif had == 1 then
+  write_event(prefix, "fairness.override_ended", "key", key)
 end
 said(prefix, key, rules)
 return 1

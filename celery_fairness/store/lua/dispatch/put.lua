@@ -28,7 +28,8 @@
   ARGV[16] default_tier  str  for a tier that is not known; "": it was accepted before
   ARGV[17] of_tier    str  how many of the tenant may wait where no tiers are published, or ""
   ARGV[18] of_queue   str  how many may wait in the queue, or ""
-  ARGV[19+] bound     str  the bindings that the caller knows, each as kombu writes it
+  ARGV[19] expires_ms int  server time from which it does not start any more; 0: none
+  ARGV[20+] bound     str  the bindings that the caller knows, each as kombu writes it
 
   Returns what became of it; {key, limit, waiting} of what has no room for it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
@@ -43,17 +44,18 @@ local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
 local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local bindings, kind, plain, entry, limits = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 local default_tier, of_tier, of_queue = ARGV[16], ARGV[17], ARGV[18]
+local expires_ms = tonumber(ARGV[19])
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
 local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
-if not (string.match(words, "^%S+ %S* %S* %S* %d %S* %S*$") and cost and eta_ms) then
+if not (string.match(words, "^%S+ %S* %S* %S* %d %S* %S*$") and cost and eta_ms and expires_ms) then
   return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
 end
 
 -- kombu's table, which other producers and consumers write: as many as are known, and the same.
 if bindings ~= "" then
-  if redis.call("SCARD", bindings) ~= #ARGV - 18 then return 3 end
-  for index = 19, #ARGV do
+  if redis.call("SCARD", bindings) ~= #ARGV - 19 then return 3 end
+  for index = 20, #ARGV do
     if redis.call("SISMEMBER", bindings, ARGV[index]) == 0 then return 3 end
   end
 end
@@ -72,9 +74,18 @@ if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 if limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
 if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end
 task.seq = redis.call("INCR", prefix .. "sequence")
+if expires_ms > 0 then
+  redis.call("HSET", prefix .. "clock", "expiring", 1)
+  redis.call("ZADD", prefix .. "expires:" .. queue, expires_ms, tag)
+end
 if is_later then
-  wait_until(prefix, queue, task, message, eta_ms)
+  -- What ends before its time is looked at then.
+  wait_until(prefix, queue, task, message, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
   return 2
 end
-enqueue(prefix, queue, task, message, true)
+if expires_ms > 0 then
+  enqueue_expiring(prefix, queue, task, message, true)
+else
+  enqueue(prefix, queue, task, message, true)
+end
 return 1

@@ -24,7 +24,10 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   local task, message = read_record(record)
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)
+  local expires = prefix .. "expires:" .. queue
+  local ends_at = rules.expiring and redis.call("ZSCORE", expires, task.tag)
   if refused.action == "d" then
+    if ends_at then redis.call("ZREM", expires, task.tag) end
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "dropped", 1)
     write_event_of(prefix, "rate_limit.dropped", queue, task, message, "key", refused.by)
@@ -37,6 +40,6 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   end
   local wait = math.ceil(refused.again_ms)
   wait = wait + jitter_ms(task, wait)
-  wait_until(prefix, queue, task, message, rules.now + wait)
+  wait_until(prefix, queue, task, message, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
   turns.sleep_ms = math.min(turns.sleep_ms, wait)
 end

@@ -8,7 +8,8 @@
 local DUE_AT_MOST = 16
 
 -- Ends leases that nobody renewed, and what people said for a time; judges tenants that were found full
--- before the last news; looks at limits whose time came; and brings in the tasks whose time came.
+-- before the last news; looks at limits whose time came; brings in the tasks whose time came, and ends
+-- those that have expired.
 -- Returns whether there is more, and how long no task of the queues is due, at most `longest`.
 local function do_what_is_due(prefix, queues, rules, longest)
   local more = rules.steered
@@ -23,7 +24,9 @@ local function do_what_is_due(prefix, queues, rules, longest)
       more = limited().open_all(prefix, queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
     end
   end
-  return more, bring_in_all(prefix, queues, rules.now, DUE_AT_MOST, longest)
+  longest = bring_in_all(prefix, queues, rules, DUE_AT_MOST, longest)
+  if rules.expiring then more = rare().end_expired(prefix, queues, rules, DUE_AT_MOST) or more end
+  return more, longest
 end
 
 -- Returns how long nothing opens by itself, at most `longest`.

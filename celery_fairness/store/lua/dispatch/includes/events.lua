@@ -12,10 +12,10 @@ end
 
 -- A task's id and name, as the plain headers say that its message begins with; else its tag and kind.
 local function names_of(task, message)
-  local at = string.find(message, '"headers":', 1, true)
-  local plain = at and string.match(message, '^"headers": ?{([^{%[]*)', at) or ""
-  return string.match(plain, '"id": ?"([^"\\]+)"') or task.tag,
-    string.match(plain, '"task": ?"([^"\\]+)"') or task.kind
+  local at = string.find(message, "\"headers\":", 1, true)
+  local plain = at and string.match(message, "^\"headers\": ?{([^{%[]*)", at) or ""
+  return string.match(plain, "\"id\": ?\"([^\"\\]+)\"") or task.tag,
+    string.match(plain, "\"task\": ?\"([^\"\\]+)\"") or task.kind
 end
 
 local function write_event_of(prefix, what, queue, task, message, ...)

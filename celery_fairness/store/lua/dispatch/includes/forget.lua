@@ -10,8 +10,10 @@
 
 local FORGET_AT_MOST = 100
 
-local function forget_record(prefix, record)
-  redis.call("SREM", prefix .. "known", string.match(record, "^%d+ (%S+)"))
+local function forget_record(prefix, queue, record)
+  local tag = string.match(record, "^%d+ (%S+)")
+  redis.call("SREM", prefix .. "known", tag)
+  redis.call("ZREM", prefix .. "expires:" .. queue, tag)
 end
 
 local function forget_waiting(prefix, queue)
@@ -19,7 +21,7 @@ local function forget_waiting(prefix, queue)
   local due = redis.call("ZRANGEBYSCORE", later, "-inf", "+inf", "LIMIT", 0, FORGET_AT_MOST)
   for index = 1, #due do
     redis.call("ZREM", later, due[index])
-    forget_record(prefix, string.sub(due[index], ORDER_LENGTH + 1))
+    forget_record(prefix, queue, string.sub(due[index], ORDER_LENGTH + 1))
   end
   local gone = #due
   for _ = gone + 1, FORGET_AT_MOST do
@@ -35,7 +37,7 @@ local function forget_waiting(prefix, queue)
       part = redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 0)[1]
     end
     local record, is_last = pop_part(prefix, queue, key, part, group)
-    forget_record(prefix, record)
+    forget_record(prefix, queue, record)
     task_left(prefix, queue, key)
     if is_last then leave_ring(prefix, queue, key) end
     gone = gone + 1

@@ -71,7 +71,8 @@ local function keys_of(tenant_key, limits)
 end
 
 -- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.
--- An obituary is the last one of its task; its state is acked, dead, unreadable or dropped. Who owns
+-- An obituary is the last one of its task; its state is acked, dead, unreadable, dropped,
+-- cancelled or expired. Who owns
 -- what was dropped is the limit, by its key.
 local function write_running(owner, state, queue, record)
   return owner .. " " .. state .. " " .. #queue .. " " .. queue .. record

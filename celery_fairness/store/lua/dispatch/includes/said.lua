@@ -21,6 +21,7 @@ local function end_steering(prefix, rules, most)
   for index = 1, #over do
     redis.call("ZREM", prefix .. "overrides_end", over[index])
     redis.call("HDEL", prefix .. "overrides", over[index])
+    write_event(prefix, "fairness.override_ended", "key", over[index])
     said(prefix, over[index], rules)
   end
   local ended = redis.call(

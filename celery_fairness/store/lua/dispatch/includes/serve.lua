@@ -45,6 +45,7 @@ local function serve(prefix, queue, found, weight, rules)
     return nil
   end
   local lease, task, message = lease_task(prefix, queue, key, record, rules, weight)
+  if rules.expiring then redis.call("ZREM", prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
   if start > ring_at then
     redis.call("HSET", prefix .. "virtual", queue, start)

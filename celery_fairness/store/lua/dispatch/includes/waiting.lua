@@ -71,6 +71,12 @@ local function enqueue(prefix, queue, task, message, is_put)
   begin_waiting(prefix, queue, task, is_put, is_new)
 end
 
+-- A task begins to wait that may end there by itself: where it is found by its tag, in its place.
+local function enqueue_expiring(prefix, queue, task, message, is_put)
+  place_back(prefix, queue, task, message)
+  begin_waiting(prefix, queue, task, is_put, true)
+end
+
 -- A task waits again, in its place of before.
 local function enqueue_back(prefix, queue, task, message)
   place_back(prefix, queue, task, message)
