@@ -2,8 +2,8 @@
 
 Each test is named by the rows that it holds (S-04 is ``s04``, RL-R001 is ``rlr001``; D-11 is a
 decision where the spec is silent). What starts is asked of the model and of the scripts at once, as
-in all tests with ``pair``. Rows of the gate path, queue limits, overrides, events, metrics and HTTP
-are not here: they come with what they speak of.
+in all tests with ``pair``. Rows of the gate path are in ``tests/contract``; those of queue limits,
+metrics and HTTP are not here: they come with what they speak of.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis import Redis
 
 from celery_fairness import PolicyInvalid, RateLimitPolicy
 from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
+from celery_fairness.scheduling.words import Bounds, Full, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 
@@ -293,4 +293,81 @@ def test_s40_s41_s42_rlr003_a_key_that_was_too_much_for_somebody_starts_nothing_
     pair.at(4_999)
     assert pair.claim()[0] == []
     pair.at(5_000)
+    assert pair.claim()[0] == [1, 2]
+
+
+def test_s44_rlr004_d04_an_override_stands_in_the_place_of_single_numbers_until_its_end(pair):
+    pair.put("a", Limit("api", 1, rates=((3, 60_000),)), times=4)
+    pair.both.run(("override", "api", (("concurrency", 2),), 5_000, "on"))
+    assert pair.claim()[0] == [1, 2]
+    pair.end()
+    assert pair.claim()[0] == [3], "the rate is not said, and is as it was"
+    pair.both.run(("override", "api", (("concurrency", None), ("rates", ())), 5_000, "on"))
+    assert pair.claim()[0] == [4], "null is unlimited"
+    pair.at(5_000)
+    pair.claim()
+    assert not pair.model.overrides.rows
+
+
+# -- 11: events -----------------------------------------------------------------------------------
+
+
+def told(pair, what):
+    """Return what was told of one type; of a task its number alone."""
+    return [
+        {
+            name: int("".join(filter(str.isdigit, value))) if name == "job_id" else value
+            for name, value in fields.items()
+            if name not in ("job_type", "queue")
+        }
+        for kind, fields in pair.model.happenings.told
+        if kind == f"rate_limit.{what}"
+    ]
+
+
+def test_s46_rl006_d12_a_job_that_is_blocked_is_told_once_and_each_refusal_is_not(pair):
+    pair.put("a", Limit("api", 1), times=2)
+    for _ in range(3):
+        pair.claim()
+    numbers = {"key": "api", "strategy": "concurrency", "limit": "1", "current": "1"}
+    assert told(pair, "exceeded") == [{**numbers, "job_id": 2}]
+
+
+def test_s47_rl006_d13_one_released_for_each_exceeded_with_the_same_job(pair):
+    pair.put("a", Limit("api", 1), times=3)
+    for _ in range(6):
+        pair.claim()
+        pair.end()
+    ids = [[fields["job_id"] for fields in told(pair, what)] for what in ("exceeded", "released")]
+    assert ids == [[2, 3]] * 2
+    assert {fields["strategy"] for fields in told(pair, "released")} == {"concurrency"}
+
+
+def test_s48_a_job_that_is_dropped_is_told(pair):
+    pair.put("a", Limit("full", 1, on_limit="drop"), times=2)
+    pair.claim()
+    assert told(pair, "dropped") == [{"key": "full", "job_id": 2}]
+    assert not told(pair, "exceeded")
+
+
+def test_s49_a_key_that_cools_down_is_told_with_its_time_and_reason(pair):
+    pair.both.run(("stop", "cool", "api", 5_000, "on"))
+    until = str(pair.both.now + 5_000)
+    assert told(pair, "dynamic_adjusted") == [{"key": "api", "until": until, "reason": "a reason"}]
+    pair.both.run(("stop", "cool", "api", 1_000, "on"))
+    assert len(told(pair, "dynamic_adjusted")) == 1, "what is shorter changes nothing"
+
+
+# -- 13: backpressure -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bounds", "key"), [(Bounds(of_tier=2), "tenant:a"), (Bounds(of_queue=2), "queue:q")]
+)
+def test_s54_over_a_bound_a_job_is_refused_where_it_is_put(pair, bounds, key):
+    put = ("q", None, "a", "", "", 0, 1.0, None, "x", "", bounds, None)
+    for _ in range(2):
+        pair.both.run(("put", *put))
+    assert pair.both.do_put(*put) == (Full(key, 2, 2),) * 2
+    assert len(pair.model.known) == 2
     assert pair.claim()[0] == [1, 2]
