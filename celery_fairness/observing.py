@@ -16,9 +16,10 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import happened
 from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.listing import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.values import Audit, Explanation, Status
+from celery_fairness.looking.values import Audit, Explanation, LimitPage, Status
 from celery_fairness.settings import Settings
 from celery_fairness.units import milliseconds
 
@@ -67,6 +68,24 @@ class Observing(ABC):
             LimiterUnavailable: Redis does not answer.
         """
         return self._looker.inspect(key)
+
+    def list_limits(self, page: int = 1, per_page: int = PAGE_LENGTH) -> LimitPage:
+        """Return the keys of which anything is known, tenants' among them, by name.
+
+        Args:
+            page: Which, from 1.
+            per_page: How many keys a page has, 1 to 100.
+
+        Raises:
+            ValueError: A number is out of range, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        for name, number, most in (("page", page, None), ("per_page", per_page, LONGEST_PAGE)):
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not whole or number < 1 or (most is not None and number > most):
+                to = "on" if most is None else f"to {most}"
+                raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")
+        return self._looker.limits(page, per_page)
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counts."""

@@ -30,7 +30,8 @@ Changed = TypeVar("Changed")
 #: What our commands take.
 _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
-    *("concurrency", "rate", "throttle", "author", "after", "types", "limit", "follow"),
+    *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
+    *("after", "types", "limit", "follow"),
 }
 
 
@@ -91,6 +92,46 @@ def status(of: Fairness) -> Shown:
 
     found = of.status()
     return found, status_lines(found), 0
+
+
+@fairness.command("list")
+@click.option("--page", type=int, default=1, help="Which, from 1.")
+@click.option("--per-page", type=int, default=20, help="Keys of a page, 1 to 100.")
+@_looks
+def list_(of: Fairness, page: int, per_page: int) -> Shown:
+    """The keys of which anything is known: what each may hold, holds and has waiting."""
+    from celery_fairness.cli.tables import keys_lines
+
+    found = _done(lambda: of.list_limits(page, per_page))
+    return found, keys_lines(found), 0
+
+
+@fairness.command()
+@click.argument("tenant")
+@click.argument("name", required=False)
+@click.option("--concurrency", help="A number of the tenant's own, or unlimited.")
+@click.option("--clear", is_flag=True, help="Forget what was published of the tenant.")
+@_looks
+def tier(
+    of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
+) -> Shown:
+    """Show the tier of TENANT, or publish that it is NAME."""
+    from celery_fairness.cli.tables import state_lines
+
+    if (clear and name is not None) or (concurrency is not None and name is None):
+        raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
+    if clear or name is not None:
+        own = {} if concurrency is None else {"concurrency": _number(concurrency)}
+        _done(lambda: of.set_tier(tenant, name, **own))
+    found = _done(lambda: of.inspect(f"tenant:{tenant}"))
+    return found, state_lines(found)[:1], 0
+
+
+def _number(text: str) -> Any:
+    """Return a concurrency as it was typed; what is none is left for the error that says so."""
+    if text == "unlimited":
+        return None
+    return int(text) if text.isdecimal() else text
 
 
 @fairness.command()
@@ -161,11 +202,11 @@ def override(
             raise click.UsageError("expected --clear alone, or numbers")
         cleared = _done(lambda: of.clear_override(key))
         return {"key": key, "cleared": cleared}, [_cleared(key, cleared)], 0 if cleared else FOUND
-    for name in ("concurrency", "rate", "throttle"):
+    for name in ("rate", "throttle"):
         if given.get(name) == "unlimited":
             given[name] = None
-    if (given.get("concurrency") or "").isdecimal():
-        given["concurrency"] = int(given["concurrency"])
+    if "concurrency" in given:
+        given["concurrency"] = _number(given["concurrency"])
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
     return found, override_lines(found), 0
 

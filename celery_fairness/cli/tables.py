@@ -17,6 +17,7 @@ from celery_fairness.looking.values import (
     Cancelled,
     DeadLetter,
     Explanation,
+    LimitPage,
     Purged,
     QueueStatus,
     Requeued,
@@ -33,6 +34,7 @@ _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dea
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("lease", "ends in", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
+_KEYS = ("key", "tier", "limit", "held", "waiting", "")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
@@ -122,6 +124,38 @@ def state_lines(state: LimitState) -> list[str]:
         return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
     waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
     return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
+
+
+def keys_lines(page: LimitPage) -> list[str]:
+    """Return known keys, for people."""
+    rows = [
+        (
+            _printable(each.key),
+            each.tier,
+            "" if each.weight is None and not each.tier else _limit(each.limit),
+            each.held,
+            _waiting(each),
+            _said(each),
+        )
+        for each in page.items
+    ]
+    lines = table(_KEYS, rows, empty="no keys are known")
+    pages = -(-page.total // page.per_page) or 1
+    return [*lines, f"page {page.page} of {pages}, {_count(page.total, 'key')}"]
+
+
+def _waiting(state: LimitState) -> int | None:
+    """Return how many tasks wait; None where there are too many to count them."""
+    parked = [each.tasks for each in state.waited]
+    if None in parked:
+        return None
+    return sum(each or 0 for each in parked) + sum(each.tasks for each in state.waiting)
+
+
+def _said(state: LimitState) -> str:
+    """Return what people have said of a key."""
+    stopped = [stops_text(state.stops)] if state.stops and state.stops.stopped else []
+    return "; ".join([*stopped, *(["override"] if state.override else [])])
 
 
 def stops_text(stops: KeyStops) -> str:

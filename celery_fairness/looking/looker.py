@@ -17,9 +17,10 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import queues, tenant, waited
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.listing import known_keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import with_steering
-from celery_fairness.looking.values import Audit, Status, TierStatus
+from celery_fairness.looking.values import Audit, LimitPage, Status, TierStatus
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import KEY_PATTERN, Reserved, reserved, tier_key
@@ -104,6 +105,28 @@ class Looker:
         of_all = tier_key(Reserved(written), None)
         state = with_steering(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
+
+    def limits(self, page: int, per_page: int) -> LimitPage:
+        """Return a page of the known keys; see ``Fairness.list_limits``."""
+        if self._reader is None:
+            raise ValueError("broker: expected one at fairredis://, whose keys can be listed")
+        keys = known_keys(self._reader)
+        some = keys[(page - 1) * per_page : page * per_page]
+        return LimitPage(
+            tuple(self._known(self._reader, key) for key in some), len(keys), page, per_page
+        )
+
+    def _known(self, reader: Reader, key: str) -> LimitState:
+        kind, _, written = key.partition(":")
+        if kind != "tenant":
+            return self.inspect(key)
+        of_all = ""
+        if self._settings.tier_scope == "service":
+            written = written.rpartition(":")[0]
+            of_all = tier_key(Reserved(written), None)
+        tier = tenant.tier_of_waiting(reader, key) or self._directory.tier_of(Reserved(written))
+        state = self._limiter.inspect(key, Reserved(written), tier)
+        return tenant.with_dispatch(reader, state, of_all)
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:
         """Return the installation at a glance; see ``Fairness.status``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from celery_fairness.decision import HeldLease
+from celery_fairness.decision import HeldLease, LimitState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,23 @@ class TierStatus:
     weight: float
     queue_class: str
     refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPage:
+    """Some of the keys of which anything is known.
+
+    Attributes:
+        items: What each holds, by name.
+        total: How many there are on all pages.
+        page: Which this is, from 1.
+        per_page: How many a page has at most.
+    """
+
+    items: tuple[LimitState, ...]
+    total: int
+    page: int
+    per_page: int
 
 
 @dataclass(frozen=True, slots=True)
