@@ -95,7 +95,16 @@ def test_a_429_of_a_task_without_limits_is_its_own_matter(fair_shop: Shop, memor
     assert met.get(timeout=RESULT_SECONDS) == "done"
 
 
-@pytest.mark.parametrize("key", ["tenant:42", "_system", "", "a b", "a\nb", "x" * 256])
+def test_a_tenant_does_not_cool_down(fairness: Fairness) -> None:
+    for change in (
+        lambda: fairness.cool_down("tenant:42", time.time() + 9),
+        lambda: fairness.clear_cool_down("tenant:42"),
+    ):
+        with pytest.raises(ValueError, match="a tenant is paused: pause"):
+            change()
+
+
+@pytest.mark.parametrize("key", ["_system", "", "a b", "a\nb", "x" * 256])
 def test_what_is_no_limit_s_key_is_refused(fairness: Fairness, key: str) -> None:
     for change in (
         lambda: fairness.pause(key=key),
