@@ -375,6 +375,13 @@ def test_s44_an_override_stands_in_the_place_of_a_key_s_numbers(limiter, overrid
     admitted(limiter.acquire(ask(TWO)))
 
 
+def test_a_full_tier_says_when_it_opens_whatever_people_say_of_others(limiter, stop) -> None:
+    stop("pause", "api")
+    admitted(limiter.acquire(ask(tenant="42", tier="free")))
+    answer = refused(limiter.acquire(ask(tenant="42", tier="free")))
+    assert (answer.reason, answer.retry_after_seconds) == (Reason.AT_CONCURRENCY_LIMIT, 15.0)
+
+
 def test_s44_an_override_of_0_pauses_a_key(limiter, override) -> None:
     override("api", None, concurrency=0)
     assert refused(limiter.acquire(ask(TWO))).reason is Reason.PAUSED

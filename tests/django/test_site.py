@@ -100,7 +100,7 @@ def test_a_site_that_is_killed_takes_everything_along(site: LocalProcess) -> Non
     site.popen.wait()
 
     def all_gone() -> None:
-        left = [f"{process.pid} {process.cmdline()}" for process in site.survivors()]
+        left = [str(process) for process in site.survivors()]
         assert not left, left
 
     eventually(all_gone, timeout_seconds=30)

@@ -60,6 +60,14 @@ local function take(limit_key)
   redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
 end
 
+-- How long until the first lease of the tier's limit ends by itself, -1 where that of a claim is first.
+local function first_end_ms()
+  local first = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf",
+    "WITHSCORES", "LIMIT", 0, 1)
+  local ends = tonumber(first[2])
+  return ends == math.huge and -1 or ends - logical
+end
+
 local tier, limit, held = "", -1, 0
 if key ~= "" then
   tier, limit = entitlement(prefix .. "tiers", prefix .. tenant_key, known_tier, concurrency,
@@ -98,8 +106,9 @@ if enforcement == "on" and (full or closed) then
   end
   if action == "r" then redis.call("HINCRBY", counts, "rescheduled", 1) end
   if full and action == "w" then
-    -- Such a task waits its snooze, whenever a slot may be free.
-    return {limit == 0 and -1 or 0, held, limit, -1, version, tier, "", action}
+    -- One with other limits waits its snooze, whenever a slot may be free.
+    local again_ms = words == "" and limit > 0 and first_end_ms() or -1
+    return {limit == 0 and -1 or 0, held, limit, again_ms, version, tier, "", action}
   end
   local retry_after_ms = closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
   return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
