@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from celery_fairness.scheduling.cancelling import NOBODY, Cancelling
 from celery_fairness.scheduling.installation import Running
-from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.lanes import Lanes, Task
 
 
 class Expiring(Cancelling):
@@ -49,7 +50,7 @@ class Expiring(Cancelling):
         # Of some the time is looked at by a later call.
         ended = [tasks[tag] for *_, tag in due[: self.budget.due] if tag in tasks]
         for task in ended:
-            self.take_out(queue, task.key, lambda lanes, task=task: lanes.cancel(task))  # type: ignore[misc]
+            self.take_out(queue, task.key, partial(Lanes.cancel, task=task))
             del expires[task.tag]
             self.known.discard(task.tag)
             self.counts["expired_waiting"] += 1

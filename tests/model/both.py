@@ -15,11 +15,7 @@ from redis import Redis
 from celery_fairness.events import TYPES
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
-from celery_fairness.scheduling.lanes import Lane
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.overrides import Override
-from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.state import dump
 from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
@@ -27,6 +23,7 @@ from celery_fairness.store.scripts import load_script
 from celery_fairness.tiers import Tier, tier_fields
 from tests.model import server_state
 from tests.model.operations import Operation, Scene
+from tests.model.watched import WatchedScheduler
 
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
@@ -47,102 +44,6 @@ def message_of(number):
     if number % 5 == 3:
         message["headers"] = {"stamps": {"id": "no"}, "id": 'a "quoted" one'}
     return json.dumps(message)
-
-
-class WatchedRing(Ring):
-    """A ring that remembers every finish, and asks it again at each entry."""
-
-    def __init__(self):
-        super().__init__()
-        self.finish = {}
-
-    def charge(self, key, amount):
-        places = self.members if key in self.members else self.full
-        start, virtual = places[key], self.virtual
-        super().charge(key, amount)
-        assert self.virtual >= virtual, "the ring's time went back"
-        assert self.virtual >= start
-        assert places[key] > self.virtual
-        self.finish[key] = places[key]
-
-    def _enter(self, key, finish):
-        assert key not in self.members
-        super()._enter(key, finish)
-        assert self.members[key] == max(self.virtual, self.finish.get(key, 0.0))
-
-
-class WatchedScheduler(Scheduler):
-    """A scheduler that is asked at each start whether it was the right one."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.rings = defaultdict(WatchedRing)
-
-    def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
-        self.passing, self.taken = passing, []
-        #: Queues in which places of the ring have moved since the claim began to count them.
-        self.moved = set()
-        return super().claim(owner, number, want, queues, rules, passing, epoch, ends)
-
-    def find(self, queue, logical, rules, turns, look):
-        self.places = look.places
-        return super().find(queue, logical, rules, turns, look)
-
-    def unpark(self, queue, key, lane):
-        self.moved.add(queue)
-        super().unpark(queue, key, lane)
-
-    def takes(self, task):
-        kinds = [each.kind for each in self.taken]
-        return task.kind not in self.passing.never and not (
-            task.kind in self.passing.once and task.kind in kinds
-        )
-
-    def _serve(self, queue, key, part, owner, logical, rules):
-        group = self.lanes[queue, key].parked.get(part.lane)
-        if group is None:
-            self.check_ring(queue, key, logical, rules)
-        wanted = [task for task in self.waiting(queue, key, part.lane) if self.takes(task)]
-        limit = self.entitlement(key, rules).limit
-        held = self.held(key, logical)
-        assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
-        if group is not None:
-            self.moved.add(queue)
-        lease = super()._serve(queue, key, part, owner, logical, rules)
-        self.taken.append(self.running[lease].task)
-        stopped = [x.key for x in read_limits(self.taken[-1].limits) if self.stopped_ms(x, logical)]
-        assert not stopped, "started under a key that is stopped"
-        assert self.taken[-1].tag == wanted[0].tag, "not the first of what it takes"
-        return lease
-
-    def check_ring(self, queue, key, logical, rules):
-        """Of the members of the ring that may start something it is the first."""
-        members = self.rings[queue].members
-        places = self.places if queue in self.moved else self.passing.places
-        passed = places.get(queue, 0) if self.passing else 0
-        order = sorted(members, key=lambda other: (members[other], other))
-        opened = [
-            other
-            for other in order[passed:]
-            if self.is_open(other, logical, rules)
-            and any(
-                self.takes(task)
-                for task in self.waiting(queue, other)
-                if self.refusal(task.limits, logical, rules) is None
-                and Lane(task.rank, task.limits) not in self.lanes[queue, other].parked
-            )
-        ]
-        assert key == opened[0]
-
-    def waiting(self, queue, key, lane=None):
-        """Everything in a tenant's lanes, in the order in which it would go."""
-        tasks = [
-            task
-            for part, each in self.lanes[queue, key].lists.items()
-            for task in each
-            if lane in (None, part.lane)
-        ]
-        return sorted(tasks, key=lambda task: (-task.rank, task.seq))
 
 
 class Scripts:
