@@ -17,6 +17,7 @@ def made(client, fairness):
     made = Installation(client)
     for tenant in ("a", "b"):
         made.put(tenant, f"t{tenant}", limits=API)
+    made.put("", "system", queue="other")
     assert len(made.claim()) == 1
     fairness.pause("idle")
     fairness.override("api.other.com", concurrency=3)
