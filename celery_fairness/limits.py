@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 
 from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
 from celery_fairness.keys import KeyValues
-from celery_fairness.policy import MAX_LIMITS, Limit, RateLimitPolicy, keys_problems, merge
+from celery_fairness.policy import (
+    DIALECT_FIELDS,
+    MAX_LIMITS,
+    Limit,
+    RateLimitPolicy,
+    keys_problems,
+    merge,
+)
 from celery_fairness.scheduling import limits as words
 
 T = TypeVar("T")
@@ -24,13 +31,17 @@ FIELD = "limits"
 _LISTED = "expected a list of RateLimitPolicy, or of policies as the Open Job Spec writes them"
 
 
-def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy, ...]:
+def read_policies(
+    option: Any, wrong: Wrong = raise_it, *, compat: Callable[[], bool] = bool
+) -> tuple[RateLimitPolicy, ...]:
     """Read the option ``limits`` of a task or of a call.
 
     Args:
         option: A list or tuple of :class:`~celery_fairness.policy.RateLimitPolicy` and of
             mappings as the Open Job Spec writes them; keys may have fields.
         wrong: Told of what cannot be read, in one error; where it goes on, the others are returned.
+        compat: Returns the setting ``compat``: whether mappings may be of the other dialects too.
+            Asked only of one that is: tasks may be declared before there are settings.
 
     Raises:
         PolicyInvalid: With one problem for everything that is wrong, each with its place.
@@ -38,7 +49,7 @@ def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy
     if not isinstance(option, (list, tuple)):
         wrong(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
         return ()
-    policies, problems = _each(option, _read_policy)
+    policies, problems = _each(option, functools.partial(_read_policy, compat=compat))
     problems += keys_problems({policy.key for policy in policies})
     if problems:
         wrong(PolicyInvalid(*problems))
@@ -57,10 +68,12 @@ def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T
     return made, problems
 
 
-def _read_policy(value: Any, where: str) -> RateLimitPolicy:
+def _read_policy(value: Any, where: str, *, compat: Callable[[], bool]) -> RateLimitPolicy:
     if isinstance(value, RateLimitPolicy):
         return value
-    return RateLimitPolicy.from_ojs(value, templates=True, where=where)
+    is_other = isinstance(value, Mapping) and not DIALECT_FIELDS.isdisjoint(value)
+    also = is_other and compat()
+    return RateLimitPolicy.from_ojs(value, templates=True, compat=also, where=where)
 
 
 def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:

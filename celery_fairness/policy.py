@@ -30,6 +30,8 @@ _ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
 _DIALECT_PERIODS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
 _COMPAT = "or the setting compat to be true"
+#: By which the dialects of the setting ``compat`` are known.
+DIALECT_FIELDS = frozenset({"max_per_second", "period"})
 
 T = TypeVar("T")
 
@@ -96,7 +98,8 @@ class RateLimitPolicy:
 
         Args:
             obj: ``{"key", "concurrency", "rate": {"limit", "period"}, "throttle": {...},
-                "on_limit"}``; a field that is null is absent.
+                "on_limit"}``; a field that is null is absent. Or a job that has it as
+                ``rate_limit``, in its ``options`` or beside them.
             compat: The setting ``compat``: also read ``{"max_per_second": 5}``, a throttle of the
                 task's queue, and ``{"key": "k", "rate": 5, "period": "minute"}``.
             templates: The key may have fields, and ``missing`` says what one without a value is;
@@ -106,9 +109,10 @@ class RateLimitPolicy:
         Raises:
             PolicyInvalid: With one problem for everything that is wrong; an unknown field is.
         """
+        problems: list[str] = []
+        obj = _of_job(obj, problems)
         if not isinstance(obj, Mapping):
             raise PolicyInvalid(_placed(where, f": expected an object, got: {got(obj)}"))
-        problems: list[str] = []
         fields = {name: value for name, value in obj.items() if value is not None}
         key = fields.get("key")
         if not templates and isinstance(key, str) and ("{" in key or "}" in key):
@@ -280,6 +284,23 @@ def _on_limit_problems(on_limit: Any) -> Iterator[str]:
 
 def _fields_problem(key: str) -> str:
     return f"key: expected {KEY_EXPECTED}, without fields, got: {got(key)}"
+
+
+def _of_job(obj: Any, problems: list[str]) -> Any:
+    """Return the policy of a job as the Open Job Spec writes jobs; of anything else, that."""
+    options = obj.get("options") if isinstance(obj, Mapping) else None
+    places = (obj, options) if isinstance(options, Mapping) else (obj,)
+    found = [
+        place["rate_limit"]
+        for place in places
+        if isinstance(place, Mapping) and place.get("rate_limit") is not None
+    ]
+    if len(found) == 2 and found[0] != found[1]:
+        problems.append(
+            "rate_limit: expected the same policy as options.rate_limit, or one of the two, "
+            f"got: {got(found[0])}"
+        )
+    return found[0] if found else obj
 
 
 def _without_max_per_second(

@@ -141,7 +141,8 @@ class Stamp:
         header = self.header(name, task, headers, args, kwargs, parent, always=always)
         source = source_of(task)
         if source is None and called is not None:
-            source = LimitSource(name, (), getattr(task, "run", None))
+            body = getattr(task, "run", None)
+            source = LimitSource(name, (), body, compat=lambda: self._settings.compat)
         if header is None or source is None:
             return header
         problems: list[FairnessError] = []

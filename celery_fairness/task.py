@@ -87,7 +87,12 @@ class FairTask(Task[Any, Any]):
         option = option.__func__ if isinstance(option, (staticmethod, classmethod)) else option
         if option is not None:
             self.tenant_source = TenantSource(name, option, self.run)
-        self.limit_source = LimitSource(name, inspect.getattr_static(self, "limits"), self.run)
+        limits = inspect.getattr_static(self, "limits")
+        self.limit_source = LimitSource(name, limits, self.run, compat=self._compat)
+
+    def _compat(self) -> bool:
+        fairness = find(self.app)
+        return fairness is not None and fairness.settings.compat
 
     @property
     def __trace__(self) -> Any:

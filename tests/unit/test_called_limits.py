@@ -7,9 +7,10 @@ publish takes the limits out of there; an error in it reaches no caller.
 from __future__ import annotations
 
 import pytest
-from celery import chain, group
+from celery import Celery, chain, group
 
-from celery_fairness import FairTask, RateLimitPolicy
+from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy
+from celery_fairness.errors import TaskDeclarationError
 from celery_fairness.extension import Fairness
 from tests.unit.test_limits import API, API_WIRE, charged
 
@@ -162,3 +163,47 @@ def test_a_chain_of_tasks_that_are_not_known_here_carries_them(shop):
     (after,) = shop.one().embedded["chain"]
     shop.app.signature(after).delay()
     assert sent(shop)["limits"] == [API_WIRE]
+
+
+def nothing():
+    pass
+
+
+DIALECTS = [
+    ({"max_per_second": 5}, {"key": "queue:celery", "throttle": {"limit": 5, "period": "PT1S"}}),
+    (
+        {"key": "api", "rate": 3, "period": "minute"},
+        {"key": "api", "rate": {"limit": 3, "period": "PT1M"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
+def test_D02_with_compat_calls_and_tasks_may_use_the_other_dialects(make_shop, dialect, wire):
+    wire = {**wire, "on_limit": "wait"}
+    shop = make_shop(fairness={"compat": True})
+    shop.app.send_task("not.known.here", limits=[dialect])
+    assert sent(shop)["limits"] == [wire]
+    task = shop.task(name="shop.dialect", base=FairTask, limits=[dialect])(nothing)
+    task.apply_async(limits=[{"key": "more"}])
+    assert [each["key"] for each in sent(shop)["limits"]] == [wire["key"], "more"]
+    task.apply_async(limits=[dialect])
+    assert sent(shop)["limits"] == [wire, wire]
+
+
+@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
+def test_D02_without_compat_a_dialect_is_an_error_that_names_the_setting(shop, dialect, wire):
+    with pytest.raises(TaskDeclarationError, match="or the setting compat to be true, got: "):
+        shop.task(name="shop.dialect", base=FairTask, limits=[dialect])(nothing).apply_async()
+    task = shop.task(name="shop.fair", base=FairTask)(nothing)
+    with pytest.raises(PolicyInvalid, match="or the setting compat to be true, got: "):
+        task.apply_async(limits=[dialect])
+
+
+def test_declaring_a_task_asks_for_no_settings():
+    app = Celery("late", set_as_current=False)
+    fairness = Fairness(app, {})
+    task = app.task(name="late.fair", base=FairTask, limits=[API], shared=False)(nothing)
+    assert task.limit_source.declares
+    app.conf.fairness = {"compat": True}
+    assert fairness.settings.compat

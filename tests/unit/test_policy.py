@@ -450,3 +450,34 @@ def test_a_merged_limit_is_as_strict_as_each_and_no_stricter(given_limits):
             assert limit.throttle is None
         assert limit.on_limit == max((each.on_limit for each in same), key=ACTIONS.index)
         assert limit.private == any(each.private for each in same)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"rate_limit": {"key": "a", "concurrency": 2}},
+        {"type": "shop.t", "args": [], "options": {"rate_limit": {"key": "a", "concurrency": 2}}},
+        {"options": {"queue": "q"}, "rate_limit": {"key": "a", "concurrency": 2}},
+        {"options": None, "rate_limit": {"key": "a", "concurrency": 2}},
+        {
+            "options": {"rate_limit": {"key": "a", "concurrency": 2}},
+            "rate_limit": {"concurrency": 2, "key": "a"},
+        },
+    ],
+)
+def test_D01_the_policy_of_a_job_stands_in_its_options_or_beside_them(job):
+    assert RateLimitPolicy.from_ojs(job) == RateLimitPolicy("a", 2)
+
+
+def test_D01_two_policies_of_a_job_that_differ_are_an_error():
+    job = {"options": {"rate_limit": {"key": "a"}}, "rate_limit": {"key": "b"}}
+    (problem,) = problems_of(RateLimitPolicy.from_ojs, job)
+    assert problem == (
+        "rate_limit: expected the same policy as options.rate_limit, or one of the two, "
+        "got: {'key': 'b'}"
+    )
+
+
+def test_D01_a_policy_of_a_job_that_is_wrong_is_named():
+    (problem,) = problems_of(RateLimitPolicy.from_ojs, {"rate_limit": 5})
+    assert problem == "rate_limit: expected an object, got: 5"

@@ -51,6 +51,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "max_deliveries": 5,
         "priority_order": "high_first",
         "queues": {},
+        "compat": False,
     }
 
 
