@@ -30,6 +30,7 @@ from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.gate import Gate
+from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.keeper import Keeper
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
@@ -289,6 +290,10 @@ class Fairness(Steering):
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""
         self._resender.forget_connections()
+
+    def make_herald(self, dispatcher: Callable[[], Any]) -> Herald:
+        """Return what passes events on to Celery's bus, where the broker claims fairly."""
+        return Herald(dispatcher, *self._stream())
 
     def republish(self) -> None:
         """Publish again what a Redis that lost its memory has lost."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_fairness.events import Event, EventPage, entry_of, event_of
+from celery_fairness.events import Event, EventPage, entry_of, event_id, event_of
 from celery_fairness.looking.reading import Reader
 from celery_fairness.store.address import Address, hide_password
 
@@ -79,6 +79,12 @@ def _follow(reader: Reader, source: str, place: str, types: Collection[str]) -> 
                 if not types or event.type in types:
                     yield event
             place = entries[-1][0]
+
+
+def last_id(reader: Reader, source: str) -> str:
+    """Return the id of the last event, "" where nothing has happened."""
+    last = _last(reader)
+    return "" if last == "0-0" else event_id(last, source)
 
 
 def _last(reader: Reader) -> str:

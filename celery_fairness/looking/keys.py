@@ -61,6 +61,8 @@ class Keys:
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
         self.events = prefix + "events"
+        self.herald = prefix + "herald"
+        self.heralded = prefix + "heralded"
         self.idle = prefix + "idle"
         self.known = prefix + "known"
         self.looks = prefix + "looks"

@@ -34,7 +34,16 @@ from celery_fairness.scheduling.words import Rules
 _SINGLE = {
     *("clock", "closed", "cooled", "counts", "ends", "events", "idle", "known", "looks", "news"),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *("overrides", "overrides_end", "paused_until", "unused", "virtual", "waiting"),
+    *(
+        "herald",
+        "heralded",
+        "overrides",
+        "overrides_end",
+        "paused_until",
+        "unused",
+        "virtual",
+        "waiting",
+    ),
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
 _FREE = {"aside", "bell", "left", "copy", "dead", "expires", "later", "reply", "tenant"}

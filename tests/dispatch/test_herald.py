@@ -1,0 +1,158 @@
+"""What happens to limits is told on Celery's event bus too, once for all workers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from celery_fairness.looking import happened
+from celery_fairness.looking.keys import Keys
+from celery_fairness.looking.reading import Reader
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.worker.herald import ELECTED_SECONDS, Herald, bus_type
+from tests.dispatch.conftest import PREFIX
+from tests.support.waiting import eventually
+
+SOURCE = "ojs://shop/dispatch/localhost"
+
+
+class Dispatcher:
+    """Celery's event dispatcher, as far as it is used."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self.sent.append((kind, fields))
+
+
+class Workers:
+    """Heralds of several workers beside one Redis, each with its dispatcher."""
+
+    def __init__(self, reader: Reader, memory: Any) -> None:
+        self.reader, self.memory = reader, memory
+
+    def start(self, **options: Any) -> tuple[Herald, Dispatcher]:
+        dispatcher = Dispatcher(**options)
+        return Herald(lambda: dispatcher, self.reader, SOURCE), dispatcher
+
+    def happen(self, *keys: str) -> None:
+        for key in keys:
+            self.memory.xadd(PREFIX + "events", {"type": "fairness.paused", "key": key})
+
+    def end_election(self) -> None:
+        """As when its time has come."""
+        assert 0 < self.memory.ttl(PREFIX + "herald") <= ELECTED_SECONDS
+        assert self.memory.delete(PREFIX + "herald") == 1
+
+
+@pytest.fixture
+def workers(redis_url, memory):
+    connection = Connection(address_from_url(redis_url))
+    yield Workers(Reader(connection, Keys(PREFIX)), memory)
+    connection.close()
+
+
+def keys_of(dispatcher):
+    return [fields["data"]["key"] for _, fields in dispatcher.sent]
+
+
+def test_events_are_sent_as_the_open_job_spec_has_them(workers):
+    workers.happen("before")
+    herald, dispatcher = workers.start()
+    assert herald.look() == 0
+    workers.happen("a")
+    assert herald.look() == 1
+    (event,) = happened.page(workers.reader, SOURCE, None, (), 2).events[1:]
+    ((kind, fields),) = dispatcher.sent
+    assert kind == "fairness-paused"
+    assert fields == {name: each for name, each in event.as_ojs().items() if name != "type"}
+    assert herald.look() == 0
+
+
+def test_a_type_of_the_open_job_spec_keeps_its_name():
+    assert bus_type("rate_limit.exceeded") == "fairness-rate_limit.exceeded"
+
+
+def test_one_worker_sends_for_all_and_another_goes_on_behind_it(workers):
+    first, one = workers.start()
+    second, two = workers.start()
+    first.look()
+    workers.happen("a", "b")
+    assert second.look() == 0
+    assert first.look() == 2
+    workers.end_election()
+    workers.happen("c")
+    assert second.look() == 1
+    assert first.look() == 0
+    assert (keys_of(one), keys_of(two)) == (["a", "b"], ["c"])
+
+
+def test_a_worker_that_sends_no_events_is_not_elected(workers):
+    silent, nothing = workers.start(enabled=False)
+    herald, dispatcher = workers.start()
+    silent.look()
+    herald.look()
+    workers.happen("a")
+    assert (silent.look(), herald.look()) == (0, 1)
+    nothing.enabled = True
+    workers.happen("b")
+    assert (silent.look(), herald.look()) == (0, 1)
+    assert keys_of(dispatcher) == ["a", "b"]
+
+
+def test_the_first_event_of_an_installation_is_sent(workers):
+    herald, dispatcher = workers.start()
+    herald.look()
+    workers.happen("a")
+    herald.look()
+    assert keys_of(dispatcher) == ["a"]
+
+
+def test_more_than_one_page_is_sent_in_order(workers):
+    herald, dispatcher = workers.start()
+    herald.look()
+    names = [str(number) for number in range(250)]
+    workers.happen(*names)
+    assert herald.look() == 250
+    assert keys_of(dispatcher) == names
+
+
+def test_what_a_dispatcher_could_not_send_is_sent_by_the_next_look(workers):
+    herald, dispatcher = workers.start()
+    herald.look()
+    workers.happen("a")
+    dispatcher.send = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        herald.look()
+    del dispatcher.send
+    assert herald.look() == 1
+
+
+def test_a_listener_of_celery_hears_them(fair_shop):
+    """A real worker with ``-E``, and what ``celery events`` uses."""
+    heard: list[dict[str, Any]] = []
+    fair_shop.worker(args=["-E"])
+    with fair_shop.app.connection_for_read() as connection:
+        receiver = fair_shop.app.events.Receiver(connection, handlers={"*": heard.append})
+        listens = threading.Thread(target=receiver.capture, kwargs={"wakeup": False})
+        listens.start()
+
+        def paused_is_heard() -> None:
+            fair_shop.fairness.pause("42")
+            fair_shop.fairness.resume("42")
+            kinds = [event["type"] for event in heard]
+            assert "fairness-paused" in kinds, kinds
+
+        try:
+            eventually(paused_is_heard, 20)
+        finally:
+            receiver.should_stop = True
+            listens.join()
+    event = next(each for each in heard if each["type"] == "fairness-paused")
+    assert event["data"] == {"key": "tenant:42"}
+    assert event["id"].startswith("evt_")
