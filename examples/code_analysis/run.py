@@ -3,7 +3,7 @@
 Invariant: when `run_load` returns or raises, no process of the run is left. Both modes go through
 the same steps with the same times.
 
-Weakness: a run that does not end within its time is stopped and told as it then was; its open jobs
+Weakness: a run in which nothing happens for long is stopped and told as it then was; its open jobs
 count as lost.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from celery_fairness.testing.server import RedisServer
 from examples.code_analysis.interruption import Interruption
 from examples.code_analysis.jobs import JobBook
-from examples.code_analysis.ledger import Ledger, LedgerReader, now_seconds
+from examples.code_analysis.ledger import Entry, Ledger, LedgerReader, now_seconds
 from examples.code_analysis.load import Order
 from examples.code_analysis.processes import Process, Processes, ProcessFailed
 
@@ -33,6 +33,8 @@ WORKERS = 2
 #: not the pool.
 POOL_SLOTS = 4
 READY_SECONDS = 40.0
+#: How long no job may begin or end before a run is stopped: longer than the gate sends jobs back.
+STALL_SECONDS = 60.0
 #: How long beat's last jobs may take once all else is done.
 DRAIN_SECONDS = 5.0
 
@@ -75,10 +77,10 @@ def run_load(
     mode: Mode,
     orders: Sequence[Order],
     folder: Path,
-    longest_seconds: float,
     interruption: Interruption,
     watch: Callable[[Run], None],
     way: Way = "fairredis",
+    stall_seconds: float = STALL_SECONDS,
 ) -> Run:
     """Run the load once.
 
@@ -86,10 +88,10 @@ def run_load(
         mode: without the package or with it.
         orders: the load.
         folder: where its files go; made here.
-        longest_seconds: when to stop a run that is not done, its set-up not counted.
         interruption: asked several times a second whether to end.
         watch: called several times a second with the run as it then is.
         way: which path the package takes.
+        stall_seconds: after so long without a job that was sent, began or ended, it is stopped.
 
     Raises:
         ServerFailed: there is no Redis, or it does not start.
@@ -103,7 +105,7 @@ def run_load(
         environment = _environment(mode, scheme + server.url, folder)
         with Processes(folder, environment) as processes:
             course = _Course(mode, folder, processes, interruption, watch)
-            return course.follow(orders, longest_seconds)
+            return course.follow(orders, stall_seconds)
 
 
 class _Course:
@@ -123,7 +125,7 @@ class _Course:
         self._interruption = interruption
         self._watch = watch
 
-    def follow(self, orders: Sequence[Order], longest_seconds: float) -> Run:
+    def follow(self, orders: Sequence[Order], stall_seconds: float) -> Run:
         run = self.run
         sender = self._processes.start("sender", "examples.code_analysis.sender", piped=True)
         workers = [
@@ -143,16 +145,19 @@ class _Course:
         self._watch(run)
         self._tell(sender, "go")
         beat = self._processes.start("beat", "celery", "-A", _APP, "beat", "--loglevel", "WARNING")
-        in_time = self._look_until(lambda: all(job.done for job in planned), longest_seconds)
+        all_done = self._look_until(
+            lambda: all(job.done for job in planned), stall_seconds, while_it_moves=True
+        )
         # No more of beat's jobs; those under way are waited for like everybody's.
         self._processes.end(beat, timeout_seconds=5.0)
-        self._look_until(lambda: not run.book.open_jobs, DRAIN_SECONDS if in_time else 0.0)
+        self._look_until(lambda: not run.book.open_jobs, DRAIN_SECONDS if all_done else 0.0)
         run.ended_seconds = now_seconds()
 
         self._end_input(sender)
-        if not in_time:
+        if not all_done:
             run.stopped = (
-                f"stopped after {longest_seconds:.0f} s; the workers' last words: "
+                f"stopped, as no job began or ended for {stall_seconds:.0f} s; "
+                "the workers' last words: "
                 + ", ".join(repr(worker.last_line()) for worker in workers)
             )
         else:
@@ -163,10 +168,16 @@ class _Course:
         self._watch(run)
         return run
 
-    def _look_until(self, reached: Callable[[], bool], timeout_seconds: float) -> bool:
+    def _look_until(
+        self, reached: Callable[[], bool], timeout_seconds: float, *, while_it_moves: bool = False
+    ) -> bool:
+        """Look until it is ``reached``, at most so long; or so long after the last news."""
         end = now_seconds() + timeout_seconds
         while True:
-            self.run.book.add(self._reader.read_new())
+            news = self._reader.read_new()
+            self.run.book.add(news)
+            if while_it_moves and any(map(self._is_move, news)):
+                end = now_seconds() + timeout_seconds
             if self.run.began_seconds:
                 self._watch(self.run)
             if reached():
@@ -175,6 +186,10 @@ class _Course:
                 return False
             self._processes.check()
             self._interruption.pause(_LOOK_SECONDS)
+
+    def _is_move(self, entry: Entry) -> bool:
+        """Say whether a planned job has begun or ended; beat's do whatever becomes of those."""
+        return entry["event"] in ("start", "end") and self.run.book.jobs[entry["job"]].planned
 
     def _take_settings(self, facts: dict[str, Any]) -> None:
         for name, value in facts.items():

@@ -128,13 +128,26 @@ def test_without_enforcement_the_run_is_found_unfair(
     orders = plan_load(find_packages(), 30, seed=1)[:30]
 
     with Interruption() as interruption:
-        run = run_load("fair", orders, tmp_path, 60.0, interruption, lambda _: None)
+        run = run_load("fair", orders, tmp_path, interruption, lambda _: None)
 
     figures = by_user(run.book.jobs.values(), run.limits, run.until_seconds)
     (finding,) = find_unfairness("here", figures)
     assert finding.startswith("here: fred (free) had ")
     assert find_faults("here", run.book.jobs.values()) == []
     assert len(list((tmp_path / "views").iterdir())) == 0
+
+
+def test_a_run_in_which_nothing_happens_any_more_is_stopped_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "0")
+    orders = plan_load(find_packages(), 30, seed=1)[:30]
+
+    with Interruption() as interruption:
+        run = run_load("fair", orders, tmp_path, interruption, lambda _: None, stall_seconds=2.0)
+
+    assert run.stopped.startswith("stopped, as no job began or ended for 2 s; ")
+    assert any("lost (never started)" in each for each in find_faults("", run.book.jobs.values()))
 
 
 @pytest.mark.parametrize(("lost", "code"), [(0, 0), (1, 1)])
