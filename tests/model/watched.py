@@ -41,12 +41,33 @@ class WatchedScheduler(Scheduler):
     def __init__(self, *args):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
+        #: By queue whose own limit was found closed: the logical time at which it opens by itself.
+        self.shut_until = {}
 
     def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
         self.passing, self.taken = passing, []
         #: Queues in which places of the ring have moved since the claim began to count them.
         self.moved = set()
         return super().claim(owner, number, want, queues, rules, passing, epoch, ends)
+
+    def _shut(self, queue, whole, logical, rules, turns):
+        super()._shut(queue, whole, logical, rules, turns)
+        wait_ms = self.wait_ms(whole, logical, rules)
+        assert turns.sleep_ms <= wait_ms
+        self.shut_until[queue] = logical + wait_ms
+
+    def wake_queue(self, queue):
+        super().wake_queue(queue)
+        self.shut_until.pop(queue, None)
+
+    def opens_alone(self, queue, logical, rules):
+        """Say whether nobody need be woken: a queue's limit is closed, or who saw that wakes."""
+        whole = self.queues.whole(queue)
+        return (
+            whole is not None
+            and queue in self.shut_until
+            and (self.wait_ms(whole, logical, rules) > 0 or self.shut_until[queue] <= logical + 50)
+        )
 
     def find(self, queue, logical, rules, turns, look):
         self.places = look.places
