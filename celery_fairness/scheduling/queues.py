@@ -16,7 +16,7 @@ makes a row first (``KNOWN``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from celery_fairness.scheduling.limits import (
     OF_QUEUE,
@@ -29,7 +29,10 @@ from celery_fairness.scheduling.limits import (
 #: What every key of a queue's limit begins with.
 PREFIX = "queue:"
 #: What is said of a queue: its declared numbers, those of people, their end, or that it has a key.
-DECLARED, SET, CLEARED, KNOWN = "declare", "set", "clear", "know"
+DECLARED: Final = "declare"
+SET: Final = "set"
+CLEARED: Final = "clear"
+KNOWN: Final = "know"
 How = Literal["declare", "set", "clear", "know"]
 
 
