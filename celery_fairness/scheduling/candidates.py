@@ -127,6 +127,7 @@ class Candidates(Actions):
                 (ready and ready[0].lane.rank > part.lane.rank)
                 or not self.is_open(key, logical, rules)
                 or not look.takes(lanes.lists[part][0])
+                or look.is_full(part.lane.limits)
             ):
                 if not turns.spend():
                     return None

@@ -120,9 +120,11 @@ class Scheduler(Steering):
         more |= self.end_expired(queues, logical)
 
         leases = []
-        look = Look(passing, self.budget.passed)
+        is_local = rules.enforcement == "on" and self.queues.are_local(queues)
+        look = Look(passing, self.budget.passed, self.queues.local_of if is_local else None)
         turns = Turns(self.budget.moves, queues, sleep_ms)
-        asked, turn = list(queues), 0
+        waiting = {queue for queue, _ in self.lanes}
+        asked, turn = [queue for queue in queues if queue in waiting], 0
         while asked and len(leases) < want:
             turn %= len(asked)
             queue = asked[turn]

@@ -15,6 +15,7 @@ makes a row first (``KNOWN``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -158,6 +159,19 @@ class QueueLimits:
         queue = self.queue_of(limit.key)
         numbers = self.rows[queue].numbers if queue is not None else QueueNumbers()
         return numbers.limit(limit.key, limit.of)
+
+    def local_of(self, limit: Limit) -> int | None:
+        """Return how many slots of a queue's limit one process may hold; None is unlimited."""
+        queue = self.queue_of(limit.key)
+        row = self.rows.get(queue) if queue is not None else None
+        if row is None or row.parts != (limit.of == OF_QUEUE):
+            return None
+        return row.numbers.local
+
+    def are_local(self, queues: Sequence[str]) -> bool:
+        """Say whether one of some queues says how many one process may hold."""
+        rows = (self.rows[queue] for queue in queues if queue in self.rows)
+        return any(row.numbers.local is not None for row in rows)
 
     def whole(self, queue: str) -> Limit | None:
         """Return the limit of a queue as a whole; None where it has none."""

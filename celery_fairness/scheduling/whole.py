@@ -41,6 +41,9 @@ class WholeQueues(Candidates):
             if queue not in turns.shut:
                 self._shut(queue, refused.at, logical, rules, turns)
             return None
+        if whole is not None and refused is None and look.is_full(whole.text):
+            look.stay(queue)
+            return None
         while found := self.find(queue, logical, rules, turns, look):
             if refused is None:
                 return found

@@ -523,7 +523,7 @@ class Both:
         args = verbs.claim_args("drain", number, 6, self.scene.queues, rules, str(self.now))
         theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
         ours = self.model.claim("drain", number, 6, self.scene.queues, rules)
-        assert theirs == ours
+        assert theirs == ours, (theirs, ours)
         if ours.tasks:
             self.keep_reply("drain")
         self.heard.clear()

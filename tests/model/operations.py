@@ -223,6 +223,12 @@ def _passing(random: Random) -> Passing:
         tuple(random.sample(kinds, random.randint(0, 3))),
         tuple(random.sample(kinds, random.randint(0, 2))),
         {queue: random.randint(1, 3) for queue in QUEUES if random.random() < 0.1},
+        {
+            key: random.randint(1, 2)
+            for queue in KEYS.values()
+            for key in (queue, f"{queue}:1", f"{queue}:2")
+            if random.random() < 0.2
+        },
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.scheduling.words import Passing, Verdict
 
 API = Limit("api", 1)
 EVERY_END = [Verdict.DONE, Verdict.HEAD, Verdict.TAIL, Verdict.DIED, Verdict.UNREADABLE]
@@ -283,3 +283,68 @@ def test_a_new_partition_acts_on_what_is_put_after_it(pair):
 def test_a_partition_whose_queue_has_no_numbers_is_not_limited(pair):
     pair.put("a", part("1"), times=3)
     assert len(pair.claim()[0]) == 3
+
+
+# -- of one process -------------------------------------------------------------------------------
+
+
+def test_a_process_takes_no_more_of_a_queue_than_it_may_and_others_take_the_rest(pair):
+    pair.limit_queue(concurrency=5, local=2)
+    pair.put("a", times=9)
+    pair.put("b", queue="p q|1", times=2)
+    given, _ = pair.claim(queues=("q", "p q|1"))
+    assert len(given) == 4
+    assert pair.claim(held={"queue:q": 2})[0] == []
+    assert pair.answer.passed == {"q": 0}
+    assert pair.model.rings["q"].left
+    assert len(pair.claim(held={"queue:q": 1})[0]) == 1
+    assert len(pair.claim()[0]) == 2
+    assert pair.claim()[0] == []
+
+
+def test_the_smaller_of_both_limits_holds(pair):
+    pair.limit_queue(concurrency=1, local=3)
+    pair.put("a", times=9)
+    assert len(pair.claim()[0]) == 1
+
+
+def test_an_end_in_a_queue_wakes_a_process_that_was_full_of_it(pair):
+    pair.limit_queue(local=1)
+    pair.put("a", times=3)
+    pair.claim()
+    pair.claim(held={"queue:q": 1})
+    pair.model.rings["q"].bell = False
+    pair.both.scripts.client.delete(f"{pair.both.scripts.prefix}bell:q")
+    pair.end_one(0)
+    assert pair.model.rings["q"].bell
+
+
+def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(pair):
+    pair.limit_queue(how="declare", parts=True, local=1)
+    for customer in ("1", "1", "1", "2"):
+        pair.put("a", part(customer))
+    pair.put("b", part("1"))
+    pair.put("c")
+    assert pair.claim()[0] == [1, 6, 4]
+    assert pair.claim(held={"queue:q:1": 1, "queue:q:2": 1})[0] == []
+    assert pair.claim(held={"queue:q:2": 1})[0] == [5]
+
+
+def test_a_claim_passes_by_a_bounded_number_of_lanes_and_the_next_goes_on(pair):
+    pair.limit_queue(how="declare", parts=True, local=1)
+    for number in range(9):
+        pair.put(f"u{number}", part("1"))
+    pair.put("v", part("2"))
+    # A lane and its tenant are a move each.
+    assert pair.claim(held={"queue:q:1": 1}) == ([], 0)
+    assert pair.answer.passed == {"q": 8}
+    places = pair.answer.passed
+    passing = Passing(places=places, held={"queue:q:1": 1})
+    pair.both.run(("claim", "w", False, 9, ("q",), "on", False, passing, False, "", ()))
+    assert [row.task.tenant for row in pair.model.running.values()] == ["v"]
+
+
+def test_of_a_process_nothing_is_asked_where_nothing_is_enforced(pair):
+    pair.limit_queue(local=1)
+    pair.put("a", times=3)
+    assert len(pair.claim(enforcement="off", held={"queue:q": 5})[0]) == 3

@@ -89,7 +89,8 @@ if last_number == number then
   return answer
 end
 
-local all_queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
+local all_queues = {unpack(ARGV, first_queue)}
+local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, SLEEP_MS)
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
@@ -104,7 +105,7 @@ end
 
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)
-  local refused = rules.queued and limited().look_at_queue(prefix, queue, rules, turns)
+  local refused = rules.queued and limited().look_at_queue(prefix, queue, rules, turns, look)
   if refused and not refused.action then return false end
   local found = next_of(queue)
   for _ = 0, turns.moves + 1 do
@@ -116,8 +117,8 @@ local function take(queue)
   if not found then return false end
   local lease, task, message = serve(prefix, queue, found, found.verdict.weight, rules)
   if not lease then return true end
+  if look then took(look, task) end
   tell(lease, queue, task, message)
-  if look and look.once[task.kind] then look.never[task.kind] = true end
   return true
 end
 

@@ -104,3 +104,15 @@ local function refusal(prefix, words, rules)
   if at then at.why, at.longest_ms = why, longest end
   return at
 end
+
+-- Whether this process holds as much as it may of a partition in which a lane is.
+local function full_here(prefix, lane, look, rules)
+  for word in string.gmatch(string.sub(lane, 3), "[^,]+") do
+    local limit = read_limit(word)
+    if limit.of_queue then
+      use_numbers(prefix, limit, rules)
+      if limit.of_process and (look.held[limit.key] or 0) >= limit.of_process then return true end
+    end
+  end
+  return false
+end

@@ -42,4 +42,5 @@ local function use_numbers(prefix, limit, rules)
   if not row then return end
   limit.concurrency, limit.rates, limit.throttle = row.concurrency, row.rates, row.throttle
   limit.on_limit, limit.version = row.on_limit, row.version
+  limit.of_process = row.parts and row.of_process
 end

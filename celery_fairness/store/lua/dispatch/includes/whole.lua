@@ -7,11 +7,26 @@
 --- @include "candidates"
 --- @include "closed"
 
+-- Whether one of some queues says how many slots one process may hold.
+local function are_local(prefix, queues, rules)
+  if rules.enforcement ~= "on" then return false end
+  for index = 1, #queues do
+    local row = queue_row(prefix, queues[index], rules)
+    if row and row.of_process then return true end
+  end
+  return false
+end
+
 -- What a queue's limit refuses, as `refusal` says it; nil where it is open. Of a queue that is passed by
--- the task is told whose turn it would be.
-local function look_at_queue(prefix, queue, rules, turns)
+-- the task is told whose turn it would be. Where this process holds as much as it may it is the row.
+local function look_at_queue(prefix, queue, rules, turns, look)
   local row = queue_row(prefix, queue, rules)
   local refused = row and refusal(prefix, row.word, rules)
+  if row and not refused and look and look.is_local and not row.parts and row.of_process
+    and (look.held[row.key] or 0) >= row.of_process then
+    look.places[queue] = look.places[queue] or 0
+    return row
+  end
   if not refused or refused.action or turns.shut[queue] then return refused or nil end
   turns.shut[queue] = true
   local wait = wait_ms(prefix, refused, rules)
