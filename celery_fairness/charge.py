@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.limits import readable_limits
+from celery_fairness.limits import readable_limits, word_of
 from celery_fairness.policy import Limit
 from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
 
@@ -31,6 +31,8 @@ class Charge:
         problem: Why the tenant could not be read, "" where it could.
         cost: Units that the task is charged.
         limits: Those beside the tier's; of a header that could not be read, those that can be.
+        partition: What the header says of that (``Header.partition``).
+        of_queue: On the gate path, the limits of the task's queue as words.
     """
 
     tenant: str | None
@@ -39,11 +41,19 @@ class Charge:
     problem: str = ""
     cost: float = 1.0
     limits: tuple[Limit, ...] = ()
+    partition: tuple[str, str] | None = None
+    of_queue: str = ""
+
+    @property
+    def words(self) -> str:
+        """All limits beside the tier's, as the scheduler is told of them."""
+        return ",".join(filter(None, (word_of(self.limits), self.of_queue)))
 
     @property
     def keys(self) -> str:
         """The keys of all its limits with commas, that of the tier first; "" where it has none."""
-        keys = [self.key, *(limit.key for limit in self.limits)]
+        of_queue = (word.partition("|")[0] for word in self.of_queue.split(","))
+        keys = [self.key, *(limit.key for limit in self.limits), *of_queue]
         return ",".join(key for key in dict.fromkeys(keys) if key)
 
 
@@ -94,9 +104,12 @@ def charge_of(
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Charge(None, limits=header.limits)
+        return Charge(None, limits=header.limits, partition=header.partition)
     scope = None
     if settings.tier_scope == "service":
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
-    return Charge(tenant, tier_key(tenant, scope), header.tier, problem, cost, header.limits)
+    key = tier_key(tenant, scope)
+    return Charge(
+        tenant, key, header.tier, problem, cost, header.limits, partition=header.partition
+    )

@@ -267,8 +267,9 @@ class LimitState:
     Attributes:
         key: The limit's key.
         tier: The tier it was judged by; "" of a key that is no tenant's.
-        limit: Concurrency as it is judged now; None is unlimited, 0 paused. Of a key that is no
-            tenant's always None: its numbers came with the tasks, see ``waited``.
+        limit: Concurrency as it is judged now; None is unlimited, 0 paused. Of a
+            queue's key that of its limit; of another that is no tenant's None: its numbers came
+            with the tasks, see ``waited``.
         held: Live leases.
         leases: The first hundred of them, soonest end first.
         weight: The tenant's share among waiting tenants; None where the key is no tenant's.
@@ -303,4 +304,6 @@ class LimitState:
         """Whether anything at all is kept of this key."""
         stopped = self.stops is not None and self.stops.stopped
         said = stopped or self.override is not None
-        return bool(self.held or self.waiting or self.waited or self.published or said)
+        # A limit without a tier is that of a queue.
+        of_queue = not self.tier and self.limit is not None
+        return bool(self.held or self.waiting or self.waited or self.published or said or of_queue)

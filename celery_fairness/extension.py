@@ -21,7 +21,7 @@ from celery_fairness.errors import SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
-from celery_fairness.publishing import publish_settings
+from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
@@ -303,3 +303,4 @@ class Fairness(Steering):
 
     def _publish_settings(self) -> None:
         publish_settings(self.limiter, self.settings.tiers, self.notices)
+        publish_queues(self.limiter, self.settings.queues, self.notices)

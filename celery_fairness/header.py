@@ -22,9 +22,11 @@ from typing import Any
 from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got
 from celery_fairness.ids import new_id
+from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limits import parse_limits
 from celery_fairness.policy import Limit
-from celery_fairness.tenants import normalise
+from celery_fairness.queues import queue_key
+from celery_fairness.tenants import KEY_PATTERN, normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
 HEADER = "fairness"
@@ -36,6 +38,8 @@ VERSION = 1
 HEADER_BYTES = 16_384
 MAX_COST = 1_000_000
 
+#: The fields of ``partition``.
+_PARTITION = ("queue", "key")
 _COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
 
@@ -52,6 +56,7 @@ class Header:
         cost: Units that the task is charged, above 0.
         invalid: Why the producer could not tell the tenant, "" where it could.
         limits: Those beside the tenant's tier, one for each key.
+        partition: A queue and the key of the task's partition of its limit; None: it names none.
     """
 
     tenant: str | None = None
@@ -61,6 +66,7 @@ class Header:
     cost: float = 1
     invalid: str = ""
     limits: tuple[Limit, ...] = ()
+    partition: tuple[str, str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the header as it is put into a message, without limits."""
@@ -111,7 +117,26 @@ def parse_header(value: Any) -> Header:
     if not isinstance(invalid, str):
         raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")
     limits = parse_limits(value["limits"]) if "limits" in value else ()
-    return Header(tenant, tier, service, scheduled, cost, invalid, limits)
+    partition = _partition(value["partition"]) if "partition" in value else None
+    return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
+
+
+def _partition(value: Any) -> tuple[str, str]:
+    queue, key = (value.get(each) if isinstance(value, Mapping) else None for each in _PARTITION)
+    if not (isinstance(queue, str) and isinstance(key, str) and _is_partition(queue, key)):
+        raise HeaderInvalid(
+            f"partition: expected a queue and a key queue:QUEUE:PARTITION of it, got: {got(value)}"
+        )
+    return queue, key
+
+
+def _is_partition(queue: str, key: str) -> bool:
+    try:
+        whole = queue_key(queue)
+    except UnicodeEncodeError:
+        return False
+    fits = len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
+    return bool(fits) and key.startswith(f"{whole}:")
 
 
 def check_size(value: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import read_override, server_now
 from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.words import Said
 from celery_fairness.settings import Settings
@@ -120,6 +121,8 @@ def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     if kind == "tenant" and tenants:
         return _of_tenant(key, name, settings)
+    if kind == "queue" and name and ":" not in name and not KEY_PATTERN.fullmatch(name):
+        return queue_key(name)
     fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
     if fits and kind != "tenant":
         return str(key)

@@ -1,4 +1,4 @@
-"""A starting worker puts the settings' tiers in force, and says what differs."""
+"""A starting worker puts the settings' tiers and queue limits in force, and says what differs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
+from celery_fairness.queues import QueuePolicy
+from celery_fairness.scheduling.queues import DECLARED
 from celery_fairness.tiers import Tier
 
 logger = logging.getLogger("celery_fairness")
@@ -32,6 +34,28 @@ def publish_settings(limiter: Limiter, tiers: Mapping[str, Tier], notices: Notic
                 source,
                 "the database" if source == "database" else "this worker's",
             )
+
+
+def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy], notices: Notices) -> None:
+    """Put the settings' limits of queues in force, in the place of those declared before."""
+    try:
+        before = limiter.queue_rows()
+        for name in sorted(set(before) | {n for n, each in queues.items() if each.limits}):
+            policy = queues.get(name, QueuePolicy())
+            numbers = policy.numbers if policy.limits else None
+            row = before.get(name)
+            declared = (row.declared, row.parts) if row else (None, False)
+            if declared == (numbers, policy.partitioned):
+                continue
+            if row is not None and row.declared is not None:
+                logger.warning(
+                    "queue %r: this worker's settings declare another limit than lay in Redis; "
+                    "this worker's holds",
+                    name,
+                )
+            limiter.limit_queue(DECLARED, name, numbers, policy.partitioned)
+    except LimiterUnavailable as error:
+        notices.error("away", "%s", error)
 
 
 def _numbers(tier: Tier | None) -> str:

@@ -25,9 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from celery_fairness.backlog import QueueBound, read_queues
 from celery_fairness.decision import Enforcement
 from celery_fairness.errors import SettingsError, got, suggestion
+from celery_fairness.queues import QueuePolicy, read_queues
 from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
 
 Resolver = Callable[[str], str | None]
@@ -190,10 +190,11 @@ class Settings(BaseModel):
     ] = "high_first"
 
     queues: Annotated[
-        Mapping[str, QueueBound],
+        Mapping[str, QueuePolicy],
         Field(
-            description="On `fairredis`: `{name: {max_waiting}}`, how many tasks may wait in a "
-            "queue; over it `delay()` raises BacklogFull.",
+            description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
+            "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
+            "and on `fairredis` how many tasks may wait; over that `delay()` raises BacklogFull.",
             json_schema_extra=_expected("a mapping of queue names to their fields"),
         ),
     ] = Field(default_factory=dict)

@@ -17,12 +17,14 @@ from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
+    KeyMissing,
     TenantError,
     TenantInvalid,
     TenantMissing,
 )
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.notice import Notices
+from celery_fairness.partition import nobodys, partition_of
 from celery_fairness.settings import Settings
 
 #: Set by Celery's beat (5.7) on everything it sends.
@@ -137,16 +139,27 @@ class Stamp:
                 name,
             )
             called = None
-        always = called is not None
+        policy = self._settings.queues.get(queue) if queue is not None else None
+        partitioned = policy is not None and policy.partitioned
+        always = called is not None or partitioned
         header = self.header(name, task, headers, args, kwargs, parent, always=always)
         source = source_of(task)
         if source is None and called is not None:
             body = getattr(task, "run", None)
             source = LimitSource(name, (), body, compat=lambda: self._settings.compat)
-        if header is None or source is None:
+        if header is None or name.startswith("celery."):
             return header
         problems: list[FairnessError] = []
-        header = source.of(called, header, args, kwargs, lambda: queue, problems.append)
+        if source is not None:
+            header = source.of(called, header, args, kwargs, lambda: queue, problems.append)
+        if policy is not None and policy.partitioned and isinstance(header, Mapping):
+            body = getattr(task, "run", None)
+            try:
+                key = partition_of(policy, str(queue), name, body, args, kwargs)
+            except KeyMissing as error:
+                problems.append(error)
+                key = nobodys(policy, str(queue))
+            header = {**header, "partition": {"queue": queue, "key": key}}
         if not problems:
             return header
         text = "; ".join(map(str, problems))

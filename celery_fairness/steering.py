@@ -11,13 +11,16 @@ from celery_fairness.decision import KeyOverride, KeyStops
 from celery_fairness.errors import got
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiting import Limiting
 from celery_fairness.looking.values import (
     Cancelled,
     DeadLetter,
     Purged,
+    QueueLimit,
     Requeued,
 )
 from celery_fairness.observing import Observing
+from celery_fairness.policy import OnLimit
 from celery_fairness.rates import RateLike
 from celery_fairness.tenants import normalise, reserved, tier_key
 from celery_fairness.tiers import Tier
@@ -103,7 +106,9 @@ class Steering(Observing):
             LimiterUnavailable: Redis does not answer.
         """
         wait_ms = 0 if expires_in is None else lasts_ms(expires_in)
-        return self._holding.stop("pause", self._stopped_key(tenant, key), wait_ms)
+        name = self._stopped_key(tenant, key)
+        self._limiting.make_known(key or "")
+        return self._holding.stop("pause", name, wait_ms)
 
     def resume(self, tenant: str | None = None, *, key: str | None = None) -> KeyStops:
         """End a pause. A cool-down of the key goes on; errors as :meth:`pause`."""
@@ -129,6 +134,7 @@ class Steering(Observing):
     def cool_down_for(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits for a time; see :meth:`cool_down`."""
         name = written(key, self.settings, tenants=False)
+        self._limiting.make_known(key)
         stops = self._holding.stop("cool", name, milliseconds(wait_seconds), reason)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
@@ -177,8 +183,10 @@ class Steering(Observing):
             raise ValueError("expected expires_in or expires_at, got: both")
         given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
         details = {"reason": reason, "author": author}
+        name = written(key, self.settings)
+        self._limiting.make_known(key)
         return self._holding.override(
-            written(key, self.settings),
+            name,
             {name: value for name, value in given.items() if not isinstance(value, Unset)},
             0 if expires_in is None else lasts_ms(expires_in),
             None if expires_at is None else ends_ms(expires_at),
@@ -188,6 +196,67 @@ class Steering(Observing):
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as :meth:`override`."""
         return self._holding.clear(written(key, self.settings))
+
+    # -- queues -----------------------------------------------------------------------------------
+
+    def set_queue_limit(
+        self,
+        queue: str,
+        *,
+        global_limit: int | None = None,
+        local_limit: int | None = None,
+        rate: RateLike | None = None,
+        throttle: RateLike | None = None,
+        on_limit: OnLimit = "wait",
+    ) -> QueueLimit:
+        """Limit a queue, in the place of what the settings declare, until it is cleared.
+
+        The numbers act on what waits at the next claim; what runs above them runs on. Where the
+        settings partition the limit they are of each partition. On a broker that does not claim
+        fairly they hold for the queues that the setting ``queues`` names.
+
+        Args:
+            queue: Its name.
+            global_limit: Tasks at once over all processes; None is unlimited, 0 pauses.
+            local_limit: Tasks at once in one process; the smaller of the two holds.
+            rate: Starts in any window of a period, as in
+                :class:`~celery_fairness.policy.RateLimitPolicy`; None is unlimited.
+            throttle: The same, evenly spaced.
+            on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
+
+        Raises:
+            PolicyInvalid: A number cannot be meant.
+            LimiterUnavailable: Redis does not answer.
+        """
+        said = {
+            "global_limit": global_limit,
+            "local_limit": local_limit,
+            "rate": rate,
+            "throttle": throttle,
+            "on_limit": on_limit,
+        }
+        return self._limiting.set(queue, said)
+
+    def queue_limit(self, queue: str) -> QueueLimit:
+        """Return the limit of a queue.
+
+        Raises:
+            NotFound: It has none.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._limiting.of(queue)
+
+    def clear_queue_limit(self, queue: str) -> bool:
+        """End what was set of a queue: what the settings declare holds; return whether there was.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._limiting.clear(queue)
+
+    @property
+    def _limiting(self) -> Limiting:
+        return Limiting(self.limiter)
 
     @property
     def _holding(self) -> Holding:

@@ -32,6 +32,7 @@ _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
     *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
     *("after", "types", "limit", "follow"),
+    *("global_limit", "local_limit", "on_limit"),
 }
 
 
@@ -209,6 +210,39 @@ def override(
         given["concurrency"] = _number(given["concurrency"])
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
     return found, override_lines(found), 0
+
+
+@fairness.command()
+@click.argument("queue")
+@click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
+@click.option("--local-limit", help="At once in one worker, likewise.")
+@click.option("--rate", help="Starts in a period, such as 100/PT1M, or unlimited.")
+@click.option("--throttle", help="The same, evenly spaced.")
+@click.option("--on-limit", help="What becomes of a task over it: wait, reschedule or drop.")
+@click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
+@_looks
+def queue_limit(of: Fairness, queue: str, clear: bool, **said: str | None) -> Shown:
+    """Show the limit of QUEUE, or set its numbers; those that are not given are unlimited."""
+    from celery_fairness.cli.tables import queue_limit_lines
+
+    given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
+    if clear and given:
+        raise click.UsageError("expected --clear alone, or numbers")
+    if clear:
+        ended = _done(lambda: of.clear_queue_limit(queue))
+        text = "its numbers are those of the settings again" if ended else "nothing was set"
+        return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
+    for name in ("rate", "throttle"):
+        if given.get(name) == "unlimited":
+            given[name] = None
+    for name in ("global_limit", "local_limit"):
+        if name in given:
+            given[name] = _number(given[name])
+    change = (
+        (lambda: of.set_queue_limit(queue, **given)) if given else lambda: of.queue_limit(queue)
+    )
+    found = _done(change)
+    return found, queue_limit_lines(found), 0
 
 
 def _cleared(key: str, cleared: bool) -> str:

@@ -19,6 +19,7 @@ from celery_fairness.looking.values import (
     Explanation,
     LimitPage,
     Purged,
+    QueueLimit,
     QueueStatus,
     Requeued,
     Status,
@@ -187,6 +188,22 @@ def override_lines(override: KeyOverride) -> list[str]:
         if text
     )
     return [f"{override.key}: {', '.join(said)} {until}{why}"]
+
+
+def queue_limit_lines(found: QueueLimit) -> list[str]:
+    """Return a queue's limit."""
+    said = []
+    for name, number in (("global", found.global_limit), ("local", found.local_limit)):
+        if number is not None:
+            said.append(f"{name} {number}")
+    for name, window in (("rate", found.rate), ("throttle", found.throttle)):
+        if window is not None:
+            said.append(f"{name} {window['limit']}/{window['period']}")
+    numbers = ", ".join(said) or "unlimited"
+    each = " for each partition" if found.partitioned else ""
+    whose = {"people": "set by people", "settings": "of the settings"}.get(found.source, "unsaid")
+    limit = f"{numbers}{each}, on limit {found.on_limit}"
+    return [f"{_printable(found.queue)}: {limit}; {whose}; {found.held} running"]
 
 
 def stops_lines(stops: KeyStops) -> list[str]:

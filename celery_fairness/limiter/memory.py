@@ -27,8 +27,10 @@ from celery_fairness.decision import (
     SlotRequest,
     slots_of,
 )
-from celery_fairness.scheduling.limits import NEVER, Limit, Window, read_limits
+from celery_fairness.queues import queue_key
+from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
 from celery_fairness.scheduling.overrides import Override, Overrides
+from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
 from celery_fairness.scheduling.stops import Stops
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import tier_key
@@ -84,6 +86,7 @@ class InMemoryLimiter:
         self._idle: dict[str, int] = {}
         self._stops = Stops()
         self._overrides = Overrides()
+        self._queues = QueueLimits()
         self._copies: dict[str, _Copies] = {}
         self._tables = _Tables()
         self._counts: Counter[str] = Counter()
@@ -124,8 +127,8 @@ class InMemoryLimiter:
             self._copy_admitted(copy)
             for key in lease.keys:
                 self._leases.setdefault(key, {})[lease.id] = now + self._lease_ms
-            for each in limits:
-                self._count_start(self._overrides.judged(each, int(self._clock())), now)
+            for each in of_one_key(tuple(map(self._numbered, limits))):
+                self._count_start(each, now)
             self._forget(now)
             observed = bool(over or closed) and enforcement is Enforcement.OBSERVE
             return Admitted(lease, tier, limit, held + bool(request.tenant), observed, news)
@@ -255,6 +258,22 @@ class InMemoryLimiter:
             record = self._tables.tenants.get(tenant)
             return record[0] if record else None
 
+    def limit_queue(
+        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+    ) -> QueueRow | None:
+        """Say what a queue may."""
+        with self._lock:
+            row = self._queues.rows.get(queue, QueueRow(queue_key(queue)))
+            self._queues.rows[queue] = row = row.after(how, parts, numbers)
+            if row.declared is None and row.said is None and how != KNOWN:
+                del self._queues.rows[queue]
+            return self._queues.rows.get(queue)
+
+    def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return what is known of queues."""
+        with self._lock:
+            return dict(self._queues.rows)
+
     def news(self) -> int:
         """Return the version of what was published."""
         with self._lock:
@@ -287,7 +306,7 @@ class InMemoryLimiter:
     def _closed(self, limit: Limit, now: int) -> _Closed | None:
         """Return why a limit is closed and for how long, None where it is open."""
         server_now = int(self._clock())
-        limit = self._overrides.judged(limit, server_now)
+        limit = self._numbered(limit)
         stopped_ms = self._stops.wait_ms(limit, now, server_now)
         if stopped_ms:
             paused = limit.concurrency == 0 or self._stops.paused_ms(limit.key, server_now)
@@ -304,6 +323,10 @@ class InMemoryLimiter:
         if not waits:
             return None
         return _Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits))
+
+    def _numbered(self, limit: Limit) -> Limit:
+        """Return a limit with the numbers that it is judged by now."""
+        return self._overrides.judged(self._queues.judged(limit), int(self._clock()))
 
     def _count_start(self, limit: Limit, now: int) -> None:
         if limit.rates or limit.throttle or limit.key in self._windows:

@@ -20,6 +20,7 @@ from celery_fairness.decision import (
     Renewal,
     SlotRequest,
 )
+from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow
 from celery_fairness.tiers import Tier
 
 
@@ -105,6 +106,27 @@ class Limiter(Protocol):
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``, None where none was."""
+        ...
+
+    def limit_queue(
+        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+    ) -> QueueRow | None:
+        """Say what a queue may, or that its key has something said of it.
+
+        Args:
+            how: ``declare``, ``set``, ``clear`` or ``know``
+                (:mod:`celery_fairness.scheduling.queues`).
+            queue: Which.
+            numbers: Those; None: none.
+            parts: They are declared for each partition.
+
+        Returns:
+            What is known of it now, None where that is nothing.
+        """
+        ...
+
+    def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return what is known of queues, by name."""
         ...
 
     def news(self) -> int:

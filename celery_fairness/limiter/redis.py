@@ -23,6 +23,8 @@ from celery_fairness.decision import (
     SlotRequest,
     slots_of,
 )
+from celery_fairness.queues import queue_key
+from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import Connection
@@ -73,6 +75,7 @@ class RedisLimiter:
         self._tiers = settings.tiers
         self._default = settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
+        self._enforcement = settings.enforcement.value
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
@@ -239,6 +242,23 @@ class RedisLimiter:
         """Return the tier that was published for ``tenant``."""
         tier = self._redis.read("HGET", self._names.tenant(tenant), "tier")
         return cast("str | None", tier)
+
+    def limit_queue(
+        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+    ) -> QueueRow | None:
+        """Say what a queue may."""
+        text = numbers.text if numbers else ""
+        args = verbs.queue_args(
+            *(how, queue, queue_key(queue), parts, text),
+            *(self._lease_ms, self._enforcement, self._now_text()),
+        )
+        row = self._redis.run(verbs.QUEUE, (self._names.prefix,), args)
+        return read_row(row) if row else None
+
+    def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return what is known of queues."""
+        flat = self._redis.read("HGETALL", f"{self._names.prefix}queue_limits")
+        return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def news(self) -> int:
         """Return the version of what was published."""

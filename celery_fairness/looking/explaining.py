@@ -14,18 +14,19 @@ from celery_fairness.looking.finding import Place, read_message
 from celery_fairness.looking.keys import (
     TaskName,
     group_of,
-    key_of_limit,
     order_key,
     part_key,
     read_part,
     read_record,
 )
 from celery_fairness.looking.looker import Looker
+from celery_fairness.looking.opening import starts_wait_seconds
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import judged_by, logical_now
 from celery_fairness.looking.values import Blocker, Explanation
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.parking import CLOSED, PAUSED
+from celery_fairness.looking.waited import numbered
+from celery_fairness.scheduling.limits import Limit, limit_named
+from celery_fairness.scheduling.queues import QueueNumbers, read_row
 
 
 def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
@@ -60,6 +61,7 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
         blocked_by=(
             *_by_tenant(tenant, looker.enforced),
             *_by_limit(reader, place.queue, group, looker),
+            *_by_queue(reader, place.queue, looker),
         ),
     )
 
@@ -104,22 +106,44 @@ def _by_limit(reader: Reader, queue: str, group: str, looker: Looker) -> Iterato
     keys = reader.keys
     name = group and reader.read("HGET", keys.of("groups", queue), group)
     looked = name and reader.read("ZSCORE", keys.of("candidates", queue), name)
-    if not looked or float(looked) not in (CLOSED, PAUSED):
+    if not looked or float(looked) >= 0:
         # The next claim looks at it.
         return
-    limit, state = read_limits(f"{name}|w")[0], looker.inspect(key_of_limit(name))
+    limit = numbered(reader, limit_named(name))
+    at, logical = reader.read("ZSCORE", keys.opens, limit.key), logical_now(reader)
+    opens_in = None if at is None else max(0.0, (float(at) - logical) / 1000)
+    yield from _by_one(limit, looker, opens_in, is_closed=True)
+
+
+def _by_queue(reader: Reader, queue: str, looker: Looker) -> Iterator[Blocker]:
+    """Yield the limit of the queue as a whole, where it is closed: as the next claim judges it."""
+    text = reader.read("HGET", reader.keys.queue_limits, queue)
+    if text:
+        row = read_row(text)
+        limit = (QueueNumbers() if row.parts else row.numbers).limit(row.key)
+        override = looker.inspect(row.key).override
+        if override is not None:
+            limit = judged_by(limit, override)
+        opens_in = starts_wait_seconds(reader, limit)
+        yield from _by_one(limit, looker, opens_in or None, is_closed=opens_in > 0)
+
+
+def _by_one(
+    limit: Limit, looker: Looker, opens_in: float | None, *, is_closed: bool
+) -> Iterator[Blocker]:
+    """Yield a limit that keeps a task; `is_closed` by its starts, until `opens_in` seconds."""
+    state = looker.inspect(limit.key)
     if state.override is not None:
         limit = judged_by(limit, state.override)
-    reason, opens_in = "", None
+    reason, by_time = "", opens_in
+    opens_in = None
     if state.stops is not None and state.stops.paused:
         reason = "paused"
     elif state.stops is not None and state.stops.cool_down_seconds:
         reason, opens_in = "cool-down", state.stops.cool_down_seconds
     elif looker.enforced and limit.concurrency is not None and state.held >= limit.concurrency:
         reason = "paused" if limit.concurrency == 0 else "concurrency"
-    elif looker.enforced and (limit.rates or limit.throttle):
-        reason = "rate"
-        at, logical = reader.read("ZSCORE", keys.opens, state.key), logical_now(reader)
-        opens_in = None if at is None else max(0.0, (float(at) - logical) / 1000)
+    elif looker.enforced and is_closed and (limit.rates or limit.throttle):
+        reason, opens_in = "rate", by_time
     if reason:
         yield Blocker(state.key, reason, state.held, limit.concurrency, opens_in, state.leases)

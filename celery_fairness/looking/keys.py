@@ -72,6 +72,8 @@ class Keys:
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
         self.paused_until = prefix + "paused_until"
+        self.queue_keys = prefix + "queue_keys"
+        self.queue_limits = prefix + "queue_limits"
         self.returned = prefix + "returned"
         self.running = prefix + "running"
         self.sequence = prefix + "sequence"

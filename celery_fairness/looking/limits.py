@@ -12,7 +12,9 @@ from typing import Any
 from celery_fairness.looking.keys import Keys, key_of_limit, may_wait_at
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
+from celery_fairness.scheduling.limits import OF_QUEUE
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
+from celery_fairness.scheduling.queues import read_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,12 @@ class WaitingLimit:
             ("ZSCORE", keys.cooled, key),
             ("ZSCORE", keys.paused_until, key),
             ("HGET", keys.overrides, key),
+            ("HGET", keys.queue_limits, self.queue),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        waits, looked, places, leases, opens, paused, cooled, until, override = answers
+        waits, looked, places, leases, opens, paused, cooled, until, override, row = answers
         name = f"{self.limit} {self.queue}"
         if waits and looked is None:
             yield Finding("candidates of a queue", name, "a row in candidates", "none")
@@ -99,12 +102,30 @@ class WaitingLimit:
         # With other numbers than its name says it may be open or closed.
         if looked is not None and override is None:
             stopped = bool(paused) or cooled is not None or until is not None
-            yield from self._opens(name, float(looked), leases, opens, stopped)
+            numbers = self._concurrency(row)
+            yield from self._opens(name, float(looked), numbers, leases, opens, stopped)
+
+    def _concurrency(self, row: str | None) -> str:
+        """Return its concurrency as text; that of a partition is its queue's."""
+        word = self.limit.split("|")[1] if "|" in self.limit else ""
+        if word != OF_QUEUE:
+            return word
+        numbers = read_row(row).numbers if row else None
+        return "" if numbers is None or numbers.concurrency is None else str(numbers.concurrency)
 
     def _opens(
-        self, name: str, looked: float, leases: int, opens: Any, stopped: bool
+        self,
+        name: str,
+        looked: float,
+        concurrency: str,
+        leases: int,
+        opens: Any,
+        stopped: bool,
     ) -> Iterator[Finding]:
-        concurrency = self.limit.split("|")[1] if "|" in self.limit else ""
+        older = looked != int(looked) and looked < 0
+        if older:
+            # By which numbers a partition was found closed: others may hold since.
+            return
         if concurrency == "0" and looked != PAUSED:
             yield Finding("candidates of a queue", name, "paused", f"{looked:.0f}")
         if looked == PAUSED and concurrency != "0" and not stopped and opens is None:
@@ -113,6 +134,33 @@ class WaitingLimit:
         if looked == CLOSED and not full and opens is None:
             expected = "a time in opens, or as many leases"
             yield Finding("a closed limit opens", name, expected, f"{leases} leases and no time")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOfQueue:
+    """A queue's limit is found by its queue and by its key, and claims ask for it."""
+
+    queue: str
+
+    def commands(self, keys: Keys) -> list[Command]:
+        """Return what reads all that is compared."""
+        return [
+            ("HGET", keys.queue_limits, self.queue),
+            ("HGETALL", keys.queue_keys),
+            ("HMGET", keys.clock, "limited", "queued"),
+        ]
+
+    def findings(self, answers: list[Any]) -> Iterator[Finding]:
+        """Yield what does not agree."""
+        row, owners, flags = answers
+        found = {key for key, queue in owners.items() if queue == self.queue}
+        expected = {read_row(row).key} if row else set()
+        if found != expected:
+            names = " and ".join(sorted(found)) or "none"
+            wanted = " and ".join(expected) or "no key of it"
+            yield Finding("a queue's limit has a key", self.queue, wanted, names)
+        if row and not all(flags):
+            yield Finding("claims look at limits", self.queue, "queued in the clock", "none")
 
 
 @dataclass(frozen=True, slots=True)

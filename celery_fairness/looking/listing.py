@@ -27,6 +27,7 @@ def known_keys(reader: Reader) -> list[str]:
         ("ZSCAN", keys.paused_until),
         ("ZSCAN", keys.cooled),
         ("HSCAN", keys.overrides),
+        ("HSCAN", keys.queue_keys),
     ):
         found.update(key for key, _ in reader.pairs(command, table))
     return sorted(found - {SYSTEM})

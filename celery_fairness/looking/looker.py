@@ -21,6 +21,7 @@ from celery_fairness.looking.listing import known_keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.values import Audit, LimitPage, Status, TierStatus
+from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import KEY_PATTERN, Reserved, reserved, tier_key
@@ -59,6 +60,8 @@ class Looker:
             state = replace(state, tier="", limit=None, weight=1.0)
             return tenant.with_dispatch(self._reader, state)
         kind, _, name = key.partition(":")
+        if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
+            key = queue_key(name)
         if kind != "tenant" and self._reader is not None and KEY_PATTERN.fullmatch(key):
             state = self._limiter.inspect(key, "", self._settings.default_tier)
             return waited.with_waited(self._reader, replace(state, tier="", limit=None))

@@ -18,7 +18,13 @@ from celery_fairness.looking.keys import (
     read_group,
     read_shelf,
 )
-from celery_fairness.looking.limits import Group, LimitKey, StartsOfKey, WaitingLimit
+from celery_fairness.looking.limits import (
+    Group,
+    LimitKey,
+    LimitOfQueue,
+    StartsOfKey,
+    WaitingLimit,
+)
 from celery_fairness.looking.places import (
     LANES_AT_MOST,
     KindOfLane,
@@ -34,16 +40,9 @@ from celery_fairness.scheduling.words import Rules
 _SINGLE = {
     *("clock", "closed", "cooled", "counts", "ends", "events", "idle", "known", "looks", "news"),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *(
-        "herald",
-        "heralded",
-        "overrides",
-        "overrides_end",
-        "paused_until",
-        "unused",
-        "virtual",
-        "waiting",
-    ),
+    *("herald", "heralded"),
+    *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
+    *("unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
 _FREE = {"aside", "bell", "left", "copy", "dead", "expires", "later", "reply", "tenant"}
@@ -116,6 +115,10 @@ class Owners:
                 yield LimitKey(key)
         for key, _ in reader.pairs("ZSCAN", keys.idle):
             yield StartsOfKey(key)
+        for queue, _ in reader.pairs("HSCAN", keys.queue_limits):
+            yield LimitOfQueue(queue)
+        for _, queue in reader.pairs("HSCAN", keys.queue_keys):
+            yield LimitOfQueue(queue)
 
     # -- tenants ----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery_fairness.decision import HeldLease, LimitState
 
@@ -53,6 +54,36 @@ class TierStatus:
     weight: float
     queue_class: str
     refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimit:
+    """The limit of a queue.
+
+    Attributes:
+        queue: Which.
+        key: Of it as a whole; a partition's has ``:`` and its values behind that.
+        source: Whose numbers they are: ``people``, who set them, or the ``settings``; "" where
+            neither says any.
+        partitioned: They are of each partition.
+        global_limit: At once over all processes; None is unlimited, 0 pauses.
+        local_limit: At once in one process, likewise.
+        rate: Starts in any window, as the Open Job Spec writes it; None is unlimited.
+        throttle: The same, evenly spaced.
+        on_limit: What becomes of a task over it.
+        held: Live leases of the queue as a whole.
+    """
+
+    queue: str
+    key: str
+    source: str
+    partitioned: bool
+    global_limit: int | None
+    local_limit: int | None
+    rate: Mapping[str, Any] | None
+    throttle: Mapping[str, Any] | None
+    on_limit: str
+    held: int
 
 
 @dataclass(frozen=True, slots=True)

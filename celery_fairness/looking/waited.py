@@ -14,8 +14,9 @@ from celery_fairness.looking.places import LANES_AT_MOST
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.tenant import with_rows
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.parking import CLOSED, PAUSED
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, limit_named
+from celery_fairness.scheduling.parking import PAUSED
+from celery_fairness.scheduling.queues import PREFIX, QueueRow, read_row
 
 #: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
 LIMITS_AT_MOST = 100
@@ -24,7 +25,12 @@ TENANTS_AT_MOST = 10_000
 #: Tenants asked for in one call.
 BATCH = 500
 
-_STATES = {CLOSED: "closed", PAUSED: "paused"}
+
+def _state(looked: float) -> str:
+    if looked >= 0:
+        return "open"
+    # Of a partition the version of its queue's numbers is taken off.
+    return "paused" if looked <= PAUSED else "closed"
 
 
 def with_waited(reader: Reader, state: LimitState) -> LimitState:
@@ -34,11 +40,30 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
     return replace(
         with_steering(reader, state),
-        # Its numbers come with the tasks.
-        limit=None,
+        limit=_own_limit(reader, state.key),
         leases=tuple(with_rows(reader, state.leases)),
         waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
     )
+
+
+def _own_limit(reader: Reader, key: str) -> int | None:
+    """Return the concurrency of a queue's own key; those of others come with the tasks."""
+    row = _row_of(reader, key) if key.count(":") == 1 else None
+    return row.numbers.concurrency if row is not None and not row.parts else None
+
+
+def numbered(reader: Reader, limit: Limit) -> Limit:
+    """Return a limit with the numbers of its queue, where it says that it has those."""
+    row = _row_of(reader, limit.key) if limit.of == OF_QUEUE else None
+    return limit if row is None else row.numbers.limit(limit.key, limit.of)
+
+
+def _row_of(reader: Reader, key: str) -> QueueRow | None:
+    if not key.startswith(PREFIX):
+        return None
+    queue = reader.read("HGET", reader.keys.queue_keys, ":".join(key.split(":")[:2]))
+    row = reader.read("HGET", reader.keys.queue_limits, queue) if queue is not None else None
+    return read_row(row) if row else None
 
 
 def _waited(reader: Reader, both: str) -> WaitedLimit | None:
@@ -58,13 +83,13 @@ def _waited(reader: Reader, both: str) -> WaitedLimit | None:
         cards: list[Command] = [("ZCARD", keys.of("group", f"{each} {queue}")) for each in some]
         tenants += sum(reader.together(cards))
     few = tenants <= TENANTS_AT_MOST and len(groups) <= GROUPS_AT_MOST
-    limit = read_limits(f"{name}|w")[0]
+    limit = numbered(reader, limit_named(name))
     return WaitedLimit(
         queue,
         limit.concurrency,
         limit.rates,
         limit.throttle,
-        _STATES.get(float(looked), "open"),
+        _state(float(looked)),
         tenants,
         sum(_tasks(reader, groups, queue)) if few else None,
     )

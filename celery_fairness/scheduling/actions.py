@@ -60,7 +60,8 @@ class Actions(Blocking):
         again_ms = ceil(max(TRY_AGAIN_MS if wait == NEVER else wait for wait in ahead))
         for action in ("drop", "reschedule"):
             for limit in closed:
-                if limit.on_limit == action and not self.stopped_ms(limit, logical):
+                says = self.judged(limit).on_limit
+                if says == action and not self.stopped_ms(limit, logical):
                     return Refusal(closed[0], action, limit.key, again_ms)
         return Refusal(closed[0], "wait", closed[0].key, again_ms)
 

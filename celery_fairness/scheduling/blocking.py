@@ -43,7 +43,7 @@ class Blocking(Installation):
     def why_closed(self, limit: Limit, logical: int) -> Closed:
         """Say which number of a closed limit it is."""
         held, now = self.held(limit.key, logical), self.now_ms()
-        limit = self.overrides.judged(limit, now)
+        limit = self.judged(limit)
         if self.stopped_ms(limit, logical):
             paused = limit.concurrency == 0 or self.stops.paused_ms(limit.key, now)
             return Closed("paused" if paused else "cool-down", limit.key, 0, held)

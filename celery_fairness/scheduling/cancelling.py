@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_fairness.scheduling.candidates import Candidates
 from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.whole import WholeQueues
 
 #: Who owns what nobody held.
 NOBODY = "-"
 
 
-class Cancelling(Candidates):
+class Cancelling(WholeQueues):
     """An installation whose waiting tasks can be cancelled, and its dead letters requeued."""
 
     def cancel(self, queue: str, tasks: Sequence[Task], lease_ms: int) -> list[bool]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from celery_fairness.scheduling.actions import Actions, Refusal
 from celery_fairness.scheduling.lanes import Part
-from celery_fairness.scheduling.parking import CLOSED
+from celery_fairness.scheduling.parking import CLOSED, PAUSED
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.words import Rules
 
@@ -30,6 +30,7 @@ class Turns:
         over: One more move was wanted.
         left: Queues in which a limit's next was left to another queue, where somebody is due
             before. None: nothing is left to others any more.
+        shut: Queues whose own limit lets nothing start now.
     """
 
     moves: int
@@ -37,6 +38,7 @@ class Turns:
     sleep_ms: int = 0
     over: bool = False
     left: list[str] | None = field(default_factory=list)
+    shut: set[str] = field(default_factory=set)
 
     def spend(self) -> bool:
         """Take one move; False where none is left."""
@@ -117,7 +119,7 @@ class Candidates(Actions):
                 at = refused.at
                 self.block(queue, key, part, self.why_closed(at, logical))
                 if at.name == name:
-                    parking.shut(queue, name, self.stopped_ms(at, logical) > 0)
+                    parking.shut(queue, name, self.shut_as(at, logical))
                     self._arm(at, logical, rules)
                 else:
                     self.park(queue, key, part.lane, at, logical, rules)
@@ -125,6 +127,7 @@ class Candidates(Actions):
                 (ready and ready[0].lane.rank > part.lane.rank)
                 or not self.is_open(key, logical, rules)
                 or not look.takes(lanes.lists[part][0])
+                or look.is_full(part.lane.limits)
             ):
                 if not turns.spend():
                     return None
@@ -166,8 +169,9 @@ class Candidates(Actions):
             return looked
         for queue in queues:
             looks = self.parking.candidates.get(queue, {})
-            shut = sorted(name for name, at in looks.items() if at == CLOSED)[: self.budget.due]
-            for name in shut:
+            shut = sorted((at, name) for name, at in looks.items() if PAUSED < at <= CLOSED)
+            shut = shut[: self.budget.due]
+            for _, name in shut:
                 self.parking.open(queue, name, logical)
             looked = max(looked, len(shut))
         return looked

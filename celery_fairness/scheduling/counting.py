@@ -11,6 +11,7 @@ from collections.abc import Callable
 from celery_fairness.scheduling.lanes import Task
 from celery_fairness.scheduling.limits import NEVER, Limit, Window
 from celery_fairness.scheduling.overrides import Overrides
+from celery_fairness.scheduling.queues import QueueLimits
 from celery_fairness.scheduling.stops import Stops
 from celery_fairness.scheduling.words import Rules
 
@@ -35,6 +36,11 @@ class Counting:
         self.idle: dict[str, int] = {}
         self.stops = Stops()
         self.overrides = Overrides()
+        self.queues = QueueLimits()
+
+    def judged(self, limit: Limit) -> Limit:
+        """Return a limit with the numbers that it is judged by now."""
+        return self.overrides.judged(self.queues.judged(limit), self.now_ms())
 
     def held(self, key: str, logical: int) -> int:
         """Return how many leases of ``key`` live."""
@@ -49,8 +55,7 @@ class Counting:
 
     def stopped_ms(self, limit: Limit, logical: int) -> float:
         """Return how long nothing starts under a limit whatever it counts; 0: it is not stopped."""
-        now = self.now_ms()
-        return self.stops.wait_ms(self.overrides.judged(limit, now), logical, now)
+        return self.stops.wait_ms(self.judged(limit), logical, self.now_ms())
 
     def wait_ms(self, limit: Limit, logical: int, rules: Rules) -> float:
         """Return how long a limit is closed: 0 is open, NEVER until something else opens it."""
@@ -61,7 +66,7 @@ class Counting:
         stopped_ms = self.stopped_ms(limit, logical)
         if stopped_ms or rules.enforcement != "on":
             return [stopped_ms] if stopped_ms else []
-        judged = self.overrides.judged(limit, self.now_ms())
+        judged = self.judged(limit)
         waits: list[float] = []
         if judged.concurrency is not None and self.held(limit.key, logical) >= judged.concurrency:
             ends = [end for end in self.leases[limit.key].values() if logical < end < NEVER]
@@ -76,7 +81,7 @@ class Counting:
     def count_start(self, limit: Limit, task: Task, logical: int) -> None:
         """A task starts under a limit."""
         self.leases[limit.key][task.lease] = NEVER
-        judged = self.overrides.judged(limit, self.now_ms())
+        judged = self.judged(limit)
         if judged.rates or judged.throttle or limit.key in self.windows:
             window = self.windows.setdefault(limit.key, Window())
             window.start(judged, logical)

@@ -15,8 +15,16 @@ from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
 from celery_fairness.scheduling.happenings import Happenings
 from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
-from celery_fairness.scheduling.limits import NEVER, Limit, read_limits, write_limits
-from celery_fairness.scheduling.parking import PUMPED_AT_MOST, Parking
+from celery_fairness.scheduling.limits import (
+    NEVER,
+    Limit,
+    limit_named,
+    of_one_key,
+    read_limits,
+    without_whole,
+    write_limits,
+)
+from celery_fairness.scheduling.parking import CLOSED, PAUSED, PUMPED_AT_MOST, VERSIONS, Parking
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.words import SYSTEM, Rules
 
@@ -195,18 +203,18 @@ class Installation(Counting):
     def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> None:
         """A limit refused a lane: it waits there, alone where the limit is the tenant's own."""
         lanes = self.lanes[queue, key]
-        before, stopped = lanes.parked.get(lane), self.stopped_ms(at, logical) > 0
+        before, shut_as = lanes.parked.get(lane), self.shut_as(at, logical)
         if at.private:
             group = f"{key} {Part(lane, None).text}"
         else:
             group = write_limits(tuple(x for x in read_limits(lane.limits) if not x.private))
         if before == group:
-            self.parking.move(queue, group, at, stopped)
+            self.parking.move(queue, group, at, shut_as)
             self._arm(at, logical, rules)
         else:
             lanes.parked[lane] = group
             self._left_group(queue, key, before)
-            if self.parking.enter(queue, group, key, at, stopped):
+            if self.parking.enter(queue, group, key, at, shut_as):
                 self._arm(at, logical, rules)
         if key in self.rings[queue].members and not lanes.in_order():
             self.rings[queue].fill(key)
@@ -226,7 +234,7 @@ class Installation(Counting):
 
     def take(self, task: Task, logical: int, amount: float) -> None:
         """A task starts: its limits count it."""
-        for limit in read_limits(task.limits):
+        for limit in of_one_key(tuple(map(self.judged, read_limits(task.limits)))):
             self.count_start(limit, task, logical)
             if not limit.private:
                 self.parking.charge(limit.key, task.key, amount)
@@ -244,6 +252,7 @@ class Installation(Counting):
         Of a key at which more wait than one call looks at, the others are due at once; ``anew``
         False goes on with them.
         """
+        self.wake_queue(self.queues.queue_of(key) if key.count(":") == 1 else None)
         if anew:
             self.parking.left.pop(key, None)
         waited = self.parking.waited.get(key)
@@ -256,15 +265,25 @@ class Installation(Counting):
             self.parking.left[key] = left - len(looked)
             self.parking.due[key] = logical
         for name, queue in looked:
-            limit = read_limits(f"{name}|w")[0]
+            limit = limit_named(name)
             if self.parking.candidates[queue][name] >= 0:
                 continue
             if self.wait_ms(limit, logical, rules):
-                self.parking.shut(queue, name, self.stopped_ms(limit, logical) > 0)
+                self.parking.shut(queue, name, self.shut_as(limit, logical))
                 self._arm(limit, logical, rules)
             else:
                 self.parking.open(queue, name, logical)
                 self.rings[queue].bell = True
+
+    def shut_as(self, limit: Limit, logical: int) -> float:
+        """Return as what a limit is closed, and by which numbers of its queue."""
+        shut = PAUSED if self.stopped_ms(limit, logical) > 0 else CLOSED
+        return shut - self.queues.version_of(limit) / VERSIONS
+
+    def wake_queue(self, queue: str | None) -> None:
+        """What waits in a queue may start."""
+        if any(other == queue for other, _ in self.lanes):
+            self.rings[str(queue)].bell = True
 
     # -- open and closed --------------------------------------------------------------------------
 
@@ -325,6 +344,11 @@ class Installation(Counting):
         for key in row.task.keys:
             self.drop_lease(key, lease)
         return row
+
+    @staticmethod
+    def as_it_waits(row: Running) -> Running:
+        """Return a row with its task as it waits again."""
+        return replace(row, task=replace(row.task, limits=without_whole(row.task.limits)))
 
     def freed(self, keys: Iterable[str], logical: int, rules: Rules) -> None:
         """A lease of these keys has ended; a limit's may be that of another tenant's tier."""

@@ -31,6 +31,8 @@ EXACT = 1000
 PARTS = 40
 #: A key is remembered so long after its last start, at least.
 REMEMBERED_MS = 60_000
+#: A limit whose numbers are those of its queue; and that of the queue as a whole.
+OF_QUEUE, WHOLE = "q", "g"
 #: What never opens by itself.
 NEVER = float("inf")
 
@@ -45,6 +47,8 @@ class Limit(NamedTuple):
         throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
         on_limit: ``wait``, ``reschedule`` or ``drop``.
         private: The key was made from the tenant: only this tenant's tasks have it.
+        of: ``q``: its numbers are those of its queue (``queues``), and stand there alone; ``g``: it
+            is that of the queue as a whole, which a task has only while it runs; "" elsewhere.
     """
 
     key: str
@@ -53,11 +57,14 @@ class Limit(NamedTuple):
     throttle: tuple[int, int] | None = None
     on_limit: str = "wait"
     private: bool = False
+    of: str = ""
 
     @property
     def name(self) -> str:
         """Key and numbers: what is waited for. Two tasks with one key may have other numbers."""
         concurrency = "" if self.concurrency is None else str(self.concurrency)
+        if self.of == OF_QUEUE:
+            concurrency = OF_QUEUE
         rates = "+".join(map(window_text, self.rates))
         throttle = window_text(self.throttle) if self.throttle else ""
         return f"{self.key}|{concurrency}|{rates}|{throttle}"
@@ -65,7 +72,8 @@ class Limit(NamedTuple):
     @property
     def text(self) -> str:
         """The whole limit as a word: without a space, a comma, or a line's end."""
-        return f"{self.name}|{self.on_limit[0]}{'p' if self.private else ''}"
+        flag = "p" if self.private else self.of.strip(OF_QUEUE)
+        return f"{self.name}|{self.on_limit[0]}{flag}"
 
 
 _ON_LIMIT = {word[0]: word for word in ("wait", "reschedule", "drop")}
@@ -85,12 +93,39 @@ def _read_limit(text: str) -> Limit:
     key, concurrency, rates, throttle, flags = text.split("|")
     return Limit(
         key,
-        int(concurrency) if concurrency else None,
+        int(concurrency) if concurrency.isdecimal() else None,
         tuple(map(_read_window, rates.split("+"))) if rates else (),
         _read_window(throttle) if throttle else None,
         _ON_LIMIT[flags[0]],
         flags.endswith("p"),
+        OF_QUEUE if concurrency == OF_QUEUE else flags[1:].strip("p"),
     )
+
+
+def limit_named(name: str) -> Limit:
+    """Return a limit by its name."""
+    return _read_limit(f"{name}|w")
+
+
+def without_whole(word: str) -> str:
+    """Return limits without that of the queue as a whole: what a task has while it waits."""
+    return write_limits(tuple(limit for limit in read_limits(word) if limit.of != WHOLE))
+
+
+def of_one_key(limits: tuple[Limit, ...]) -> list[Limit]:
+    """Return limits as one for each key, for counting a start: it has the windows of all."""
+    found: dict[str, Limit] = {}
+    for limit in limits:
+        same = found.get(limit.key)
+        found[limit.key] = limit if same is None else _both(same, limit)
+    return list(found.values())
+
+
+def _both(one: Limit, other: Limit) -> Limit:
+    # The wider spacing is the stricter one.
+    throttles = [each for each in (one.throttle, other.throttle) if each]
+    throttle = max(throttles, key=lambda each: each[1] / each[0], default=None)
+    return one._replace(rates=one.rates + other.rates, throttle=throttle)
 
 
 def window_text(window: tuple[int, int]) -> str:

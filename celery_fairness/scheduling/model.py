@@ -115,17 +115,20 @@ class Scheduler(Steering):
         more |= self._expire(logical, rules) == self.budget.due
         more |= self._judge_anew(logical, rules) == self.budget.due
         more |= self._look_at_limits(queues, logical, rules) == self.budget.due
+        more |= self.look_anew(queues, logical) == self.budget.due
         sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
         more |= self.end_expired(queues, logical)
 
         leases = []
-        look = Look(passing, self.budget.passed)
+        is_local = rules.enforcement == "on" and self.queues.are_local(queues)
+        look = Look(passing, self.budget.passed, self.queues.local_of if is_local else None)
         turns = Turns(self.budget.moves, queues, sleep_ms)
-        asked, turn = list(queues), 0
+        waiting = {queue for queue, _ in self.lanes}
+        asked, turn = [queue for queue in queues if queue in waiting], 0
         while asked and len(leases) < want:
             turn %= len(asked)
             queue = asked[turn]
-            found = self.find(queue, logical, rules, turns, look)
+            found = self.find_in(queue, logical, rules, turns, look)
             if found is None:
                 del asked[turn]
                 if not asked and turns.left:
@@ -144,7 +147,8 @@ class Scheduler(Steering):
             # What is left is for somebody else who sleeps; a bell for nothing would only wake.
             if queue in self.rings:
                 ring = self.rings[queue]
-                ring.left = bool(ring.members) or self.parking.candidate(queue) is not None
+                some = bool(ring.members) or self.parking.candidate(queue) is not None
+                ring.left = some and queue not in turns.shut
                 ring.bell = ring.bell and ring.left
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
@@ -178,8 +182,9 @@ class Scheduler(Steering):
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
         charge = charge_of(task.cost, weight)
         ring.charge(key, charge)
-        self.take(task, logical, charge)
         group = self.lanes[queue, key].parked.get(part.lane)
+        task = self.with_whole(queue, task)
+        self.take(task, logical, charge)
         if group is not None:
             self.parking.served(queue, group, key)
         self.task_left(queue, key)
@@ -200,6 +205,7 @@ class Scheduler(Steering):
                 self.reopen(name[1:], logical, rules)
                 continue
             row = self.end_lease(name)
+            keys, row = row.task.keys, self.as_it_waits(row)
             self.counts["expired"] += 1
             self.happenings.tell_of(
                 "fairness.lease_expired", row.queue, row.task, owner=row.owner, state=row.state
@@ -213,7 +219,7 @@ class Scheduler(Steering):
                 self.after_death(row, logical, rules)
             else:
                 self.enqueue(row.queue, row.task, back=True)
-            self.freed(row.task.keys, logical, rules)
+            self.freed(keys, logical, rules)
         return len(due)
 
     def _judge_anew(self, logical: int, rules: Rules) -> int:
@@ -256,6 +262,7 @@ class Scheduler(Steering):
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
         self.end_lease(end.lease)
+        keys, row = row.task.keys, self.as_it_waits(row)
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)
         elif end.verdict is Verdict.TAIL:
@@ -266,7 +273,7 @@ class Scheduler(Steering):
             self.bury(replace(row, state="unreadable"), logical)
         else:
             self.enqueue(row.queue, row.task, back=True)
-        self.freed(row.task.keys, logical, rules)
+        self.freed(keys, logical, rules)
         return Settled.SETTLED
 
     def _settle_late(self, end: Settle, logical: int, rules: Rules) -> Settled:

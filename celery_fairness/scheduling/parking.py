@@ -32,6 +32,8 @@ from celery_fairness.scheduling.limits import Limit
 PUMPED_AT_MOST = 64
 #: A limit that waits for room or a time, and one that is stopped.
 CLOSED, PAUSED = -1.0, -2.0
+#: Of a partition the version of its queue's numbers, divided by this, is taken off.
+VERSIONS = 2**24
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class Parking:
 
     # -- who waits where --------------------------------------------------------------------------
 
-    def enter(self, queue: str, name: str, key: str, at: Limit, stopped: bool) -> bool:
+    def enter(self, queue: str, name: str, key: str, at: Limit, shut_as: float) -> bool:
         """A tenant's lane waits in a group: in the one that is there, wherever that waits.
 
         Returns:
@@ -94,7 +96,7 @@ class Parking:
         is_new = group is None
         if group is None:
             group = self.groups[queue, name] = Group(at)
-            self._register(queue, at, stopped)
+            self._register(queue, at, shut_as)
         if key not in group.tags:
             group.tags[key] = self.start_of(group.at.key, key)
         return is_new
@@ -107,17 +109,17 @@ class Parking:
             del self.groups[queue, name]
             self._unregister(queue, group.at)
 
-    def move(self, queue: str, name: str, at: Limit, stopped: bool) -> None:
+    def move(self, queue: str, name: str, at: Limit, shut_as: float) -> None:
         """A group waits at another of its limits; the order of its tenants is that of before."""
         group = self.groups[queue, name]
         before, group.at = group.at, at
         self._unregister(queue, before)
-        self._register(queue, at, stopped)
+        self._register(queue, at, shut_as)
 
-    def _register(self, queue: str, at: Limit, stopped: bool) -> None:
+    def _register(self, queue: str, at: Limit, shut_as: float) -> None:
         if (at.name, queue) not in self.waited[at.key]:
             self.waited[at.key].append((at.name, queue))
-            self.shut(queue, at.name, stopped)
+            self.shut(queue, at.name, shut_as)
         self.times.setdefault(at.key, SharedTime())
 
     def _unregister(self, queue: str, at: Limit) -> None:
@@ -142,9 +144,9 @@ class Parking:
         """What waits at a limit in a queue is a candidate."""
         self.candidates[queue][limit] = logical
 
-    def shut(self, queue: str, limit: str, stopped: bool) -> None:
-        """A limit was found closed."""
-        self.candidates[queue][limit] = PAUSED if stopped else CLOSED
+    def shut(self, queue: str, limit: str, shut_as: float) -> None:
+        """A limit was found closed: as CLOSED or PAUSED, less what says by which numbers."""
+        self.candidates[queue][limit] = shut_as
 
     def candidate(self, queue: str) -> str | None:
         """Return the limit that was looked at longest ago among those that may be open."""

@@ -14,9 +14,14 @@ opens a group, others may come to stand at these places, and wait for a later cl
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from celery_fairness.scheduling.lanes import Lanes, Part, Task
+from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.words import Passing
 
+Local = Callable[[Limit], int | None]
 #: Lanes of one tenant in one queue that a claim looks at.
 LANES_AT_MOST = 64
 
@@ -26,20 +31,29 @@ class Look:
 
     Args:
         passing: What it was told.
-        moves: Tenants that it passes over and heads that it sets aside, at most.
+        moves: Tenants and lanes that it passes over and heads that it sets aside, at most.
+        local: Of a limit of a queue, how many slots one process may hold; None where no queue says
+            that.
     """
 
-    def __init__(self, passing: Passing, moves: int) -> None:
+    def __init__(self, passing: Passing, moves: int, local: Local | None = None) -> None:
         self._never = set(passing.never)
         self._once = set(passing.once)
-        self.passes = bool(passing)
+        self._local = local
+        self.passes = bool(passing.never or passing.once or local)
         self.moves = moves
         #: By queue, how many members of its ring were passed over.
-        self.places = dict(passing.places) if passing else {}
+        self.places = dict(passing.places) if self.passes else {}
+        self._held = Counter(passing.held)
 
     def open_part(self, lanes: Lanes) -> Part | None:
         """Return the first part whose head is taken; None where there is none, or no move left."""
         for part in lanes.in_order()[:LANES_AT_MOST]:
+            if self.is_full(part.lane.limits):
+                if not self.moves:
+                    return None
+                self.moves -= 1
+                continue
             if part.kind is not None:
                 if part.kind not in self._never:
                     return part
@@ -57,6 +71,23 @@ class Look:
         """Say whether a task is of a kind that is taken."""
         return task.kind not in self._never
 
+    def is_full(self, limits: str) -> bool:
+        """Say whether this process holds as much as it may of a limit whose numbers are a queue's.
+
+        Args:
+            limits: Of a lane, or that of a queue as a whole, as one word.
+        """
+        return self._local is not None and any(
+            limit.of and self._is_full(limit, self._local(limit)) for limit in read_limits(limits)
+        )
+
+    def _is_full(self, limit: Limit, most: int | None) -> bool:
+        return most is not None and self._held[limit.key] >= most
+
+    def stay(self, queue: str) -> None:
+        """This process holds as much as it may of a queue: it is not to hear of what is left."""
+        self.places.setdefault(queue, 0)
+
     def pass_over(self, queue: str) -> bool:
         """Leave a tenant where it is; False where no move is left."""
         if not self.moves:
@@ -69,3 +100,4 @@ class Look:
         """One task was taken."""
         if task.kind in self._once:
             self._never.add(task.kind)
+        self._held.update(task.keys)

@@ -107,6 +107,8 @@ def _parking(installation: Installation) -> dict[str, Any]:
             key: (row.text, row.ends_ms) for key, row in installation.overrides.rows.items()
         },
         "cooled": dict(installation.stops.cooled),
+        "queues": {queue: row.text for queue, row in installation.queues.rows.items()},
+        "queues_version": installation.queues.version,
     }
 
 

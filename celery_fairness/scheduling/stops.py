@@ -53,6 +53,10 @@ class Stops:
             return NEVER
         return max(0, self.paused_until.get(key, 0) - now)
 
+    def says_of(self, key: str) -> bool:
+        """Say whether a key is paused or cools down, or was until a time that nobody looked at."""
+        return key in self.paused or key in self.paused_until or key in self.cooled
+
     def wait_ms(self, limit: Limit, logical: int, now: int) -> float:
         """Return how long a limit is stopped; 0: it is not."""
         if limit.concurrency == 0:

@@ -151,14 +151,16 @@ class Passing:
         once: Kinds of which it takes one task at most.
         places: By queue, how many members of its ring the claim before has passed over: where a
             look goes on that one call could not finish.
+        held: By key, how many slots of limits of queues this process holds.
     """
 
     never: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     places: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.never or self.once)
+        return bool(self.never or self.once or self.places or self.held)
 
 
 class Obituary(NamedTuple):

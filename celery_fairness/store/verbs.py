@@ -38,6 +38,7 @@ UNUSED = "dispatch/unused"
 MOURN = "dispatch/mourn"
 STOP = "dispatch/stop"
 OVERRIDE = "dispatch/override"
+QUEUE = "dispatch/queue"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
 #: The gate's.
@@ -308,6 +309,32 @@ def override_args(
 def read_override(answer: Any) -> Said:
     """Read the answer to it."""
     return Said(int(answer))
+
+
+def queue_args(
+    how: str,
+    queue: str,
+    key: str,
+    parts: bool,
+    numbers: str,
+    lease_ms: int,
+    enforcement: str,
+    now_text: str = "",
+) -> list[str]:
+    """Return the arguments of what is said of a queue's limit.
+
+    Args:
+        how: ``declare``, ``set``, ``clear`` or ``know`` (``scheduling.queues``).
+        queue: Whose.
+        key: Of the queue as a whole.
+        parts: What is declared is of each partition.
+        numbers: ``QueueNumbers.text``; "" where there are none.
+        lease_ms: How long a lease lives without a renewal.
+        enforcement: ``on``, ``observe`` or ``off``.
+        now_text: The server's time in tests, in ms.
+    """
+    shape = "parts" if parts else "whole"
+    return [how, queue, key, shape, numbers, str(lease_ms), enforcement, now_text]
 
 
 def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:

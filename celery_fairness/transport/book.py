@@ -7,10 +7,12 @@ connection that breaks ends nothing. Any thread may write.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 from celery_fairness.native import native_lock
+from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
 
 #: What is told of a task that goes on, in its order.
@@ -99,6 +101,11 @@ class Book:
     def get(self, lease: str) -> Held | None:
         """Return one lease, None where it has ended or is not ours."""
         return self._held.get(lease)
+
+    def of_queues(self) -> dict[str, int]:
+        """Return by key how many slots of limits of queues are held."""
+        keys = (key for held in self.held() for key in held.key.split(","))
+        return dict(Counter(key for key in keys if key.startswith(PREFIX)))
 
     def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:
         """Enter a claimed task, with or without one of the worker's places.

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -175,7 +176,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         claimant = self._claimant = self._claimant or home.borrow_claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number = claimant.owner, claimant.number
-        self._passing = home.kinds.passing(self._places)
+        self._passing = replace(
+            home.kinds.passing(self._places), places=self._places, held=home.book.of_queues()
+        )
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
             passing=self._passing,

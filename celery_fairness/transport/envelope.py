@@ -20,6 +20,7 @@ from celery_fairness.charge import charge_of
 from celery_fairness.header import ACCEPTED_HEADER
 from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
+from celery_fairness.partition import partition_word
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
 from celery_fairness.transport.options import DispatchOptions
@@ -44,7 +45,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost, limits = _charged(headers, options)
+    tenant, service, tier, cost, limits = _charged(queue, headers, options)
     tag = properties["delivery_tag"]
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues: each is a task of its own.
@@ -111,7 +112,9 @@ def _is_accepted(headers: dict[str, Any]) -> bool:
     return any(map(headers.get, marks)) or (isinstance(name, str) and name.startswith(OWN))
 
 
-def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, str, str, float, str]:
+def _charged(
+    queue: str, headers: dict[str, Any], options: DispatchOptions
+) -> tuple[str, str, str, float, str]:
     """Return tenant and service as they stand in keys, tier, cost, and limits as one word."""
     name = headers.get("task")
     if isinstance(name, str) and name.startswith(OWN):
@@ -125,6 +128,11 @@ def _charged(headers: dict[str, Any], options: DispatchOptions) -> tuple[str, st
             charge.problem,
         )
     limits = word_of(charge.limits) if charge.limits else ""
+    of_queue, key = charge.partition or ("", "")
+    if of_queue != queue:
+        key = dict(options.partitions).get(queue, "")
+    if key:
+        limits = ",".join(filter(None, (limits, partition_word(key))))
     if charge.tenant is None:
         return "", "", "", 1.0, limits
     part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)

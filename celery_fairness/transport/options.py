@@ -32,6 +32,7 @@ class DispatchOptions:
         priority_order: Which priority goes first.
         waiting_of_tiers: Every tier, and how many tasks of one tenant may wait; None is any number.
         waiting_of_queues: Queues, and how many tasks may wait in each; None is any number.
+        partitions: Queues whose limit is partitioned, and the key of tasks that name none.
     """
 
     namespace: str = "fairness"
@@ -45,6 +46,7 @@ class DispatchOptions:
     priority_order: Literal["high_first", "low_first"] = "high_first"
     waiting_of_tiers: tuple[tuple[str, int | None], ...] = ()
     waiting_of_queues: tuple[tuple[str, int | None], ...] = ()
+    partitions: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any] | None) -> Self:

@@ -15,6 +15,7 @@ import functools
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -34,12 +35,12 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
+from celery_fairness.errors import KeyMissing, LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
 from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
+from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.attempt import Attempt, current_attempt
@@ -107,7 +108,23 @@ class Gate:
         source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
-        return charge_of(request, args, kwargs, source, task.service, self._settings)
+        charge = charge_of(request, args, kwargs, source, task.service, self._settings)
+        return replace(charge, of_queue=self._of_queue(task, request, args, kwargs))
+
+    def _of_queue(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> str:
+        """Return the limits of an attempt's queue, where the settings name it."""
+        queue = (request.get("delivery_info") or {}).get("routing_key")
+        if not isinstance(queue, str) or queue not in self._settings.queues:
+            return ""
+        policy = self._settings.queues[queue]
+        key = None
+        if policy.partitioned:
+            try:
+                key = partition_of(policy, queue, task.name, task.run, args, kwargs)
+            except KeyMissing as error:
+                self._notices.warning(f"partition:{task.name}", "%s", error)
+                key = nobodys(policy, queue)
+        return words_of(queue, key)
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""
@@ -159,7 +176,7 @@ class Gate:
     ) -> Attempt | Refused:
         tenant = charge.tenant or ""
         tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        request = SlotRequest(lease, tenant, tier, copy, serial, word_of(charge.limits))
+        request = SlotRequest(lease, tenant, tier, copy, serial, charge.words)
         try:
             answer = self._limiter.acquire(request, self._enforcement)
         except LimiterUnavailable as error:

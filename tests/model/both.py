@@ -22,7 +22,7 @@ from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.tiers import Tier, tier_fields
 from tests.model import server_state
-from tests.model.operations import Operation, Scene
+from tests.model.operations import KEYS, Operation, Scene
 from tests.model.watched import WatchedScheduler
 
 START_MS = 1_760_000_000_000
@@ -287,6 +287,14 @@ class Both:
         theirs = verbs.read_override(self.scripts.run(verbs.OVERRIDE, args))
         return self.model.override(key, override, rules), theirs
 
+    def do_queue(self, how, queue, numbers, parts):
+        """What is said of a queue's limit, by the settings or by people."""
+        rules, key = self.rules("on"), KEYS[queue]
+        text = numbers.text if numbers else ""
+        args = verbs.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
+        theirs = self.scripts.run(verbs.QUEUE, args)
+        return self.model.limit_queue(how, queue, key, rules, numbers, parts), theirs
+
     def tasks_of(self, queue):
         """Every task of a queue, wherever it is."""
         model = self.model
@@ -419,10 +427,9 @@ class Both:
             assert waiting == set(ring.members) | set(ring.full)
             assert not set(ring.members) & set(ring.full)
             assert not set(ring.out) & waiting
-            if ring.members:
-                assert ring.bell or ring.left or queue in self.heard, "nobody will be woken"
-            if model.parking.candidate(queue):
-                assert ring.bell or ring.left or queue in self.heard, "nobody will be woken"
+            if ring.members or model.parking.candidate(queue):
+                told = queue in self.heard or self.model.opens_alone(queue, logical, rules)
+                assert ring.bell or ring.left or told, "nobody will be woken"
             for key in ring.full:
                 if not model.lanes[queue, key].in_order():
                     continue
@@ -461,6 +468,7 @@ class Both:
             self.run(("stop", "resume", key, 0, "on"))
         for key in sorted(self.model.overrides.rows):
             self.run(("override", key, None, None, "on"))
+        self.clear_queues()
         self.now += 10 * 3_600_000
         for _ in range(2_000):
             self.now += self.scene.rules.lease_ms // 3
@@ -486,6 +494,8 @@ class Both:
         for _ in range(len(self.model.obituaries) + 6):
             self.now += self.scene.rules.lease_ms // 3 + 1
             self.run(("mourn", "on", True))
+        self.clear_queues()
+        assert not self.model.queues.rows
         self.check()
         dead = {f"dead:{queue}" for queue, tasks in self.model.dead.items() if tasks}
         for_ever = {"clock", "sequence", "tiers", "news", "counts", "events"} | dead
@@ -502,13 +512,18 @@ class Both:
             else:
                 raise AssertionError(f"left behind: {key}")
 
+    def clear_queues(self):
+        for queue in sorted(self.model.queues.rows):
+            self.run(("queue", "declare", queue, None, False))
+            self.run(("queue", "clear", queue, None, False))
+
     def run_claim_of_all(self):
         self.numbers["drain"] += 1
         number, rules = self.numbers["drain"], self.rules("on")
         args = verbs.claim_args("drain", number, 6, self.scene.queues, rules, str(self.now))
         theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
         ours = self.model.claim("drain", number, 6, self.scene.queues, rules)
-        assert theirs == ours
+        assert theirs == ours, (theirs, ours)
         if ours.tasks:
             self.keep_reply("drain")
         self.heard.clear()

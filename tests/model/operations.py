@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from celery_fairness.scheduling.installation import Budget
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
+from celery_fairness.scheduling.queues import QueueNumbers
 from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q", "p q|1", "löng\nname")
 OWNERS = ("w1", "w2", "w3")
+#: What stands in the keys of their limits.
+KEYS = {"q": "queue:q", "p q|1": "queue:h_1", "löng\nname": "queue:h_2"}
 #: Operations of a long run are cut into pieces of so many.
 LENGTH = 400
 #: What a task is; "" where its message does not say it.
@@ -35,6 +38,9 @@ LIMITS = (
     Limit("none"),
     Limit("own:*", 1, private=True),
     Limit("own:*", 1, private=True),
+    *(Limit(f"{key}:{part}", of=OF_QUEUE) for key in KEYS.values() for part in (1, 2)),
+    Limit("queue:q", 2),
+    Limit("queue:h_1", None, ((3, 1_000),), (9, 1_000)),
 )
 
 #: Numbers of limits whose key is that of a tenant's tier.
@@ -102,6 +108,7 @@ def scene(seed: int) -> Scene:
         "ungate": 1.0,
         "stop": 1.0,
         "override": 1.0,
+        "queue": 1.0,
         "cancel": 1.0,
         "requeue": 1.0,
         "hear": 0.7,
@@ -216,6 +223,12 @@ def _passing(random: Random) -> Passing:
         tuple(random.sample(kinds, random.randint(0, 3))),
         tuple(random.sample(kinds, random.randint(0, 2))),
         {queue: random.randint(1, 3) for queue in QUEUES if random.random() < 0.1},
+        {
+            key: random.randint(1, 2)
+            for queue in KEYS.values()
+            for key in (queue, f"{queue}:1", f"{queue}:2")
+            if random.random() < 0.2
+        },
     )
 
 
@@ -276,6 +289,8 @@ def _stop(scene: Scene, random: Random) -> Operation:
 def _steered(scene: Scene, random: Random) -> str:
     """Return a key that people pause or change: of limits, or of a tenant."""
     tenant = random.choice(scene.tenants) or "_"
+    if random.random() < 0.2:
+        return random.choice([*KEYS.values(), *(f"{key}:1" for key in KEYS.values())])
     if random.random() < 0.6:
         return random.choice(LIMITS).key.replace("*", tenant)
     service = random.choice(("", *scene.services))
@@ -297,6 +312,20 @@ def _override(scene: Scene, random: Random) -> Operation:
         None if cleared else lasts_ms,
         random.choice(scene.enforcements),
     )
+
+
+def _queue_limit(scene: Scene, random: Random) -> Operation:
+    how = random.choice(["declare", "declare", "set", "set", "clear", "know"])
+    numbers = QueueNumbers(
+        random.choice([0, 1, 1, 2, 3, None]),
+        random.choice([(), (), ((2, 700),), ((3, 1_000), (5, 5_000))]),
+        random.choice([None, None, None, (5, 1_000)]),
+        random.choice(scene.actions),
+        random.choice([None, 1, 2]),
+    )
+    none = how in ("clear", "know") or (how == "declare" and random.random() < 0.2)
+    parts = random.random() < 0.4
+    return how, random.choice(scene.queues), None if none else numbers, parts
 
 
 def _cancel(scene: Scene, random: Random) -> Operation:
@@ -330,6 +359,7 @@ _MAKERS = {
     "ungate": _gate,
     "stop": _stop,
     "override": _override,
+    "queue": _queue_limit,
     "cancel": _cancel,
     "requeue": _requeue,
     "hear": _queue,

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from celery_fairness.scheduling.installation import Budget
 from celery_fairness.scheduling.limits import write_limits
+from celery_fairness.scheduling.queues import QueueNumbers
 from celery_fairness.scheduling.words import Passing, Verdict
 from tests.model.both import LATE, REMEMBERED, START_MS, Both
 from tests.model.operations import scene
@@ -35,10 +36,10 @@ class Pair:
                 ("put", queue, None, tenant, "", "", rank, 1.0, None, kind, word),
             )
 
-    def claim(self, want=10, queues=("q",), enforcement="on", never=()):
+    def claim(self, want=10, queues=("q",), enforcement="on", never=(), held=None):
         """Return the numbers of the tasks that were given, and how long to sleep."""
         given = len(self.both.granted)
-        passing = Passing(tuple(never))
+        passing = Passing(tuple(never), held=held or {})
         self.answer = None
         claim = self.model.claim
 
@@ -53,6 +54,10 @@ class Pair:
         self.model.claim = claim
         tags = [task.lease.split(".")[1] for task in self.both.granted[given:]]
         return [int(tag) for tag in tags], self.answer.sleep_ms
+
+    def limit_queue(self, queue="q", how="set", parts=False, **numbers):
+        said = QueueNumbers(**numbers) if how in ("set", "declare") else None
+        self.both.run(("queue", how, queue, said, parts))
 
     def end(self, verdict=Verdict.DONE):
         for _ in list(self.model.running):

@@ -97,7 +97,13 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         state["clock"] = tuple(int(clock[name]) for name in ("logical", "seen", "epoch"))
     said = ("paused", "paused_until", "overrides")
     assert ("steered" in clock) == any(name in keys for name in said)
-    state["version"] = int(_pairs(keys.pop("news", [])).get("version", 0))
+    news = _pairs(keys.pop("news", []))
+    state["version"] = int(news.get("version", 0))
+    state["queues_version"] = int(news.get("queues", 0))
+    state["queues"] = _pairs(keys.pop("queue_limits", []))
+    assert ("queued" in clock) == bool(state["queues"])
+    owners = {row.split(" ")[0]: queue for queue, row in state["queues"].items()}
+    assert _pairs(keys.pop("queue_keys", [])) == owners
     keys.pop("tiers", None)
     waiting = {k: int(v) for k, v in _pairs(keys.pop("waiting", [])).items()}
     virtual = _scores(keys.pop("virtual", []))

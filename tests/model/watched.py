@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_fairness.scheduling.lanes import Lane
-from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduling.limits import OF_QUEUE, read_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.ring import Ring
 
@@ -41,6 +41,8 @@ class WatchedScheduler(Scheduler):
     def __init__(self, *args):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
+        #: By queue whose own limit was found closed: the logical time at which it opens by itself.
+        self.shut_until = {}
 
     def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
         self.passing, self.taken = passing, []
@@ -48,13 +50,44 @@ class WatchedScheduler(Scheduler):
         self.moved = set()
         return super().claim(owner, number, want, queues, rules, passing, epoch, ends)
 
+    def _shut(self, queue, whole, logical, rules, turns):
+        super()._shut(queue, whole, logical, rules, turns)
+        wait_ms = self.wait_ms(whole, logical, rules)
+        assert turns.sleep_ms <= wait_ms
+        self.shut_until[queue] = logical + wait_ms
+
+    def wake_queue(self, queue):
+        super().wake_queue(queue)
+        self.shut_until.pop(queue, None)
+
+    def opens_alone(self, queue, logical, rules):
+        """Say whether nobody need be woken: a queue's limit is closed, or who saw that wakes."""
+        whole = self.queues.whole(queue)
+        return (
+            whole is not None
+            and queue in self.shut_until
+            and (self.wait_ms(whole, logical, rules) > 0 or self.shut_until[queue] <= logical + 50)
+        )
+
     def find(self, queue, logical, rules, turns, look):
-        self.places = look.places
+        self.places, self.look = look.places, look
         return super().find(queue, logical, rules, turns, look)
 
     def unpark(self, queue, key, lane):
         self.moved.add(queue)
         super().unpark(queue, key, lane)
+
+    def is_full_here(self, task, rules):
+        """Say whether the process holds as much as it may of a partition of a task."""
+        return rules.enforcement == "on" and any(
+            limit.of == OF_QUEUE and self.held_here(limit.key) >= most
+            for limit in read_limits(task.limits)
+            if (most := self.queues.local_of(limit)) is not None
+        )
+
+    def held_here(self, key):
+        taken = sum(key in each.keys for each in self.taken)
+        return self.passing.held.get(key, 0) + taken
 
     def takes(self, task):
         kinds = [each.kind for each in self.taken]
@@ -72,6 +105,11 @@ class WatchedScheduler(Scheduler):
         assert limit is None or held < limit or (rules.enforcement != "on" and limit > 0)
         if group is not None:
             self.moved.add(queue)
+        whole = self.queues.whole(queue)
+        most = self.queues.local_of(whole) if whole else None
+        here = most is None or self.held_here(whole.key) < most
+        assert here or rules.enforcement != "on", "more of a queue than one process may hold"
+        assert not self.is_full_here(wanted[0], rules)
         lease = super()._serve(queue, key, part, owner, logical, rules)
         self.taken.append(self.running[lease].task)
         stopped = [x.key for x in read_limits(self.taken[-1].limits) if self.stopped_ms(x, logical)]
@@ -83,7 +121,7 @@ class WatchedScheduler(Scheduler):
         """Of the members of the ring that may start something it is the first."""
         members = self.rings[queue].members
         places = self.places if queue in self.moved else self.passing.places
-        passed = places.get(queue, 0) if self.passing else 0
+        passed = places.get(queue, 0) if self.look.passes else 0
         order = sorted(members, key=lambda other: (members[other], other))
         opened = [
             other
@@ -93,6 +131,7 @@ class WatchedScheduler(Scheduler):
                 self.takes(task)
                 for task in self.waiting(queue, other)
                 if self.refusal(task.limits, logical, rules) is None
+                and not self.is_full_here(task, rules)
                 and Lane(task.rank, task.limits) not in self.lanes[queue, other].parked
             )
         ]

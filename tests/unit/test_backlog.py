@@ -8,8 +8,9 @@ import pytest
 from celery import Celery
 
 from celery_fairness import task as task_module
-from celery_fairness.backlog import MAX_WAITING, QueueBound
+from celery_fairness.backlog import MAX_WAITING
 from celery_fairness.errors import SettingsError
+from celery_fairness.queues import QueuePolicy
 from celery_fairness.scheduling.words import Bounds
 from celery_fairness.settings import build_settings
 from celery_fairness.task import follows
@@ -28,8 +29,11 @@ def test_a_bound_that_can_be_meant_is_kept(most):
         {"tiers": {"free": {"max_waiting": most}}, "queues": {"jobs": {"max_waiting": most}}}
     )
     assert settings.tiers["free"].max_waiting == most
-    assert settings.queues == {"jobs": QueueBound(most)}
-    assert build_settings({"queues": {"jobs": QueueBound(most)}}).queues == settings.queues
+    assert settings.queues == {"jobs": QueuePolicy(max_waiting=most)}
+    assert (
+        build_settings({"queues": {"jobs": QueuePolicy(max_waiting=most)}}).queues
+        == settings.queues
+    )
 
 
 @pytest.mark.parametrize("most", [0, -1, MAX_WAITING + 1, True, 2.0, "5"])
@@ -48,7 +52,13 @@ def test_another_one_is_an_error_that_names_it(most):
     [
         ([], "expected a mapping of queue names to their fields, got: []"),
         ({"jobs": 5}, "jobs: expected a mapping of fields, got: 5"),
-        ({"jobs": {"max": 5}}, "jobs: expected the field max_waiting, got: 'max'"),
+        (
+            {"jobs": {"max": 5}},
+            (
+                "jobs: expected one of global_limit, local_limit, rate, throttle, on_limit, "
+                "by_args, by_kind, missing, max_waiting, got: 'max'"
+            ),
+        ),
         ({"": {}}, "queue name: expected text, got: ''"),
         ({3: {}}, "queue name: expected text, got: 3"),
     ],

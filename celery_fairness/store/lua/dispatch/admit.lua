@@ -46,7 +46,7 @@ local logical, now, _, _, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy = prefix .. "copy:" .. message
-local limits = limits_now(prefix, words, rules)
+local limits = of_one_key(limits_now(prefix, words, rules))
 
 local function clear_ended(limit_key)
   local leases = prefix .. "leases:" .. limit_key

@@ -50,13 +50,13 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch, limited_here, steered, expiring = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, limited_here, steered, expiring, queued = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now, steered = steered, expiring = expiring,
+  limited = limited_here, now = now, steered = steered, expiring = expiring, queued = queued,
 }
 local first_queue = 13 + 3 * told
 for index = 13, first_queue - 1, 3 do
@@ -89,22 +89,36 @@ if last_number == number then
   return answer
 end
 
-local all_queues, look = {unpack(ARGV, first_queue)}, read_passing(passing)
+local all_queues = {unpack(ARGV, first_queue)}
+local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, SLEEP_MS)
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
-  queues = {unpack(queues)}, left = {}, sleep_ms = sleep_ms}
+  queues = {unpack(queues)}, left = {}, shut = {}, sleep_ms = sleep_ms}
+local function next_of(queue)
+  local found = find(prefix, queue, rules, turns, look)
+  if not found then return nil end
+  if found.verdict.closed then reopen(prefix, found.key, rules) end
+  if found.verdict.full then count_refusal(prefix, found.verdict) end
+  return found
+end
+
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)
-  local found = find(prefix, queue, rules, turns, look)
+  local refused = rules.queued and limited().look_at_queue(prefix, queue, rules, turns, look)
+  if refused and not refused.action then return false end
+  local found = next_of(queue)
+  for _ = 0, turns.moves + 1 do
+    if not (found and refused) then break end
+    if not limited().spend(turns) then return false end
+    limited().act(prefix, queue, found.key, found.part, found.group, found.others, refused, rules, turns)
+    found = next_of(queue)
+  end
   if not found then return false end
-  local verdict = found.verdict
-  if verdict.closed then reopen(prefix, found.key, rules) end
-  if verdict.full then count_refusal(prefix, verdict) end
-  local lease, task, message = serve(prefix, queue, found, verdict.weight, rules)
+  local lease, task, message = serve(prefix, queue, found, found.verdict.weight, rules)
   if not lease then return true end
+  if look then took(look, task) end
   tell(lease, queue, task, message)
-  if look and look.once[task.kind] then look.never[task.kind] = true end
   return true
 end
 
@@ -126,7 +140,7 @@ end
 for index = 1, #turns.queues do
   local queue = turns.queues[index]
   forget_passed(prefix, queue, rules.virtual[queue], #leases)
-  pass_on(prefix, queue, rules.limited)
+  pass_on(prefix, queue, rules.limited, turns.shut[queue])
 end
 if next(bells) then redis.call("DEL", unpack(bells)) end
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)

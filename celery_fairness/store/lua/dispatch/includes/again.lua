@@ -45,10 +45,18 @@ local function after_death(prefix, rules, owner, queue, task, message)
   end
 end
 
-local function expire_one(prefix, rules, lease, row)
+-- Of a row of `running` that ends: owner, state, queue, its task as it waits again, the message, and the
+-- keys of which it held slots.
+local function read_ended(row)
   local owner, state, queue, record = read_running(row)
   local task, message = read_record(record)
   local keys = keys_of(task.key, task.limits)
+  task.limits = without_whole(task.limits)
+  return owner, state, queue, task, message, keys
+end
+
+local function expire_one(prefix, rules, lease, row)
+  local owner, state, queue, task, message, keys = read_ended(row)
   end_lease(prefix, lease, keys)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
   write_event_of(prefix, "fairness.lease_expired", queue, task, message,
@@ -57,7 +65,8 @@ local function expire_one(prefix, rules, lease, row)
     redis.call("SREM", prefix .. "known", task.tag)
     redis.call("HINCRBY", prefix .. "counts", "abandoned", 1)
     write_event_of(prefix, "fairness.abandoned", queue, task, message, "owner", owner)
-    leave_obituary(prefix, rules, row)
+    local record = write_record(task, message)
+    leave_obituary(prefix, rules, write_running(owner, state, queue, record))
   elseif state == "begun" then
     after_death(prefix, rules, owner, queue, task, message)
   else
@@ -85,9 +94,7 @@ end
 
 -- An attempt has ended, but for one that is done.
 local function end_otherwise(prefix, rules, lease, verdict, row)
-  local owner, state, queue, record = read_running(row)
-  local task, message = read_record(record)
-  local keys = keys_of(task.key, task.limits)
+  local owner, state, queue, task, message, keys = read_ended(row)
   end_lease(prefix, lease, keys)
   if state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)

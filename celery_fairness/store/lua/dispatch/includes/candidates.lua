@@ -35,9 +35,10 @@ local function another_first(prefix, turns, name, tag)
 end
 
 -- Whether the head of a part is of a kind that this claim takes.
-local function takes(prefix, queue, key, part, look)
+local function takes(prefix, queue, key, part, look, rules)
   if not look then return true end
   local lane, kind = read_part(part)
+  if look.is_local and full_here(prefix, lane, look, rules) then return false end
   if not kind then
     local head = redis.call("LINDEX", prefix .. list_name(key, lane, queue), 0)
     kind = read_record(head).kind
@@ -82,7 +83,7 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
   end
   local verdict = judge(prefix, key, rules, queue)
   if ready and string.sub(ready, 1, 1) > string.sub(part, 1, 1) or not verdict.open
-    or not takes(prefix, queue, key, part, look) then
+    or not takes(prefix, queue, key, part, look, rules) then
     if not spend(turns) then return nil, false end
     unpark(prefix, queue, key, lane)
     return nil, true

@@ -24,6 +24,7 @@ local function do_what_is_due(prefix, queues, rules, longest)
       more = limited().open_all(prefix, queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
     end
   end
+  if rules.queued then more = limited().look_anew(prefix, queues, rules, DUE_AT_MOST) or more end
   longest = bring_in_all(prefix, queues, rules, DUE_AT_MOST, longest)
   if rules.expiring then more = rare().end_expired(prefix, queues, rules, DUE_AT_MOST) or more end
   return more, longest

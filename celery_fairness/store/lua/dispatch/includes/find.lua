@@ -12,7 +12,7 @@
 local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
   local part, others
   if look then
-    part, others = rare().open_part(prefix, queue, key, look)
+    part, others = rare().open_part(prefix, queue, key, look, rules)
     if not part then
       local passed = pass_over(look, queue)
       turns.over = turns.over or not passed

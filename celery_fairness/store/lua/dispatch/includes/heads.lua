@@ -19,15 +19,19 @@ end
 
 -- The first part whose head is taken, and whether there are others. Returns nil where there is none,
 -- or no move is left.
-local function open_part(prefix, queue, key, look)
+local function open_part(prefix, queue, key, look, rules)
   -- There are more only where more kinds are not taken than a program has mistakes.
   local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 63)
   local moves = look.moves
   for index = 1, #parts do
     local part = parts[index]
-    local _, kind = read_part(part)
+    local lane, kind = read_part(part)
     local taken = kind and not look.never[kind]
-    if not kind then taken = head_is_taken(prefix, queue, key, part, look) end
+    if look.is_local and limited().full_here(prefix, lane, look, rules) then
+      if look.moves == 0 then return nil end
+      look.moves = look.moves - 1
+      taken = false
+    elseif not kind then taken = head_is_taken(prefix, queue, key, part, look) end
     if taken then return part, #parts > 1 or look.moves < moves end
     if taken == nil then return nil end
   end

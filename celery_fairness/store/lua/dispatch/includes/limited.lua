@@ -6,3 +6,4 @@
 --- @include "actions"
 --- @include "candidates"
 --- @include "said"
+--- @include "whole"

@@ -3,10 +3,13 @@
 
   A limit is a word: key|concurrency|rates|throttle|flags. A rate is STARTS/PERIOD_MS, several have a
   + between them; the flags are the first letter of on_limit, and p where the key was made from the
-  tenant. Its name is the word without the flags. Limits of a task have a comma between them.
+  tenant, g where it is that of the queue as a whole, which a task has only while it runs. Where the
+  concurrency is q all numbers are those of its queue (queues.lua). Its name is the word without the
+  flags. Limits of a task have a comma between them.
 
   `leases:KEY` counts what runs, `window:KEY` and `starts:KEY` what started.
 ]]
+--- @include "queues"
 --- @include "starts"
 --- @include "stopped"
 
@@ -16,15 +19,17 @@ local LOOK_AT_LIMIT_MS = 1000
 local TRY_AGAIN_MS = 1000
 
 local function read_limit(word)
-  local name, flags = string.match(word, "^([^|]*|%d*|[^|]*|[^|]*)|?(%a*)$")
+  local name, flags = string.match(word, "^([^|]*|[%dq]*|[^|]*|[^|]*)|?(%a*)$")
   local key, concurrency, rates, throttle = string.match(name, "^(.*)|(.*)|(.*)|(.*)$")
   return {name = name, key = key, concurrency = tonumber(concurrency), rates = rates,
-    throttle = throttle, on_limit = string.sub(flags, 1, 1), private = string.sub(flags, 2) == "p"}
+    throttle = throttle, on_limit = string.sub(flags, 1, 1), private = string.sub(flags, 2) == "p",
+    of_queue = concurrency == "q"}
 end
 
 -- A limit as it is judged now: with the numbers that people put in the place of its own, under its name.
 local function limit_now(prefix, word, rules)
   local limit = read_limit(word)
+  if limit.of_queue then use_numbers(prefix, limit, rules) end
   local other = is_steered(prefix, rules) and override_of(prefix, limit.key, rules)
   if not other then return limit end
   if other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
@@ -80,7 +85,7 @@ end
 -- weigh all limits it says too what closes the one that is named (why), and how long all of them do.
 local function refusal(prefix, words, rules)
   local limits, at = limits_now(prefix, words, rules), nil
-  local weighs = rules.weighs or string.find(words, "|[dr]")
+  local weighs = rules.weighs or string.find(words, "|[drq]")
   local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
   for index = 1, #limits do
     local limit = limits[index]
@@ -98,4 +103,16 @@ local function refusal(prefix, words, rules)
   if action then at.action, at.by, at.again_ms = action, by, again_ms end
   if at then at.why, at.longest_ms = why, longest end
   return at
+end
+
+-- Whether this process holds as much as it may of a partition in which a lane is.
+local function full_here(prefix, lane, look, rules)
+  for word in string.gmatch(string.sub(lane, 3), "[^,]+") do
+    local limit = read_limit(word)
+    if limit.of_queue then
+      use_numbers(prefix, limit, rules)
+      if limit.of_process and (look.held[limit.key] or 0) >= limit.of_process then return true end
+    end
+  end
+  return false
 end

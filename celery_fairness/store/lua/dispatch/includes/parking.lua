@@ -17,6 +17,8 @@
 -- Of one key, waiting limits that one call looks at.
 local PUMPED_AT_MOST = 64
 local CLOSED, PAUSED = -1, -2
+-- Of a partition the version of its queue's numbers, divided by this, is taken off.
+local VERSIONS = 2 ^ 24
 local CLEAR_TAGS_AT_MOST = 4
 
 -- When a tenant is due at a key, if it comes now.
@@ -38,7 +40,8 @@ local function charge_shared(prefix, limit_key, key, amount)
 end
 
 local function shut(prefix, queue, limit, stopped)
-  redis.call("ZADD", prefix .. "candidates:" .. queue, stopped and PAUSED or CLOSED, limit.name)
+  local closed = (stopped and PAUSED or CLOSED) - (limit.version or 0) / VERSIONS
+  redis.call("ZADD", prefix .. "candidates:" .. queue, string.format("%.17g", closed), limit.name)
 end
 
 local function register(prefix, queue, group, limit, rules)
@@ -126,7 +129,7 @@ end
 
 -- A task starts: its limits count it.
 local function take_limits(prefix, task, lease, rules, amount)
-  local limits = limits_now(prefix, task.limits, rules)
+  local limits = of_one_key(limits_now(prefix, task.limits, rules))
   for index = 1, #limits do
     local limit = limits[index]
     redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)

@@ -2,27 +2,38 @@
   passing: what one claim leaves where it is, for reasons of its own process alone.
 
   It is told as JSON: never, kinds that are not taken; once, kinds of which one task is taken;
-  places, by queue, how many members of its ring the claim before has passed over. "" is nothing, and
-  then no command is made for it.
+  places, by queue, how many members of its ring the claim before has passed over; held, by key, how
+  many slots of limits of queues it holds. "" is nothing. Where no kind is passed over, and no queue
+  says how many slots one process may hold (`is_local`), no command is made for it.
 
   Whatever is passed over keeps its place for everybody else. The head of a lane that is of a kind
   that is not taken is set aside: it stands before the lane from now on, as what came back does.
 ]]
 --- @include "taking"
 
--- Tenants that one claim passes over and heads that it sets aside.
+-- Tenants and lanes that one claim passes over and heads that it sets aside.
 local PASSED_AT_MOST = 16
 
 -- Returns nil where nothing is passed over.
-local function read_passing(text)
-  if text == "" then return nil end
-  local told = cjson.decode(text)
-  local look = {never = {}, once = {}, places = told.places, moves = PASSED_AT_MOST}
+local function read_passing(text, is_local)
+  local told = text == "" and {never = {}, once = {}, places = {}, held = {}} or cjson.decode(text)
+  if not is_local and #told.never + #told.once == 0 then return nil end
+  local look = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
+    moves = PASSED_AT_MOST}
   local kinds = told.never
   for index = 1, #kinds do look.never[kinds[index]] = true end
   kinds = told.once
   for index = 1, #kinds do look.once[kinds[index]] = true end
   return look
+end
+
+-- A task was taken.
+local function took(look, task)
+  if look.once[task.kind] then look.never[task.kind] = true end
+  local limits = task.limits
+  for key in string.gmatch("," .. limits, ",([^|]+)|") do
+    look.held[key] = (look.held[key] or 0) + 1
+  end
 end
 
 -- Leaves a tenant where it is. Returns false where no move is left.

@@ -7,7 +7,16 @@
 --- @include "judge"
 --- @include "parking"
 
+-- What waits in a queue may start.
+local function wake_queue(prefix, queue)
+  if redis.call("HEXISTS", prefix .. "waiting", queue) == 1 then ring_bell(prefix, queue) end
+end
+
 local function pump(prefix, key, rules, goes_on)
+  if string.match(key, "^queue:[^:]+$") then
+    local queue = redis.call("HGET", prefix .. "queue_keys", key)
+    if queue then wake_queue(prefix, queue) end
+  end
   local waited = prefix .. "waited:" .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return end
@@ -66,7 +75,7 @@ end
 -- A worker that enforces nothing opens what waits for room or time. Returns how many it opened.
 local function open_all(prefix, queue, rules, most)
   local candidates = prefix .. "candidates:" .. queue
-  local closed = redis.call("ZRANGEBYSCORE", candidates, CLOSED, CLOSED, "LIMIT", 0, most)
+  local closed = redis.call("ZRANGEBYSCORE", candidates, "(" .. PAUSED, CLOSED, "LIMIT", 0, most)
   for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
   return #closed
 end

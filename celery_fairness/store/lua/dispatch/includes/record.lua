@@ -70,6 +70,11 @@ local function keys_of(tenant_key, limits)
   return table.concat(keys, ",")
 end
 
+-- Limits without that of the queue as a whole, which a task has only while it runs.
+local function without_whole(limits)
+  return (string.gsub(limits, ",?[^,]*|%ag$", ""))
+end
+
 -- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.
 -- An obituary is the last one of its task; its state is acked, dead, unreadable, dropped,
 -- cancelled or expired. Who owns

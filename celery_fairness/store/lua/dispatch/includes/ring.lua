@@ -15,9 +15,10 @@ local function ring_bell(prefix, queue)
 end
 
 -- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
-local function pass_on(prefix, queue, limited_here)
+-- `shut` where the queue's own limit lets nothing start.
+local function pass_on(prefix, queue, limited_here, shut)
   local left = prefix .. "left:" .. queue
-  if redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 and not (limited_here
+  if shut or redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 and not (limited_here
     and redis.call("ZCOUNT", prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
     redis.call("DEL", prefix .. "bell:" .. queue, left)
   elseif redis.call("EXISTS", left) == 0 then

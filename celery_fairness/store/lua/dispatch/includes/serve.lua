@@ -21,6 +21,7 @@ end
 local function lease_task(prefix, queue, key, record, rules, weight)
   local task, message, next_record = start_record(record, key)
   local lease = task.tag .. "." .. task.attempt
+  if rules.queued then next_record = limited().add_whole(prefix, queue, task, next_record, rules) end
   if task.limits ~= "" then
     limited().take_limits(prefix, task, lease, rules, charge_of(task.cost, weight))
   end

@@ -32,6 +32,28 @@ local function rate_wait_ms(prefix, key, count, starts, period_ms, logical)
   return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
 end
 
+local function interval_of(throttle)
+  local starts, period_ms = string.match(throttle, "^(%d+)/(%d+)")
+  return starts and tonumber(period_ms) / tonumber(starts) or 0
+end
+
+-- Limits as one for each key, for counting a start: it has the windows of all, and the wider spacing.
+local function of_one_key(limits)
+  local found, by_key = {}, {}
+  for index = 1, #limits do
+    local limit = limits[index]
+    local same = by_key[limit.key]
+    if same then
+      same.rates = same.rates .. (same.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
+      if interval_of(limit.throttle) > interval_of(same.throttle) then same.throttle = limit.throttle end
+    else
+      found[#found + 1] = limit
+      by_key[limit.key] = limit
+    end
+  end
+  return found
+end
+
 -- Writes a start into the log of a key.
 local function count_start(prefix, limit, logical)
   local window_key, starts_key = prefix .. "window:" .. limit.key, prefix .. "starts:" .. limit.key

@@ -1,0 +1,212 @@
+"""What the settings say of queues: limits, how these are partitioned, and how much may wait.
+
+Weakness: a queue whose name has a colon stands in keys as a hash, so the key of a policy that is
+made from ``queue:{queue}`` is not that of its limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from celery_fairness.backlog import waiting_problems
+from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.policy import OnLimit, RateLimitPolicy
+from celery_fairness.rates import Rate
+from celery_fairness.scheduling.queues import PREFIX, QueueNumbers
+from celery_fairness.tenants import key_hash, key_part
+
+#: Longest key, as of every limit.
+_KEY_CHARACTERS = 255
+#: Most arguments that a partition is made from.
+MAX_ARGUMENTS = 16
+#: What a person says of a queue's numbers.
+NUMBERS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
+#: By the name of a policy's field the name of a queue's.
+_NAMES = {"concurrency": "global_limit", "key": "queue"}
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """What the settings say of one queue.
+
+    Attributes:
+        global_limit: Tasks at once over all processes, 0 to 1,000,000; None is unlimited, 0 pauses.
+        local_limit: Tasks at once in one process, likewise; the smaller of the two holds.
+        rate: Starts in any window of a period.
+        throttle: Starts in a period, evenly spaced.
+        on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
+        by_args: Each value of these arguments has the numbers for itself; empty: all arguments;
+            None: not by arguments.
+        by_kind: Each kind of task has the numbers for itself.
+        missing: What an argument that a task has not is: ``empty`` (such tasks are one partition)
+            or ``error`` (likewise, and the task is charged to ``_invalid``).
+        max_waiting: Tasks that may wait in it, 1 to 1,000,000,000; None is any number.
+    """
+
+    global_limit: int | None = None
+    local_limit: int | None = None
+    rate: Rate | None = None
+    throttle: Rate | None = None
+    on_limit: OnLimit = "wait"
+    by_args: tuple[str, ...] | None = None
+    by_kind: bool = False
+    missing: Literal["empty", "error"] = "empty"
+    max_waiting: int | None = None
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether its numbers are those of each partition."""
+        return self.by_args is not None or self.by_kind
+
+    @property
+    def numbers(self) -> QueueNumbers:
+        """Its numbers, as they are scheduled."""
+        return QueueNumbers(
+            self.global_limit,
+            (_window(self.rate),) if self.rate else (),
+            _window(self.throttle) if self.throttle else None,
+            self.on_limit,
+            self.local_limit,
+        )
+
+    @property
+    def limits(self) -> bool:
+        """Whether it says anything that a claim must know."""
+        return self.partitioned or self.numbers != QueueNumbers()
+
+
+def _window(rate: Rate) -> tuple[int, int]:
+    return rate.limit, int(rate.period_ms)
+
+
+def queue_key(queue: str) -> str:
+    """Return the key of a queue's limit: of it as a whole."""
+    return PREFIX + _part(queue)
+
+
+def partition_key(queue: str, values: Sequence[Any]) -> str:
+    """Return the key of one partition of a queue.
+
+    Args:
+        queue: Which.
+        values: What makes the partition; None is no value. Others than text, whole numbers and
+            UUIDs are written as a hash of their JSON.
+    """
+    whole = queue_key(queue)
+    words = ":".join("" if value is None else _part(_text(value)) for value in values)
+    key = f"{whole}:{words}"
+    return key if len(key) <= _KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
+
+
+def _part(text: str) -> str:
+    return key_hash(text) if ":" in text else key_part(text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        text = str.__str__(value)
+        return text.encode("utf-8", "backslashreplace").decode()
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    try:
+        return str(value) if plain else ":" + json.dumps(value, sort_keys=True, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return ":" + type(value).__name__
+
+
+def read_queues(queues: Mapping[Any, Any]) -> tuple[dict[str, QueuePolicy], list[str]]:
+    """Return what is said of queues by name, and what is wrong, one sentence each.
+
+    Args:
+        queues: ``{name: {"global_limit": 5, …}}`` or ``{name: QueuePolicy}``.
+    """
+    found: dict[str, QueuePolicy] = {}
+    problems: list[str] = []
+    for name, given in queues.items():
+        if not isinstance(name, str) or not name:
+            problems.append(f"queue name: expected text, got: {got(name)}")
+            continue
+        if isinstance(given, QueuePolicy):
+            given = {each.name: getattr(given, each.name) for each in fields(given)}
+        try:
+            found[name] = read_queue(given)
+        except PolicyInvalid as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
+    return found, problems
+
+
+def read_queue(given: Any) -> QueuePolicy:
+    """Read what is said of one queue.
+
+    Raises:
+        PolicyInvalid: With one problem for everything that is wrong.
+    """
+    known = [each.name for each in fields(QueuePolicy)]
+    if not isinstance(given, Mapping):
+        raise PolicyInvalid(f"expected a mapping of fields, got: {got(given)}")
+    problems = [
+        f"expected one of {', '.join(known)}, got: {got(each)}"
+        + (suggestion(each, known) if isinstance(each, str) else "")
+        for each in given
+        if each not in known
+    ]
+    said = {name: given[name] for name in known if name in given}
+    policy, wrong = _read_numbers(said)
+    problems += wrong
+    problems += _partition_problems(said)
+    problems += waiting_problems(said.get("max_waiting"))
+    if problems or policy is None:
+        raise PolicyInvalid(*problems)
+    by_args = said.get("by_args")
+    return QueuePolicy(
+        policy.concurrency,
+        said.get("local_limit"),
+        policy.rate,
+        policy.throttle,
+        policy.on_limit,
+        None if by_args is None else tuple(by_args),
+        said.get("by_kind", False),
+        said.get("missing", "empty"),
+        said.get("max_waiting"),
+    )
+
+
+def _read_numbers(said: Mapping[str, Any]) -> tuple[RateLimitPolicy | None, list[str]]:
+    problems: list[str] = []
+    policy = None
+    given = {name: said[name] for name in ("rate", "throttle", "on_limit") if name in said}
+    try:
+        policy = RateLimitPolicy("queue", said.get("global_limit"), **given)
+    except PolicyInvalid as error:
+        problems += map(_renamed, error.problems)
+    try:
+        RateLimitPolicy("queue", said.get("local_limit"))
+    except PolicyInvalid as error:
+        problems += (each.replace("concurrency:", "local_limit:", 1) for each in error.problems)
+    return policy, problems
+
+
+def _renamed(problem: str) -> str:
+    name, colon, rest = problem.partition(":")
+    return f"{_NAMES.get(name, name)}{colon}{rest}"
+
+
+def _partition_problems(said: Mapping[str, Any]) -> list[str]:
+    problems = []
+    by_args, by_kind = said.get("by_args"), said.get("by_kind", False)
+    names = isinstance(by_args, (list, tuple)) and len(by_args) <= MAX_ARGUMENTS
+    if by_args is not None and not (
+        names and all(isinstance(each, str) and each.isidentifier() for each in by_args)
+    ):
+        problems.append(
+            f"by_args: expected a list of at most {MAX_ARGUMENTS} names of arguments (an empty one "
+            f"is all arguments), or None, got: {got(by_args)}"
+        )
+    if not isinstance(by_kind, bool):
+        problems.append(f"by_kind: expected true or false, got: {got(by_kind)}")
+    missing = said.get("missing", "empty")
+    if missing not in ("empty", "error"):
+        problems.append(f"missing: expected 'empty' or 'error', got: {got(missing)}")
+    return problems

@@ -1,0 +1,202 @@
+"""``queue-limit``, and what ``inspect``, ``list``, ``explain`` and ``audit`` say of queues."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_fairness.errors import NotFound, PolicyInvalid
+from celery_fairness.looking.values import QueueLimit
+from celery_fairness.partition import partition_word
+from celery_fairness.publishing import publish_queues
+from celery_fairness.queues import queue_key
+from tests.cli.conftest import Installation
+
+HOSTILE = ["a b\n}|,", "a:b", "h_1", "ü", "x" * 300]
+
+
+def told(tag):
+    return json.dumps({"headers": {"id": tag, "task": "shop.work"}})
+
+
+def declare(fairness, **queues):
+    settings = type(fairness.settings).model_validate({"queues": queues})
+    publish_queues(fairness.limiter, settings.queues, fairness.notices)
+
+
+def test_a_limit_is_set_shown_and_cleared(run, fairness):
+    done = run("queue-limit", "emails")
+    assert (done.exit_code, done.output) == (
+        1,
+        "celery fairness: queue 'emails' has no limit: neither the settings nor people say one\n",
+    )
+    done = run("queue-limit", "emails", "--global-limit", "5", "--rate", "100/1m")
+    line = "emails: global 5, rate 100/PT1M, on limit wait; set by people; 0 running\n"
+    assert (done.exit_code, done.output) == (0, line)
+    assert run("queue-limit", "emails").output == line
+    done = run("queue-limit", "emails", "--clear")
+    assert done.output == "emails: its numbers are those of the settings again\n"
+    done = run("queue-limit", "emails", "--clear")
+    assert (done.exit_code, done.output) == (1, "emails: nothing was set\n")
+    with pytest.raises(NotFound):
+        fairness.queue_limit("emails")
+
+
+def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fairness):
+    made = fairness.set_queue_limit(
+        "emails", global_limit=0, local_limit=2, throttle="2/PT1S", on_limit="drop"
+    )
+    window = {"limit": 2, "period": "PT1S"}
+    assert made == QueueLimit(
+        "emails", "queue:emails", "people", False, 0, 2, None, window, "drop", 0
+    )
+    assert fairness.queue_limit("emails") == made
+    shown = json.loads(run("queue-limit", "emails", "--json").output)
+    assert shown["throttle"] == window
+    assert shown["global_limit"] == 0
+    assert fairness.clear_queue_limit("emails")
+    assert not fairness.clear_queue_limit("emails")
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--global-limit", "-1"), "global_limit: expected a whole number from 0"),
+        (("--local-limit", "many"), "local_limit: expected a whole number from 0"),
+        (("--rate", "5"), "rate: expected 'LIMIT/PERIOD'"),
+        (("--on-limit", "wiat"), "on_limit: expected 'wait', 'reschedule' or 'drop'"),
+        (("--clear", "--rate", "unlimited"), "expected --clear alone, or numbers"),
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage(run, client, args, problem):
+    done = run("queue-limit", "emails", *args)
+    assert done.exit_code == 2
+    assert problem in done.output
+    assert not client.exists("{fairness}:queue_limits")
+
+
+@pytest.mark.parametrize("queue", ["", 5, None, "\ud800"])
+def test_a_queue_is_named_by_text(fairness, queue):
+    with pytest.raises(PolicyInvalid, match="queue: expected"):
+        fairness.set_queue_limit(queue, global_limit=1)
+
+
+@pytest.mark.parametrize("queue", HOSTILE)
+def test_a_queue_of_any_name_is_limited(client, fairness, queue):
+    installation = Installation(client)
+    fairness.set_queue_limit(queue, global_limit=1)
+    for number in range(3):
+        installation.put(f"u{number}", f"t{number}", queue)
+    (task,) = installation.claim(queue=queue)
+    assert fairness.queue_limit(queue).held == 1
+    assert fairness.queue_limit(queue).key == queue_key(queue)
+    assert fairness.audit().findings == ()
+    installation.settle(task)
+    assert fairness.queue_limit(queue).held == 0
+
+
+@pytest.mark.parametrize("queue", ["emails", "a b\n}|,"])
+def test_a_queue_that_nobody_limited_is_paused_by_its_key(client, fairness, run, queue):
+    installation = Installation(client)
+    installation.put("42", "t1", queue)
+    assert fairness.pause(key=f"queue:{queue}").paused
+    assert installation.claim(queue=queue) == []
+    assert not fairness.resume(key=f"queue:{queue}").paused
+    assert len(installation.claim(queue=queue)) == 1
+    assert fairness.audit().findings == ()
+
+
+def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):
+    installation = Installation(client)
+    fairness.override("queue:emails", concurrency=1)
+    for number in range(3):
+        installation.put(f"u{number}", f"t{number}", "emails")
+    (task,) = installation.claim(queue="emails")
+    fairness.clear_override("queue:emails")
+    fairness.cool_down_for("queue:emails", 60)
+    assert installation.claim(queue="emails") == []
+    fairness.clear_cool_down("queue:emails")
+    assert len(installation.claim(queue="emails")) == 2
+    installation.settle(task)
+
+
+def test_a_starting_worker_declares_and_takes_back(client, fairness, caplog):
+    limit = {"global_limit": 3, "by_kind": True}
+    declare(fairness, emails=limit, plain={"max_waiting": 5})
+    made = fairness.queue_limit("emails")
+    assert (made.source, made.partitioned, made.global_limit) == ("settings", True, 3)
+    with pytest.raises(NotFound):
+        fairness.queue_limit("plain")
+    assert caplog.text == ""
+    fairness.set_queue_limit("emails", global_limit=1)
+    declare(fairness, emails={"global_limit": 4})
+    assert "queue 'emails': this worker's settings declare another limit" in caplog.text
+    assert fairness.queue_limit("emails").global_limit == 1
+    fairness.clear_queue_limit("emails")
+    assert fairness.queue_limit("emails").global_limit == 4
+    declare(fairness)
+    with pytest.raises(NotFound):
+        fairness.queue_limit("emails")
+    assert not client.exists("{fairness}:queue_limits", "{fairness}:queue_keys")
+
+
+def test_inspect_and_list_know_the_key_of_a_queue(client, fairness, run):
+    installation = Installation(client)
+    fairness.set_queue_limit("emails", global_limit=2)
+    installation.put("42", "t1", "emails")
+    installation.claim(queue="emails")
+    state = fairness.inspect("queue:emails")
+    assert (state.limit, state.held, state.known) == (2, 1, True)
+    assert "queue:emails" in [each.key for each in fairness.list_limits().items]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [({"global_limit": 1}, "concurrency"), ({"rate": "1/PT1M"}, "rate")],
+)
+def test_explain_names_the_queue_s_limit(client, fairness, numbers, reason):
+    installation = Installation(client)
+    fairness.set_queue_limit("emails", **numbers)
+    for tag in ("t1", "t2"):
+        args = {"queue": "emails"}
+        waiting = {"message": told(tag)}
+        put_with(installation, tag, args, waiting)
+    installation.claim(queue="emails")
+    (blocker,) = fairness.explain("t2").blocked_by
+    assert (blocker.key, blocker.reason, blocker.held) == ("queue:emails", reason, 1)
+    assert (blocker.opens_in_seconds is None) == (reason == "concurrency")
+
+
+def put_with(installation, tag, args, waiting):
+    from celery_fairness.scheduling.words import Waiting
+    from celery_fairness.store import verbs
+
+    made = Waiting(args["queue"], tag, f"u{tag}", **waiting)
+    installation.run(verbs.PUT, verbs.put_args(made))
+
+
+def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
+    installation = Installation(client)
+    declare(fairness, emails={"global_limit": 1, "by_args": ["customer_id"]})
+    for number in range(6):
+        word = partition_word(f"queue:emails:{number % 2}")
+        installation.put(f"u{number}", f"t{number}", "emails", limits=word)
+    assert len(installation.claim(queue="emails")) == 2
+    installation.claim(queue="emails")
+    (waited,) = fairness.inspect("queue:emails:1").waited
+    assert (waited.concurrency, waited.state, waited.tasks) == (1, "closed", 2)
+    assert fairness.audit().findings == ()
+    fairness.set_queue_limit("emails", global_limit=0)
+    installation.claim(queue="emails")
+    assert fairness.audit().findings == ()
+
+
+def test_an_audit_finds_a_limit_without_its_key(client, fairness):
+    fairness.set_queue_limit("emails", global_limit=1)
+    client.hdel("{fairness}:queue_keys", "queue:emails")
+    client.hdel("{fairness}:clock", "queued")
+    assert {each.check for each in fairness.audit().findings} == {
+        "a queue's limit has a key",
+        "claims look at limits",
+    }

@@ -1,0 +1,103 @@
+"""Limits of queues on the gate path: taken with a task's other limits, by the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from celery_fairness.decision import Admitted, Enforcement, Lease, Reason, Refused, SlotRequest
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.partition import words_of
+from celery_fairness.scheduling.queues import CLEARED, DECLARED, SET, QueueNumbers
+from tests.contract.conftest import FrozenClock
+
+_ids = itertools.count(1)
+
+WHOLE = words_of("emails", None)
+#: Two customers of one queue.
+ONE, TWO = (words_of("emails", f"queue:emails:{number}") for number in (1, 2))
+
+
+def ask(words: str) -> SlotRequest:
+    keys = [word.partition("|")[0] for word in words.split(",")]
+    return SlotRequest(
+        Lease(f"lease{next(_ids)}", ",".join(dict.fromkeys(keys))), "", "", limits=words
+    )
+
+
+def starts(limiter: Limiter, words: str, times: int = 9) -> list[Lease]:
+    answers = [limiter.acquire(ask(words)) for _ in range(times)]
+    return [each.lease for each in answers if isinstance(each, Admitted)]
+
+
+def refused(limiter: Limiter, words: str) -> Refused:
+    answer = limiter.acquire(ask(words))
+    assert isinstance(answer, Refused)
+    return answer
+
+
+def test_s30_rlr005_a_queue_s_limit_holds_for_all_its_tasks(limiter: Limiter) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(2))
+    leases = starts(limiter, WHOLE)
+    assert len(leases) == 2
+    answer = refused(limiter, WHOLE)
+    assert (answer.reason, answer.key, answer.action) == (
+        Reason.AT_CONCURRENCY_LIMIT,
+        "queue:emails",
+        "wait",
+    )
+    limiter.release(leases[:1])
+    assert len(starts(limiter, WHOLE)) == 1
+
+
+def test_new_numbers_hold_at_the_next_question(limiter: Limiter) -> None:
+    assert len(starts(limiter, WHOLE, 3)) == 3
+    limiter.limit_queue(DECLARED, "emails", QueueNumbers(4))
+    assert len(starts(limiter, WHOLE)) == 1
+    limiter.limit_queue(SET, "emails", QueueNumbers(6))
+    assert len(starts(limiter, WHOLE)) == 2
+    limiter.limit_queue(CLEARED, "emails")
+    assert refused(limiter, WHOLE).key == "queue:emails"
+
+
+@pytest.mark.parametrize("action", ["wait", "reschedule", "drop"])
+def test_what_becomes_of_a_task_is_the_queue_s_to_say(limiter: Limiter, action: str) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(1, on_limit=action))
+    starts(limiter, WHOLE, 1)
+    assert refused(limiter, WHOLE).action == action
+
+
+def test_a_rate_of_a_queue_is_kept(limiter: Limiter, clock: FrozenClock) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(rates=((3, 1_000),)))
+    assert len(starts(limiter, WHOLE)) == 3
+    answer = refused(limiter, WHOLE)
+    assert (answer.reason, answer.retry_after_seconds) == (Reason.AT_RATE_LIMIT, 1.001)
+    clock.advance(1.001)
+    assert len(starts(limiter, WHOLE)) == 3
+
+
+def test_s32_the_queue_s_limit_and_the_task_s_both_hold(limiter: Limiter) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(2))
+    assert len(starts(limiter, f"api|1|||w,{WHOLE}")) == 1
+    assert len(starts(limiter, WHOLE)) == 1
+    assert refused(limiter, f"api|5|||w,{WHOLE}").key == "queue:emails"
+
+
+def test_s32_a_policy_with_the_queue_s_key_counts_a_start_once(limiter: Limiter) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(rates=((4, 60_000),)))
+    assert len(starts(limiter, f"queue:emails|9|||w,{WHOLE}")) == 4
+
+
+def test_each_partition_has_the_numbers_for_itself(limiter: Limiter) -> None:
+    limiter.limit_queue(DECLARED, "emails", QueueNumbers(1), parts=True)
+    assert len(starts(limiter, ONE)) == 1
+    assert len(starts(limiter, TWO)) == 1
+    assert refused(limiter, ONE).key == "queue:emails:1"
+
+
+def test_who_enforces_nothing_refuses_nothing(limiter: Limiter) -> None:
+    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+    for _ in range(3):
+        assert isinstance(limiter.acquire(ask(WHOLE), Enforcement.OBSERVE), Admitted)
+    assert len(limiter.queue_rows()) == 1

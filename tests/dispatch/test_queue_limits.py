@@ -1,0 +1,111 @@
+"""Limits of queues with real workers: declared, set while tasks wait, by partition and by process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from redis import Redis
+
+from tests.dispatch.conftest import assert_nothing_left
+from tests.dispatch.test_shared_limits import KINDS, most_at_once, send
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+
+def test_s30_rlr005_a_declared_limit_holds_over_workers_tenants_and_kinds(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"queues": {"a": {"global_limit": 2}}})
+    for pool in ("prefork", "threads"):
+        shop.worker(app=KINDS, pool=pool, concurrency=3, queues=["a", "b"])
+    results = [
+        send(shop, user, queue="a", name=name)
+        for _ in range(4)
+        for user in (None, "41", "42")
+        for name in ("late", "early")
+    ]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in results}
+    assert most_at_once(shop) <= 2
+    assert_nothing_left(memory)
+
+
+def test_what_people_set_acts_on_what_waits_and_stops_no_other_queue(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop()
+    shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
+    shop.fairness.set_queue_limit("a", global_limit=0)
+    gate = shop.gate_file()
+    waiting = [send(shop, str(user), queue="a", gate=str(gate)) for user in range(6)]
+    other = send(shop, "9", queue="b")
+    assert other.get(timeout=RESULT_SECONDS) == "done"
+    assert len(shop.ledger("start")) == 1
+    shop.fairness.set_queue_limit("a", global_limit=2)
+    eventually(lambda: len(shop.ledger("start")) == 3)
+    assert shop.fairness.queue_limit("a").held == 2
+    shop.fairness.clear_queue_limit("a")
+    eventually(lambda: len(shop.ledger("start")) == 7)
+    gate.touch()
+    for result in waiting:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_each_customer_has_the_limit_of_a_partitioned_queue_for_itself(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(
+        fairness={"queues": {"a": {"global_limit": 1, "by_args": ["gate"], "by_kind": True}}}
+    )
+    shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a"])
+    one, two = shop.gate_file(), shop.gate_file()
+    ones = [send(shop, str(user), queue="a", gate=str(one)) for user in range(3)]
+    twos = [send(shop, str(user), queue="a", gate=str(two)) for user in range(3, 6)]
+    kind = send(shop, None, queue="a", gate=str(one), name="early")
+    eventually(lambda: len(shop.ledger("start")) == 3)
+    one.touch()
+    for result in (*ones, kind):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert len(shop.ledger("start")) == 5
+    two.touch()
+    for result in twos:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_a_process_holds_no_more_of_a_queue_than_its_local_limit(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"queues": {"a": {"local_limit": 1, "global_limit": 5}}})
+    shop.worker(app=KINDS, pool="threads", concurrency=4, queues=["a", "b"])
+    gate = shop.gate_file()
+    results = [send(shop, str(user), queue="a", gate=str(gate)) for user in range(4)]
+    results += [send(shop, None, queue="b") for _ in range(3)]
+    for result in results[4:]:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.fairness.queue_limit("a").held == 1
+    shop.worker(app=KINDS, pool="prefork", concurrency=3, queues=["a"])
+    eventually(lambda: shop.fairness.queue_limit("a").held == 2)
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_what_a_killed_worker_held_of_a_queue_is_free_again(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"lease_seconds": 1, "queues": {"a": {"global_limit": 1}}})
+    worker = shop.worker(app=KINDS, pool="threads", concurrency=2, queues=["a"])
+    gate = shop.gate_file()
+    first = send(shop, "41", queue="a", gate=str(gate))
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    second = send(shop, "42", queue="a")
+    worker.kill()
+    gate.touch()
+    shop.worker(app=KINDS, pool="threads", concurrency=2, queues=["a"])
+    for result in (first, second):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)

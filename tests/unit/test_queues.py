@@ -1,0 +1,234 @@
+"""What the settings say of queues, and in which partition a task is."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from celery import Celery
+
+from celery_fairness import Fairness
+from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError
+from celery_fairness.header import parse_header
+from celery_fairness.partition import nobodys, partition_of, words_of
+from celery_fairness.queues import QueuePolicy, partition_key, queue_key
+from celery_fairness.rates import Rate
+from celery_fairness.scheduling.queues import QueueNumbers, QueueRow, read_numbers, read_row
+from celery_fairness.settings import build_settings
+from celery_fairness.tenants import KEY_PATTERN, key_hash
+from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.transport.options import DispatchOptions
+
+HOSTILE = ["a b", "x\ny", "a,b|c", "ü", "h_1", "a:b", "x" * 300, "{}", "\0", " "]
+
+
+def body(customer_id, amount=1, *, region=None, **more):
+    """A task's function."""
+
+
+def test_every_field_of_a_queue_is_read():
+    said = {
+        "global_limit": 5,
+        "local_limit": 2,
+        "rate": "100/PT1M",
+        "throttle": {"limit": 1, "period": "PT1S"},
+        "on_limit": "drop",
+        "by_args": ["customer_id"],
+        "by_kind": True,
+        "missing": "error",
+        "max_waiting": 9,
+    }
+    policy = build_settings({"queues": {"jobs": said}}).queues["jobs"]
+    assert policy == QueuePolicy(
+        5, 2, Rate(100, 60), Rate(1, 1), "drop", ("customer_id",), True, "error", 9
+    )
+    assert policy.numbers == QueueNumbers(5, ((100, 60_000),), (1, 1_000), "drop", 2)
+    assert build_settings({"queues": {"jobs": policy}}).queues["jobs"] == policy
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"global_limit": -1}, "global_limit: expected a whole number from 0"),
+        ({"global_limit": 1_000_001}, "global_limit: expected a whole number from 0"),
+        ({"global_limit": True}, "global_limit: expected a whole number from 0"),
+        ({"local_limit": "5"}, "local_limit: expected a whole number from 0"),
+        ({"rate": "0/PT1M"}, "rate.limit: expected a whole number from 1"),
+        ({"throttle": 5}, "throttle: expected 'LIMIT/PERIOD'"),
+        ({"on_limit": "wiat"}, "on_limit: expected 'wait', 'reschedule' or 'drop', got: 'wiat'"),
+        ({"by_args": "customer_id"}, "by_args: expected a list of at most 16 names of arguments"),
+        ({"by_args": ["a.b"]}, "by_args: expected a list of at most 16 names of arguments"),
+        ({"by_args": ["a"] * 17}, "by_args: expected a list of at most 16 names of arguments"),
+        ({"by_kind": 1}, "by_kind: expected true or false, got: 1"),
+        ({"missing": "none"}, "missing: expected 'empty' or 'error', got: 'none'"),
+        ({"globl_limit": 1}, "got: 'globl_limit', did you mean 'global_limit'?"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_that_names_the_queue(said, problem):
+    with pytest.raises(SettingsError) as caught:
+        build_settings({"queues": {"jobs": said}})
+    assert str(caught.value).startswith("fairness.queues: jobs: ")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [0, 1_000_000, None])
+def test_both_ends_of_a_limit_can_be_meant(limit):
+    queues = build_settings({"queues": {"q": {"global_limit": limit, "local_limit": limit}}}).queues
+    assert (queues["q"].global_limit, queues["q"].local_limit) == (limit, limit)
+
+
+def test_all_that_is_wrong_with_a_queue_is_told_at_once():
+    with pytest.raises(SettingsError) as caught:
+        build_settings({"queues": {"jobs": {"global_limit": -1, "by_kind": 0, "max_waiting": 0}}})
+    assert str(caught.value).count("jobs: ") == 3
+
+
+def test_numbers_and_rows_are_read_as_they_are_written():
+    numbers = QueueNumbers(5, ((2, 700), (3, 9_000)), (1, 1_000), "reschedule", 0)
+    for each in (numbers, QueueNumbers(), QueueNumbers(local=3)):
+        assert read_numbers(each.text) == each
+        for row in (
+            QueueRow("queue:q", True, 7, each, None),
+            QueueRow("queue:q", said=each),
+            QueueRow("queue:q"),
+        ):
+            assert read_row(row.text) == row
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_queue_of_any_name_has_a_key_of_its_own(name):
+    key = queue_key(name)
+    assert KEY_PATTERN.fullmatch(key)
+    assert key.count(":") == 1
+    assert key == f"queue:{key_hash(name)}"
+
+
+def test_values_that_differ_are_partitions_that_differ():
+    values = [*HOSTILE, "1", None, True, False, 1.0, [1], {"a": 1}, ("1", "2"), uuid.UUID(int=5)]
+    keys = {partition_key("q", [value]) for value in values}
+    assert len(keys) == len(values)
+    pairs = [("a", "b:c"), ("a:b", "c"), ("a", None), (None, "a"), ("a", "b")]
+    assert len({partition_key("q", pair) for pair in pairs}) == len(pairs)
+    for key in keys:
+        assert KEY_PATTERN.fullmatch(key)
+        assert len(key) <= 255
+        assert key.startswith("queue:q:")
+    assert partition_key("q", [1]) == partition_key("q", ["1"]) == "queue:q:1"
+
+
+def test_many_long_values_make_no_long_key():
+    key = partition_key("q" * 120, ["x" * 100] * 5)
+    assert len(key) <= 255
+    assert key != partition_key("q" * 120, ["x" * 100] * 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "args", "kwargs", "key"),
+    [
+        ({"by_args": ("customer_id",)}, (7,), {}, "queue:q:7"),
+        ({"by_args": ("customer_id",)}, (), {"customer_id": 7}, "queue:q:7"),
+        ({"by_args": ("amount", "region")}, (7,), {"region": "eu"}, "queue:q:1:eu"),
+        ({"by_args": ("customer_id",)}, (), {}, "queue:q:"),
+        ({"by_args": ("customer_id",)}, ("",), {}, "queue:q:"),
+        ({"by_args": ("unknown",)}, (7,), {"unknown": 3}, "queue:q:3"),
+        ({"by_kind": True}, (7,), {}, "queue:q:shop.pay"),
+        ({"by_args": ("customer_id",), "by_kind": True}, (7,), {}, "queue:q:7:shop.pay"),
+    ],
+)
+def test_a_partition_is_taken_from_arguments_by_name(fields, args, kwargs, key):
+    assert partition_of(QueuePolicy(**fields), "q", "shop.pay", body, args, kwargs) == key
+
+
+def test_without_the_task_only_keywords_are_known():
+    policy = QueuePolicy(by_args=("customer_id",))
+    assert partition_of(policy, "q", "shop.pay", None, (7,), {}) == "queue:q:"
+    assert partition_of(policy, "q", "shop.pay", None, (), {"customer_id": 7}) == "queue:q:7"
+
+
+def test_no_names_are_all_arguments():
+    policy = QueuePolicy(by_args=())
+    keys = [
+        partition_of(policy, "q", "t", body, args, kwargs)
+        for args, kwargs in [((7,), {}), ((), {"customer_id": 7}), ((7, 1), {}), ((7, 2), {})]
+    ]
+    assert len(set(keys[:3])) == 1
+    assert keys[3] != keys[0]
+
+
+def test_a_missing_value_may_be_an_error():
+    policy = QueuePolicy(by_args=("customer_id",), missing="error")
+    with pytest.raises(KeyMissing, match="customer_id"):
+        partition_of(policy, "q", "shop.pay", body, (), {})
+
+
+def test_who_names_no_partition_is_in_that_of_no_values():
+    policy = QueuePolicy(by_args=("a", "b"), by_kind=True)
+    assert nobodys(policy, "q") == "queue:q:::"
+    assert words_of("q", None) == "queue:q|q|||w"
+    assert words_of("q", "queue:q:1") == "queue:q:1|q|||w,queue:q||||w"
+
+
+# -- the header and the message -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        {},
+        {"queue": "q"},
+        {"queue": "q", "key": "queue:other:1"},
+        {"queue": "q", "key": "queue:q"},
+        {"queue": "q", "key": "queue:q:a b"},
+        {"queue": "q", "key": "queue:q:1|0|||d,x"},
+        {"queue": "q", "key": "queue:q:" + "x" * 255},
+        {"queue": "\ud800", "key": "queue:q:1"},
+    ],
+)
+def test_a_partition_that_cannot_be_meant_is_an_error(value):
+    with pytest.raises(HeaderInvalid, match="partition: expected a queue and a key"):
+        parse_header({"v": 1, "partition": value})
+
+
+def limits_of(queue, header, partitions=(("q", "queue:q:"),)):
+    properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
+    headers = {"task": "shop.pay", "fairness": header} if header else {"task": "shop.pay"}
+    message = {"headers": headers, "properties": properties}
+    return waiting_of(queue, message, DispatchOptions(partitions=partitions)).limits
+
+
+def test_a_message_names_its_partition_for_its_own_queue_alone():
+    header = {"v": 1, "partition": {"queue": "q", "key": "queue:q:7"}}
+    assert limits_of("q", header) == limits_of("q", header, ()) == "queue:q:7|q|||w"
+    assert limits_of("q", None) == "queue:q:|q|||w"
+    assert limits_of("other", header) == ""
+    other = {"v": 1, "partition": {"queue": "other", "key": "queue:other:7"}}
+    assert limits_of("q", other) == "queue:q:|q|||w"
+    with_policy = {**header, "limits": [{"key": "api", "concurrency": 1}]}
+    assert limits_of("q", with_policy) == "api|1|||w,queue:q:7|q|||w"
+
+
+def test_what_is_published_names_its_partition():
+    with Celery("shop", broker="memory://", set_as_current=False) as app:
+        app.conf.fairness = {
+            "redis_url": "redis://localhost:1",
+            "queues": {"pay": {"global_limit": 1, "by_args": ["customer_id"]}},
+        }
+        app.conf.task_default_queue = "other"
+        fairness = Fairness(app, {})
+
+        @app.task(name="shop.pay")
+        def pay(customer_id):
+            pass
+
+        def header(queue, args, name="shop.pay", parent=None):
+            return fairness.stamp.of_message(name, pay, {}, args, {}, parent, queue, None)
+
+        assert header("pay", (7,))["partition"] == {"queue": "pay", "key": "queue:pay:7"}
+        assert header("pay", ())["partition"]["key"] == "queue:pay:"
+        assert header("other", (7,)) is None
+        assert header("pay", (7,), name="celery.chord_unlock") is None
+        fairness.close()
