@@ -51,12 +51,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.installation import Running
-from celery_fairness.scheduling.lanes import Part
+from celery_fairness.scheduling.lanes import Lanes, Part
 from celery_fairness.scheduling.limits import NEVER
+from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.steering import Steering
@@ -281,7 +283,8 @@ class Scheduler(Steering):
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
         tag = end.lease.rpartition(".")[0]
-        if not self.take_out(queue, keys[0], lambda lanes: lanes.withdraw(int(rank), tag)):
+        its = partial(Lanes.withdraw, rank=int(rank), tag=tag)
+        if not any(self.take_out(each, keys[0], its) for each in (queue, *other_queue(queue))):
             return Settled.LATE
         self.known.discard(tag)
         return Settled.WITHDRAWN

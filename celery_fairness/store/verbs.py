@@ -40,6 +40,7 @@ STOP = "dispatch/stop"
 OVERRIDE = "dispatch/override"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
+MOVE = "dispatch/move"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
@@ -336,6 +337,16 @@ def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
         obituary: Its own, where its result is not written yet.
     """
     return [queue, record, obituary]
+
+
+def move_args(queue: str, target: str, records: Sequence[str]) -> list[str]:
+    """Return the arguments of moving tasks, each as it was read in ``queue``, to another queue."""
+    return [queue, target, *records]
+
+
+def read_move(answer: Sequence[Any]) -> list[bool]:
+    """Read the answer to it: of each whether it was moved."""
+    return [int(each) == 1 for each in answer]
 
 
 def _triples(ends: Sequence[Settle]) -> list[str]:

@@ -317,6 +317,21 @@ class Both:
         theirs = verbs.read_cancel(self.scripts.run(verbs.CANCEL, args))
         return self.model.cancel(queue, chosen, lease_ms), theirs
 
+    def do_move(self, queue, others, picks):
+        """What people have seen goes to another queue; it may have moved since."""
+        if not others:
+            return None, None
+        target, tasks = others[0], self.tasks_of(queue)
+        chosen = [
+            replace(tasks[n % len(tasks)], seq=1) if n >= LATE else tasks[n % len(tasks)]
+            for n in picks
+            if tasks
+        ]
+        records = [task.record for task in chosen]
+        args = verbs.move_args(queue, target, records)
+        theirs = verbs.read_move(self.scripts.run(verbs.MOVE, args))
+        return self.model.move(queue, target, chosen), theirs
+
     def do_requeue(self, queue, pick, knows):
         """People requeue a dead letter, whose result may not be written yet."""
         tasks = self.tasks_of(queue) if pick >= LATE else self.model.dead[queue]

@@ -14,7 +14,7 @@ from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
-QUEUES = ("q", "p q|1", "löng\nname")
+QUEUES = ("q_default", "q_priority", "löng p|1\nname")
 OWNERS = ("w1", "w2", "w3")
 #: Operations of a long run are cut into pieces of so many.
 LENGTH = 400
@@ -104,6 +104,7 @@ def scene(seed: int) -> Scene:
         "override": 1.0,
         "cancel": 1.0,
         "requeue": 1.0,
+        "move": 1.0,
         "hear": 0.7,
         "size": 0.5,
         "purge": 0.3,
@@ -304,6 +305,12 @@ def _cancel(scene: Scene, random: Random) -> Operation:
     return random.choice(scene.queues), picks
 
 
+def _move(scene: Scene, random: Random) -> Operation:
+    queue, *others = random.sample(scene.queues, len(scene.queues))
+    picks = tuple(random.randrange(1000) for _ in range(random.choice([1, 1, 3, 8])))
+    return queue, tuple(others), picks
+
+
 def _requeue(scene: Scene, random: Random) -> Operation:
     return random.choice(scene.queues), random.randrange(1000), random.random() < 0.7
 
@@ -332,6 +339,7 @@ _MAKERS = {
     "override": _override,
     "cancel": _cancel,
     "requeue": _requeue,
+    "move": _move,
     "hear": _queue,
     "size": _queue,
     "purge": _queue,
