@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
@@ -39,11 +40,13 @@ class Account:
         tier: As the last put knew it that knew one.
         tenant: As it is written in keys.
         closed: It was found at its limit. Rings that have met it since keep it as full.
+        mean: Of the last runs of its tasks in seconds, where they are charged by that.
     """
 
     tier: str
     tenant: str
     closed: bool = False
+    mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Installation(Counting):
         #: By which version + 1 of the news a tenant was found closed; negative where it is paused.
         self.closed: dict[str, int] = {}
         self.running: dict[str, Running] = {}
+        #: By lease: how its task was charged, where that was an estimate.
+        self.charged: dict[str, Charged] = {}
         #: Logical ends of leases; and, with a space before it, of the wait of a key for the gate.
         self.ends: dict[str, float] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
@@ -318,13 +323,32 @@ class Installation(Counting):
 
     # -- leases -----------------------------------------------------------------------------------
 
-    def end_lease(self, lease: str) -> Running:
+    def end_lease(self, lease: str, logical: int) -> Running:
         """Take a lease out of everything that knows it; its task stays known."""
         row = self.running.pop(lease)
+        if lease in self.charged:
+            self._correct(row.task, self.charged.pop(lease), logical)
         self.ends.pop(lease, None)
         for key in row.task.keys:
             self.drop_lease(key, lease)
         return row
+
+    def expected(self, task: Task, rules: Rules) -> float:
+        """Return what a task that is claimed charges, before the weight."""
+        if rules.fairness_by == "runtime":
+            mean = self.accounts[task.key].mean
+            return FIRST_SECONDS if mean is None else mean
+        return task.cost if rules.fairness_by == "cost" else 1.0
+
+    def _correct(self, task: Task, charged: Charged, logical: int) -> None:
+        """A task that was charged an estimate has ended: put right what was too much or little."""
+        if account := self.accounts.get(task.key):
+            account.mean = mean_of(account.mean, charged.held_seconds(logical))
+        missing = charged.missing(logical)
+        if any(queue == charged.queue for queue, _ in self.lanes):
+            self.rings[charged.queue].correct(task.key, missing, charged.finish)
+        for key in task.keys:
+            self.parking.correct(key, task.key, missing)
 
     def freed(self, keys: Iterable[str], logical: int, rules: Rules) -> None:
         """A lease of these keys has ended; a limit's may be that of another tenant's tier."""

@@ -55,12 +55,12 @@ from functools import partial
 from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
+from celery_fairness.scheduling.charging import Charged, charge_of
 from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Lanes, Part
 from celery_fairness.scheduling.limits import NEVER
 from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.ring import charge_of
 from celery_fairness.scheduling.steering import Steering
 from celery_fairness.scheduling.words import (
     Claim,
@@ -178,8 +178,11 @@ class Scheduler(Steering):
         task = self.pop(queue, key, part)
         self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
-        charge = charge_of(task.cost, weight)
-        ring.charge(key, charge)
+        expected, by_runtime = self.expected(task, rules), rules.fairness_by == "runtime"
+        charge = charge_of(expected, weight)
+        finish = ring.charge(key, charge, lags=by_runtime)
+        if by_runtime:
+            self.charged[task.lease] = Charged(expected, weight, logical, finish, queue)
         self.take(task, logical, charge)
         group = self.lanes[queue, key].parked.get(part.lane)
         if group is not None:
@@ -201,7 +204,7 @@ class Scheduler(Steering):
                 del self.ends[name]
                 self.reopen(name[1:], logical, rules)
                 continue
-            row = self.end_lease(name)
+            row = self.end_lease(name, logical)
             self.counts["expired"] += 1
             self.happenings.tell_of(
                 "fairness.lease_expired", row.queue, row.task, owner=row.owner, state=row.state
@@ -257,7 +260,7 @@ class Scheduler(Steering):
             if row.state != "acked":
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
-        self.end_lease(end.lease)
+        self.end_lease(end.lease, logical)
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)
         elif end.verdict is Verdict.TAIL:

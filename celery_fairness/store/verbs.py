@@ -142,6 +142,7 @@ def claim_args(
         now_text,
         json.dumps(asdict(passing)) if passing else "",
         _epoch_text(epoch),
+        rules.fairness_by,
         str(len(ends)),
         *_triples(ends),
         *queues,

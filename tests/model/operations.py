@@ -75,6 +75,8 @@ class Scene:
     bounds: tuple[Bounds | None, ...]
     #: How often a put has an expiry.
     expiring: float
+    #: What claims charge: processes with other settings may meet.
+    charging: tuple[str, ...]
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -124,6 +126,7 @@ def scene(seed: int) -> Scene:
             lease_ms=random.choice([1_000, 15_000]),
             default_limit=random.choice([0, 1, 2, None]),
             max_deliveries=random.choice([0, 1, 2, 5]),
+            fairness_by="cost",
         ),
         random.choice([Budget(), Budget(2, 1, 3, 1), Budget(3, 2, passed=3)]),
         random.choice([("",), ("",), ("s", "t")]),
@@ -139,6 +142,7 @@ def scene(seed: int) -> Scene:
         (),
         random.choice([(None,), (None,), _BOUNDS]),
         random.choice([0.0, 0.1, 0.6]),
+        random.choice([("cost",), ("tasks",), ("runtime",), ("runtime", "cost", "tasks")]),
     )
     return replace(made, lanes=_lanes(made, random))
 
@@ -208,6 +212,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         random.random() < 0.7,
         random.choice(["", "now", "now", "now", "before"]),
         _ends(random) if random.random() < 0.3 else (),
+        random.choice(scene.charging),
     )
 
 

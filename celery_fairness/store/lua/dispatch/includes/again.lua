@@ -59,7 +59,7 @@ local function expire_one(prefix, rules, lease, row)
   local owner, state, queue, record = read_running(row)
   local task, message = read_record(record)
   local keys = keys_of(task.key, task.limits)
-  end_lease(prefix, lease, keys)
+  end_lease(prefix, lease, keys, rules)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
   write_event_of(prefix, "fairness.lease_expired", queue, task, message,
     "owner", owner, "state", state)
@@ -98,7 +98,7 @@ local function end_otherwise(prefix, rules, lease, verdict, row)
   local owner, state, queue, record = read_running(row)
   local task, message = read_record(record)
   local keys = keys_of(task.key, task.limits)
-  end_lease(prefix, lease, keys)
+  end_lease(prefix, lease, keys, rules)
   if state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)
   elseif verdict == "tail" then
