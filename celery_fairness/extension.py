@@ -17,7 +17,7 @@ from typing import Any
 from celery_fairness import claiming, registry, signals
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
-from celery_fairness.errors import SettingsError, got
+from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
@@ -302,5 +302,9 @@ class Fairness(Steering):
             publish()
 
     def _publish_settings(self) -> None:
-        publish_settings(self.limiter, self.settings.tiers, self.notices)
+        before = publish_settings(self.limiter, self.settings.tiers, self.notices)
         publish_queues(self.limiter, self.settings.queues, self.notices)
+        try:
+            self._route_changed(before)
+        except LimiterUnavailable as error:
+            self.notices.error("away", "%s", error)

@@ -15,14 +15,20 @@ from celery_fairness.tiers import Tier
 logger = logging.getLogger("celery_fairness")
 
 
-def publish_settings(limiter: Limiter, tiers: Mapping[str, Tier], notices: Notices) -> None:
-    """Put the settings' tiers in force unless the database's are, and say what differs."""
+def publish_settings(
+    limiter: Limiter, tiers: Mapping[str, Tier], notices: Notices
+) -> Mapping[str, Tier]:
+    """Put the settings' tiers in force unless the database's are, and say what differs.
+
+    Returns:
+        The tiers that were in force before.
+    """
     try:
         source, published = limiter.published_tiers()
         limiter.publish_tiers(tiers.values(), "settings", force=False)
     except LimiterUnavailable as error:
         notices.error("away", "%s", error)
-        return
+        return tiers
     for name in sorted(set(tiers) | set(published)) if published else ():
         ours, theirs = tiers.get(name), published.get(name)
         if ours != theirs:
@@ -34,6 +40,7 @@ def publish_settings(limiter: Limiter, tiers: Mapping[str, Tier], notices: Notic
                 source,
                 "the database" if source == "database" else "this worker's",
             )
+    return published or tiers
 
 
 def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy], notices: Notices) -> None:

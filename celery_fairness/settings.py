@@ -180,6 +180,14 @@ class Settings(BaseModel):
             json_schema_extra=_expected("a whole number from 0 to 1000000"),
         ),
     ] = 5
+    fairness_by: Annotated[
+        Literal["tasks", "cost", "runtime"],
+        Field(
+            description="On `fairredis`: what a task charges its tenant, divided by the weight: "
+            "`tasks`: one unit; `cost`: what it declares; `runtime`: the seconds that it takes.",
+            json_schema_extra=_expected("'tasks', 'cost' or 'runtime'"),
+        ),
+    ] = "tasks"
     priority_order: Annotated[
         Literal["high_first", "low_first"],
         Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from celery_fairness.cooling import wait_until
@@ -19,6 +19,7 @@ from celery_fairness.looking.values import (
     QueueLimit,
     Requeued,
 )
+from celery_fairness.moving import Mover, changed_tiers
 from celery_fairness.observing import Observing
 from celery_fairness.policy import OnLimit
 from celery_fairness.rates import RateLike
@@ -44,6 +45,9 @@ class Steering(Observing):
     def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
         """Put a whole tier table in force, for every process at its next question.
 
+        Where the class of a tier's queue is another than before, and the broker claims fairly, what
+        waits of its tenants goes to their new queues before this returns.
+
         Args:
             tiers: Every tier there is.
             source: ``database`` keeps starting workers from putting their settings in its place.
@@ -51,7 +55,9 @@ class Steering(Observing):
         Raises:
             LimiterUnavailable: Redis does not answer; the table before stays in force.
         """
+        before = self.limiter.published_tiers()[1] or self.settings.tiers
         self.limiter.publish_tiers(tiers, source)
+        self._route_changed(before)
 
     def set_tier(
         self, tenant: str, tier: str | None, *, concurrency: int | Unset | None = UNSET
@@ -65,6 +71,10 @@ class Steering(Observing):
 
         Where a ``tier_resolver`` is set, a tier without a number is published only until every
         cache has run out: from then on the resolver must say the same.
+
+        Where the broker claims fairly, what waits of the tenant, in a lane, at a limit or until its
+        time, goes to the queue of its new tier before this returns; each task keeps its place among
+        the tenant's others. What runs is not touched.
 
         Raises:
             TenantInvalid: It cannot be a tenant.
@@ -81,6 +91,44 @@ class Steering(Observing):
         if not isinstance(concurrency, Unset):
             number = Tier("own", concurrency).concurrency
         self.limiter.publish_tenant(name, tier, number, keep=self.settings.tier_resolver is None)
+        self.route_again([name])
+
+    def route_again(self, tenants: Iterable[str]) -> int:
+        """Let what waits of tenants go to the queues of the tiers that they have now.
+
+        A task moves only between the priority and the default queue of its own service, and not
+        where it was submitted as a scheduled one. Elsewhere than on a broker that claims fairly
+        nothing moves: there a tier acts on tasks that are sent after it.
+
+        Args:
+            tenants: Who; again does no harm.
+
+        Returns:
+            How many tasks were moved.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer; call again.
+        """
+        if not self._moves:
+            return 0
+        names = (reserved(tenant) for tenant in tenants)
+        return self._mover().of_tenants([tier_key(name).partition(":")[2] for name in names])
+
+    @property
+    def _moves(self) -> bool:
+        return self.claims and isinstance(self.limiter, RedisLimiter)
+
+    def _mover(self) -> Mover:
+        return Mover(self._claimed_limiter(), self.settings)
+
+    def _route_changed(self, before: Mapping[str, Tier]) -> None:
+        """The tier table was another: let tasks go where its queues are."""
+        if not self._moves:
+            return
+        after = self.limiter.published_tiers()[1]
+        changed = changed_tiers(before, after, self.settings.default_tier)
+        if changed:
+            self._mover().of_tiers(changed)
 
     # -- stops and overrides ----------------------------------------------------------------------
 

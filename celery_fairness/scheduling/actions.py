@@ -20,9 +20,9 @@ from math import ceil
 from typing import NamedTuple
 
 from celery_fairness.scheduling.blocking import Blocking
-from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit, read_limits
+from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.words import Rules
 
 #: A full limit does not know when it opens: so soon a task is tried again.

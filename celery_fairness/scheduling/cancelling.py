@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.whole import WholeQueues
 
 #: Who owns what nobody held.

@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from celery_fairness.scheduling.cancelling import NOBODY, Cancelling
-from celery_fairness.scheduling.installation import Running
 from celery_fairness.scheduling.lanes import Lanes, Task
+from celery_fairness.scheduling.rows import Running
 
 
 class Expiring(Cancelling):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
 from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
@@ -21,11 +22,11 @@ from celery_fairness.scheduling.limits import (
     limit_named,
     of_one_key,
     read_limits,
-    without_whole,
     write_limits,
 )
 from celery_fairness.scheduling.parking import CLOSED, PAUSED, PUMPED_AT_MOST, VERSIONS, Parking
 from celery_fairness.scheduling.ring import Ring
+from celery_fairness.scheduling.rows import Account, Running
 from celery_fairness.scheduling.words import SYSTEM, Rules
 
 
@@ -37,42 +38,6 @@ class Budget:
     moves: int = 64
     passed: int = 16
     purged: int = 100
-
-
-@dataclass(slots=True)
-class Account:
-    """A tenant that has something waiting.
-
-    Attributes:
-        tier: As the last put knew it that knew one.
-        tenant: As it is written in keys.
-        closed: It was found at its limit. Rings that have met it since keep it as full.
-    """
-
-    tier: str
-    tenant: str
-    closed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A claimed task, or one that ended for good.
-
-    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped,
-    cancelled or expired. Who owns what was dropped is the limit, by its key; what was cancelled or
-    has expired nobody does.
-    """
-
-    owner: str
-    state: str
-    queue: str
-    task: Task
-
-    @property
-    def text(self) -> str:
-        """The same as the scripts write it, by which obituaries of one time are ordered."""
-        length = len(self.queue.encode())
-        return f"{self.owner} {self.state} {length} {self.queue}{self.task.record}"
 
 
 class Installation(Counting):
@@ -101,6 +66,8 @@ class Installation(Counting):
         #: By which version + 1 of the news a tenant was found closed; negative where it is paused.
         self.closed: dict[str, int] = {}
         self.running: dict[str, Running] = {}
+        #: By lease: how its task was charged, where that was an estimate.
+        self.charged: dict[str, Charged] = {}
         #: Logical ends of leases; and, with a space before it, of the wait of a key for the gate.
         self.ends: dict[str, float] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
@@ -337,18 +304,32 @@ class Installation(Counting):
 
     # -- leases -----------------------------------------------------------------------------------
 
-    def end_lease(self, lease: str) -> Running:
+    def end_lease(self, lease: str, logical: int) -> Running:
         """Take a lease out of everything that knows it; its task stays known."""
         row = self.running.pop(lease)
+        if lease in self.charged:
+            self._correct(row.task, self.charged.pop(lease), logical)
         self.ends.pop(lease, None)
         for key in row.task.keys:
             self.drop_lease(key, lease)
         return row
 
-    @staticmethod
-    def as_it_waits(row: Running) -> Running:
-        """Return a row with its task as it waits again."""
-        return replace(row, task=replace(row.task, limits=without_whole(row.task.limits)))
+    def expected(self, task: Task, rules: Rules) -> float:
+        """Return what a task that is claimed charges, before the weight."""
+        if rules.fairness_by == "runtime":
+            mean = self.accounts[task.key].mean
+            return FIRST_SECONDS if mean is None else mean
+        return task.cost if rules.fairness_by == "cost" else 1.0
+
+    def _correct(self, task: Task, charged: Charged, logical: int) -> None:
+        """A task that was charged an estimate has ended: put right what was too much or little."""
+        if account := self.accounts.get(task.key):
+            account.mean = mean_of(account.mean, charged.held_seconds(logical))
+        missing = charged.missing(logical)
+        if any(queue == charged.queue for queue, _ in self.lanes):
+            self.rings[charged.queue].correct(task.key, missing, charged.finish)
+        for key in task.keys:
+            self.parking.correct(key, task.key, missing)
 
     def freed(self, keys: Iterable[str], logical: int, rules: Rules) -> None:
         """A lease of these keys has ended; a limit's may be that of another tenant's tier."""

@@ -51,14 +51,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.installation import Running
-from celery_fairness.scheduling.lanes import Part
+from celery_fairness.scheduling.charging import Charged, charge_of
+from celery_fairness.scheduling.lanes import Lanes, Part
 from celery_fairness.scheduling.limits import NEVER
+from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.ring import charge_of
+from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.steering import Steering
 from celery_fairness.scheduling.words import (
     Claim,
@@ -180,8 +182,11 @@ class Scheduler(Steering):
         task = self.pop(queue, key, part)
         self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
-        charge = charge_of(task.cost, weight)
-        ring.charge(key, charge)
+        expected, by_runtime = self.expected(task, rules), rules.fairness_by == "runtime"
+        charge = charge_of(expected, weight)
+        finish = ring.charge(key, charge, lags=by_runtime)
+        if by_runtime:
+            self.charged[task.lease] = Charged(expected, weight, logical, finish, queue)
         group = self.lanes[queue, key].parked.get(part.lane)
         task = self.with_whole(queue, task)
         self.take(task, logical, charge)
@@ -204,8 +209,8 @@ class Scheduler(Steering):
                 del self.ends[name]
                 self.reopen(name[1:], logical, rules)
                 continue
-            row = self.end_lease(name)
-            keys, row = row.task.keys, self.as_it_waits(row)
+            row = self.end_lease(name, logical)
+            keys, row = row.task.keys, row.as_it_waits
             self.counts["expired"] += 1
             self.happenings.tell_of(
                 "fairness.lease_expired", row.queue, row.task, owner=row.owner, state=row.state
@@ -261,8 +266,8 @@ class Scheduler(Steering):
             if row.state != "acked":
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
-        self.end_lease(end.lease)
-        keys, row = row.task.keys, self.as_it_waits(row)
+        self.end_lease(end.lease, logical)
+        keys, row = row.task.keys, row.as_it_waits
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)
         elif end.verdict is Verdict.TAIL:
@@ -288,7 +293,8 @@ class Scheduler(Steering):
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
         tag = end.lease.rpartition(".")[0]
-        if not self.take_out(queue, keys[0], lambda lanes: lanes.withdraw(int(rank), tag)):
+        its = partial(Lanes.withdraw, rank=int(rank), tag=tag)
+        if not any(self.take_out(each, keys[0], its) for each in (queue, *other_queue(queue))):
             return Settled.LATE
         self.known.discard(tag)
         return Settled.WITHDRAWN

@@ -194,3 +194,9 @@ class Parking:
         passed = sorted((tag, each) for each, tag in time.tags.items() if tag <= time.virtual)
         for _, other in passed[:4]:
             del time.tags[other]
+
+    def correct(self, limit_key: str, key: str, amount: float) -> None:
+        """A tenant was charged ``amount`` too little: its tag, where it is kept, is put right."""
+        time = self.times.get(limit_key)
+        if time is not None and key in time.tags:
+            time.tags[key] += amount

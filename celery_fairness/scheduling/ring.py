@@ -13,19 +13,14 @@ nobody loses a debt by leaving.
     nothing waiting           out       (only while its finish is ahead of the ring)
 
 Weakness: where nothing at all waits in the queue, the ring begins anew and debts are forgotten.
+Where what a task charges is put right at its end (``charging``), a tenant may lag behind the ring;
+what it lags by because it was passed over is then its credit too.
 """
 
 from __future__ import annotations
 
 #: Debts that the ring has passed and one served task clears away.
 CLEAR_AT_MOST = 4
-#: What one task charges, at least and at most.
-LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
-
-
-def charge_of(cost: float, weight: float) -> float:
-    """Return what a task of ``cost`` charges a tenant of ``weight``."""
-    return min(max(cost / weight, LEAST_CHARGE), LARGEST_CHARGE)
 
 
 class Ring:
@@ -68,14 +63,33 @@ class Ring:
         self.members[key] = max(finish, self.virtual)
         self.bell = True
 
-    def charge(self, key: str, amount: float) -> None:
+    def charge(self, key: str, amount: float, lags: bool = False) -> float:
         """The tenant is served: the ring is at its start, and it is due later by ``amount``.
 
-        Who was passed over and lags behind the ring has no credit for it.
+        Who was passed over and lags behind the ring has no credit for it; who ``lags`` because it
+        was charged too much has.
+
+        Returns:
+            Its finish.
         """
         places = self.members if key in self.members else self.full
-        self.virtual = max(places[key], self.virtual)
-        places[key] = self.virtual + amount
+        start = self.start_of(key)
+        self.virtual = max(start, self.virtual)
+        places[key] = (start if lags else self.virtual) + amount
+        return places[key]
+
+    def correct(self, key: str, amount: float, finish: float) -> None:
+        """The tenant was charged ``amount`` too little when its finish became ``finish``.
+
+        Where its debt is forgotten it is not more than what was missing.
+        """
+        for places in (self.members, self.full, self.out):
+            if key in places:
+                places[key] += amount
+                return
+        finish = min(finish, self.virtual) + amount
+        if finish > self.virtual:
+            self.out[key] = finish
 
     def fill(self, key: str) -> None:
         """Nothing of the tenant may start from its lanes: it leaves and keeps its place."""

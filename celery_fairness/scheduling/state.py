@@ -39,6 +39,7 @@ def dump(installation: Installation) -> dict[str, Any]:
         "closed": dict(installation.closed),
         "running": {lease: astuple(row) for lease, row in installation.running.items()},
         "ends": dict(installation.ends),
+        "charged": {lease: tuple(each) for lease, each in installation.charged.items()},
         "leases": {key: dict(ends) for key, ends in installation.leases.items() if ends},
         "rings": {queue: ring for queue, ring in rings.items() if any(ring.values())},
         "replies": dict(installation.replies),

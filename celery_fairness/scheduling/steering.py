@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.scheduling.limits import NEVER
+from celery_fairness.scheduling.moving import Moving
 from celery_fairness.scheduling.overrides import Override
-from celery_fairness.scheduling.putting import Putting
 from celery_fairness.scheduling.words import Rules, Said
 from celery_fairness.tiers import Tier
 
 
-class Steering(Putting):
+class Steering(Moving):
     """An installation that can be told what keys and tenants may."""
 
     def publish_tiers(self, tiers: Sequence[Tier]) -> int:

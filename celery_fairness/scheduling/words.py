@@ -234,6 +234,7 @@ class Rules:
         default_tier: For a tier that is not known.
         default_limit: Of the default tier; None is unlimited.
         max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
+        fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
     """
 
     lease_ms: int = 15_000
@@ -241,3 +242,4 @@ class Rules:
     default_tier: str = "free"
     default_limit: int | None = 1
     max_deliveries: int = 5
+    fairness_by: str = "tasks"

@@ -41,6 +41,7 @@ OVERRIDE = "dispatch/override"
 QUEUE = "dispatch/queue"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
+MOVE = "dispatch/move"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
@@ -142,6 +143,7 @@ def claim_args(
         now_text,
         json.dumps(asdict(passing)) if passing else "",
         _epoch_text(epoch),
+        rules.fairness_by,
         str(len(ends)),
         *_triples(ends),
         *queues,
@@ -363,6 +365,16 @@ def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
         obituary: Its own, where its result is not written yet.
     """
     return [queue, record, obituary]
+
+
+def move_args(queue: str, target: str, records: Sequence[str]) -> list[str]:
+    """Return the arguments of moving tasks, each as it was read in ``queue``, to another queue."""
+    return [queue, target, *records]
+
+
+def read_move(answer: Sequence[Any]) -> list[bool]:
+    """Read the answer to it: of each whether it was moved."""
+    return [int(each) == 1 for each in answer]
 
 
 def _triples(ends: Sequence[Settle]) -> list[str]:

@@ -27,6 +27,7 @@ class DispatchOptions:
         default_tier: For a tier that is not known.
         default_limit: Of the default tier; None is unlimited.
         max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
+        fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
         tier_scope: ``service``: each service counts apart.
         no_tenant: ``bypass``: a task without a tenant has no limit.
         priority_order: Which priority goes first.
@@ -41,6 +42,7 @@ class DispatchOptions:
     default_tier: str = "free"
     default_limit: int | None = 1
     max_deliveries: int = 5
+    fairness_by: Literal["tasks", "cost", "runtime"] = "tasks"
     tier_scope: Literal["global", "service"] = "global"
     no_tenant: Literal["bypass", "shared", "error"] = "bypass"
     priority_order: Literal["high_first", "low_first"] = "high_first"
@@ -78,6 +80,7 @@ class DispatchOptions:
             self.default_tier,
             self.default_limit,
             self.max_deliveries,
+            self.fairness_by,
         )
 
     def bounds(self, queue: str, tier: str) -> Bounds | None:

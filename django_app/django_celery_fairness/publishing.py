@@ -132,7 +132,7 @@ def publish_pending(using: str | None = None) -> Published:
         # The table goes first, whatever changed: a Redis that lost its memory would know a tenant
         # and not its tier. A table that is there already costs nothing and is no news.
         tiers = _publish_tier_table(fairness, alias)
-        tenants = _publish_tenants(fairness, alias, dict.fromkeys(name for _, name in changes))
+        tenants = _publish_changed(fairness, alias, [name for _, name in changes])
     return Published(tiers, tenants)
 
 
@@ -158,7 +158,7 @@ def publish_everything(using: str | None = None, *, fairness: Fairness | None = 
         own = TenantTier.objects.using(alias).exclude(concurrency=None).order_by("pk")
         names = own.values_list("tenant", flat=True).iterator(chunk_size=CHUNK)
         tenants = _publish_tenants(fairness, alias, names)
-        tenants += _publish_tenants(fairness, alias, dict.fromkeys(name for _, name in changes))
+        tenants += _publish_changed(fairness, alias, [name for _, name in changes])
     return Published(tiers, tenants)
 
 
@@ -207,6 +207,14 @@ def _publish_tier_table(fairness: Fairness, alias: str) -> int:
         if table == before:
             return len(table)
     raise StillChanging("the tier table changed while it was published; it stays pending")
+
+
+def _publish_changed(fairness: Fairness, alias: str, names: list[str]) -> int:
+    """Publish tenants that may have another tier now: what waits of them is routed again."""
+    count = _publish_tenants(fairness, alias, dict.fromkeys(names))
+    for chunk in _chunks(filter(None, dict.fromkeys(names))):
+        fairness.route_again(chunk)
+    return count
 
 
 def _publish_tenants(fairness: Fairness, alias: str, tenants: Iterable[str]) -> int:

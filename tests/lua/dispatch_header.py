@@ -39,6 +39,7 @@ _GIVEN = {
     "prefix .. order": {"ready", "shelf"},
     "prefix .. from": {"ready", "shelf"},
     "prefix .. to": {"ready", "shelf"},
+    "prefix .. place": {"ring", "full", "out", "tags"},
     "clock_key": {"clock"},
     "bindings": {"_kombu.binding.EXCHANGE"},
     "plain": {"QUEUE"},

@@ -85,6 +85,12 @@ def test_a_lease_that_ends_now_counts_no_more_cleared_or_not(limiter, client):
     assert client.zcard(LEASES) == 3
 
 
+def test_an_acquire_clears_every_lease_that_has_ended(limiter, client):
+    client.zadd(LEASES, {"first": NOW - 2, "second": NOW - 1, "alive": NOW + 5_000})
+    limiter.acquire("l1")
+    assert client.zrange(LEASES, 0, -1) == ["alive"]
+
+
 def test_what_is_written_is_kept_as_long_as_the_table_of_keys_says(limiter):
     _, lives = limiter.acquire("l1")
     assert lives[LEASES] == DAY_MS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
@@ -36,6 +38,7 @@ def test_a_look_goes_past_all_that_one_call_may_move_and_pass_over(dispatch):
         # To set a head aside is a move of its own, and every look begins at the first.
         assert dispatch.claim(never=("x",)).tasks == ()
     # Whoever was served once at a high cost stands behind the others.
+    dispatch.rules = replace(dispatch.rules, fairness_by="cost")
     dispatch.put("last", cost=1000.0, kind="y")
     dispatch.settle(dispatch.claim(never=("x",)).tasks)
     dispatch.put("last", kind="y")

@@ -480,7 +480,7 @@ def test_an_owner_that_nobody_could_read_is_refused(dispatch, client):
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, 0.0, 1e300, 1e-300])
 def test_no_cost_stops_a_queue_or_lets_a_tenant_run_for_ever(dispatch, cost):
-    dispatch.rules = unlimited()
+    dispatch.rules = unlimited(fairness_by="cost")
     for _ in range(3):
         dispatch.put("a", cost=cost)
     for _ in range(3):

@@ -106,15 +106,9 @@ class Both:
         assert theirs == ours, (name, "the model", ours, "the scripts", theirs)
         self.check()
 
-    def rules(self, enforcement: str) -> Rules:
-        rules = self.scene.rules
-        return Rules(
-            rules.lease_ms,
-            enforcement,
-            rules.default_tier,
-            rules.default_limit,
-            rules.max_deliveries,
-        )
+    def rules(self, enforcement: str, fairness_by: str = "") -> Rules:
+        rules = replace(self.scene.rules, enforcement=enforcement)
+        return replace(rules, fairness_by=fairness_by) if fairness_by else rules
 
     # -- operations -------------------------------------------------------------------------------
 
@@ -142,7 +136,7 @@ class Both:
         return self.model.put(waiting), verbs.read_put(answer)
 
     def do_claim(
-        self, owner, again, want, queues, enforcement, hears, passing, goes_on, known, told
+        self, owner, again, want, queues, enforcement, hears, passing, goes_on, known, told, by=""
     ):
         if hears and not self.do_hear(queues[0])[0]:
             return None, None
@@ -150,7 +144,7 @@ class Both:
             passing = replace(passing, places=self.places[owner])
         if not (again and self.numbers[owner]):
             self.numbers[owner] += 1
-        number, rules = self.numbers[owner], self.rules(enforcement)
+        number, rules = self.numbers[owner], self.rules(enforcement, by)
         epoch = self.known(known)
         ends = self.settles(told)
         args = verbs.claim_args(
@@ -325,6 +319,21 @@ class Both:
         theirs = verbs.read_cancel(self.scripts.run(verbs.CANCEL, args))
         return self.model.cancel(queue, chosen, lease_ms), theirs
 
+    def do_move(self, queue, others, picks):
+        """What people have seen goes to another queue; it may have moved since."""
+        if not others:
+            return None, None
+        target, tasks = others[0], self.tasks_of(queue)
+        chosen = [
+            replace(tasks[n % len(tasks)], seq=1) if n >= LATE else tasks[n % len(tasks)]
+            for n in picks
+            if tasks
+        ]
+        records = [task.record for task in chosen]
+        args = verbs.move_args(queue, target, records)
+        theirs = verbs.read_move(self.scripts.run(verbs.MOVE, args))
+        return self.model.move(queue, target, chosen), theirs
+
     def do_requeue(self, queue, pick, knows):
         """People requeue a dead letter, whose result may not be written yet."""
         tasks = self.tasks_of(queue) if pick >= LATE else self.model.dead[queue]
@@ -396,6 +405,7 @@ class Both:
         assert len(places) == len(set(places)), "a task in two places"
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
+        assert set(model.charged) <= set(model.running)
         running = {row.task.tag for row in model.running.values()}
         expiring = {tag for tags in model.expires.values() for tag in tags}
         assert expiring <= model.known - running, "what does not wait would expire"

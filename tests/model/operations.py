@@ -15,10 +15,10 @@ from celery_fairness.scheduling.queues import QueueNumbers
 from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
-QUEUES = ("q", "p q|1", "löng\nname")
+QUEUES = ("q_default", "q_priority", "löng p|1\nname")
 OWNERS = ("w1", "w2", "w3")
 #: What stands in the keys of their limits.
-KEYS = {"q": "queue:q", "p q|1": "queue:h_1", "löng\nname": "queue:h_2"}
+KEYS = dict(zip(QUEUES, ("queue:q_default", "queue:q_priority", "queue:h_1"), strict=True))
 #: Operations of a long run are cut into pieces of so many.
 LENGTH = 400
 #: What a task is; "" where its message does not say it.
@@ -39,7 +39,7 @@ LIMITS = (
     Limit("own:*", 1, private=True),
     Limit("own:*", 1, private=True),
     *(Limit(f"{key}:{part}", of=OF_QUEUE) for key in KEYS.values() for part in (1, 2)),
-    Limit("queue:q", 2),
+    Limit("queue:q_default", 2),
     Limit("queue:h_1", None, ((3, 1_000),), (9, 1_000)),
 )
 
@@ -81,6 +81,8 @@ class Scene:
     bounds: tuple[Bounds | None, ...]
     #: How often a put has an expiry.
     expiring: float
+    #: What claims charge: processes with other settings may meet.
+    charging: tuple[str, ...]
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -111,6 +113,7 @@ def scene(seed: int) -> Scene:
         "queue": 1.0,
         "cancel": 1.0,
         "requeue": 1.0,
+        "move": 1.0,
         "hear": 0.7,
         "size": 0.5,
         "purge": 0.3,
@@ -130,6 +133,7 @@ def scene(seed: int) -> Scene:
             lease_ms=random.choice([1_000, 15_000]),
             default_limit=random.choice([0, 1, 2, None]),
             max_deliveries=random.choice([0, 1, 2, 5]),
+            fairness_by="cost",
         ),
         random.choice([Budget(), Budget(2, 1, 3, 1), Budget(3, 2, passed=3)]),
         random.choice([("",), ("",), ("s", "t")]),
@@ -145,6 +149,7 @@ def scene(seed: int) -> Scene:
         (),
         random.choice([(None,), (None,), _BOUNDS]),
         random.choice([0.0, 0.1, 0.6]),
+        random.choice([("cost",), ("tasks",), ("runtime",), ("runtime", "cost", "tasks")]),
     )
     return replace(made, lanes=_lanes(made, random))
 
@@ -214,6 +219,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         random.random() < 0.7,
         random.choice(["", "now", "now", "now", "before"]),
         _ends(random) if random.random() < 0.3 else (),
+        random.choice(scene.charging),
     )
 
 
@@ -333,6 +339,12 @@ def _cancel(scene: Scene, random: Random) -> Operation:
     return random.choice(scene.queues), picks
 
 
+def _move(scene: Scene, random: Random) -> Operation:
+    queue, *others = random.sample(scene.queues, len(scene.queues))
+    picks = tuple(random.randrange(1000) for _ in range(random.choice([1, 1, 3, 8])))
+    return queue, tuple(others), picks
+
+
 def _requeue(scene: Scene, random: Random) -> Operation:
     return random.choice(scene.queues), random.randrange(1000), random.random() < 0.7
 
@@ -362,6 +374,7 @@ _MAKERS = {
     "queue": _queue_limit,
     "cancel": _cancel,
     "requeue": _requeue,
+    "move": _move,
     "hear": _queue,
     "size": _queue,
     "purge": _queue,

@@ -49,6 +49,11 @@ def running(text: str) -> tuple[Any, ...]:
     return owner, state, queue, record(raw[int(length) :].decode())
 
 
+def _charged(text: str) -> tuple[Any, ...]:
+    estimate, weight, since, finish, queue = text.split(" ", 4)
+    return float(estimate), float(weight), int(since), float(finish), queue
+
+
 def keys_of(client: Redis, prefix: str) -> dict[str, Any]:
     return dict(client.eval(_READ_ALL, 0, prefix))
 
@@ -85,6 +90,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "closed": {k: int(v) for k, v in _scores(keys.pop("closed", [])).items()},
         "running": {k: running(v) for k, v in _pairs(keys.pop("running", [])).items()},
         "ends": _scores(keys.pop("ends", [])),
+        "charged": {k: _charged(v) for k, v in _pairs(keys.pop("charged", [])).items()},
         "leases": {},
         "rings": defaultdict(_ring),
         "replies": {},
@@ -128,7 +134,9 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind == "account":
             fields = _pairs(value)
             closed = fields.pop("closed", "0") == "1"
-            state["accounts"][name] = (fields.pop("tier"), fields.pop("tenant"), closed)
+            mean = fields.pop("mean", None)
+            said = fields.pop("tier"), fields.pop("tenant"), closed
+            state["accounts"][name] = (*said, None if mean is None else float(mean))
             assert all(field.startswith("q:") for field in fields), fields
             counted[name] = {field[2:]: int(count) for field, count in fields.items()}
         elif kind == "leases":

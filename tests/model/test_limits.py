@@ -13,9 +13,10 @@ from random import Random
 
 import pytest
 
-from celery_fairness.scheduling.installation import Account, Budget
+from celery_fairness.scheduling.installation import Budget
 from celery_fairness.scheduling.limits import Limit, read_limits, write_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
+from celery_fairness.scheduling.rows import Account
 from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.tiers import Tier
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_each_quiet_tenant_starts_once_before_the_noisy_one_starts_twice_more(qu
 
 
 def test_what_a_task_costs_is_charged():
-    here = Installation()
+    here = Installation(replace(UNLIMITED, fairness_by="cost"))
     here.put("dear", 100, cost=3.0)
     here.put("cheap", 300)
     assert Counter(here.run() for _ in range(200)) == {"dear": 50, "cheap": 150}

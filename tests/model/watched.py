@@ -20,14 +20,20 @@ class WatchedRing(Ring):
         super().__init__()
         self.finish = {}
 
-    def charge(self, key, amount):
+    def charge(self, key, amount, lags=False):
         places = self.members if key in self.members else self.full
         start, virtual = places[key], self.virtual
-        super().charge(key, amount)
+        finish = super().charge(key, amount, lags)
         assert self.virtual >= virtual, "the ring's time went back"
         assert self.virtual >= start
-        assert places[key] > self.virtual
+        assert places[key] > (start if lags else self.virtual)
         self.finish[key] = places[key]
+        return finish
+
+    def correct(self, key, amount, finish):
+        super().correct(key, amount, finish)
+        for places in (self.members, self.full, self.out):
+            self.finish[key] = places.get(key, self.finish.get(key, 0.0))
 
     def _enter(self, key, finish):
         assert key not in self.members

@@ -41,9 +41,9 @@ local KEEP_LEASES_MS = 86400000
 -- Ended leases that one call clears away; they do not count in any case.
 local CLEAR_AT_MOST = 64
 
-local logical, _, _, _, steered = tick(clock, lease_ms, frozen_ms)
+local logical, _, _, said = tick(clock, lease_ms, frozen_ms)
 -- People have said something of some key: dispatch/admit.lua asks of which.
-if steered then return {-6, 0, -1, -1, 0, ""} end
+if said.steered then return {-6, 0, -1, -1, 0, ""} end
 local version = tonumber(redis.call("HGET", news, "version") or 0)
 local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7], {})
 

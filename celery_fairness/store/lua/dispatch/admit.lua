@@ -42,7 +42,7 @@ local KEEP_LEASES_MS = 86400000
 local CLEAR_AT_MOST, FORGET_AT_MOST = 64, 20
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5}
 
-local logical, now, _, _, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy = prefix .. "copy:" .. message
@@ -72,7 +72,7 @@ local tier, limit, held = "", -1, 0
 if key ~= "" then
   tier, limit = entitlement(prefix .. "tiers", prefix .. tenant_key, known_tier, concurrency,
     default_tier, default_limit, {})
-  if steered then limit = tenant_limit(prefix, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
+  if said.steered then limit = tenant_limit(prefix, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
   clear_ended(key)
   held = redis.call("ZCOUNT", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf")
 end

@@ -24,22 +24,10 @@ local NOBODY = "-"
 
 local logical = tick(prefix .. "clock", lease_ms, frozen_ms)
 
-local function remove(task, record)
-  local later = string.format("%016.0f ", task.seq) .. record
-  if redis.call("ZREM", prefix .. "later:" .. queue, later) == 1 then return true end
-  local lane = lane_of(task)
-  if redis.call("LREM", prefix .. list_name(task.key, lane, queue), 1, record) == 1 then
-    removed(prefix, queue, task.key, lane)
-    return true
-  end
-  return redis.call("HGET", prefix .. "returned", task.tag) == record
-    and remove_back(prefix, queue, task)
-end
-
 local answer = {}
 for index = 4, #ARGV do
   local task, message = read_record(ARGV[index])
-  local gone = remove(task, ARGV[index])
+  local gone = remove_waiting(prefix, queue, task, ARGV[index])
   local row = write_running(NOBODY, "cancelled", queue, ARGV[index])
   if gone then
     redis.call("SREM", prefix .. "known", task.tag)

@@ -21,8 +21,9 @@
   ARGV[9]  frozen_ms      str  "" in production (server TIME); set only by tests
   ARGV[10] passing        str  what this process does not take (passing.lua), or ""
   ARGV[11] known_epoch    str  the epoch the caller knows, or ""
-  ARGV[12] told           int  ends that it is told
-  ARGV[13+] words         str  the ends, triples as for settle.lua; the queues, in their order
+  ARGV[12] fairness_by    str  what a task charges: "tasks", "cost" or "runtime"
+  ARGV[13] told           int  ends that it is told
+  ARGV[14+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
   Returns {"sleep_ms epoch passed", "lease attempt keys rank length queue" .. message, ...}: sleep_ms
   is 0 where there is more to do at once; passed is "", or as JSON the places that it passed over; keys
@@ -35,9 +36,11 @@
 --- @include "tick"
 --- @later limited "limited"
 --- @later rare "rare"
+--- @later timed "correcting"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
 local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-local frozen_ms, passing, known_epoch, told = ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
+local frozen_ms, passing, known_epoch = ARGV[9], ARGV[10], ARGV[11]
+local fairness_by, told = ARGV[12], tonumber(ARGV[13])
 
 -- Moves that one call makes beside what is due.
 local MOVES_AT_MOST = 64
@@ -50,16 +53,17 @@ if not string.match(owner, "^%S+$") then
   return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
 end
 
-local logical, now, epoch, limited_here, steered, expiring, queued = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now, steered = steered, expiring = expiring, queued = queued,
+  limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
+  queued = said.queued, fairness_by = fairness_by, timed = said.timed,
 }
-local first_queue = 13 + 3 * told
-for index = 13, first_queue - 1, 3 do
+local first_queue = 14 + 3 * told
+for index = 14, first_queue - 1, 3 do
   settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
 end
 if known_epoch ~= "" and known_epoch ~= epoch_text then
@@ -95,24 +99,17 @@ local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, SLEEP_MS)
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, sleep_ms = sleep_ms}
-local function next_of(queue)
-  local found = find(prefix, queue, rules, turns, look)
-  if not found then return nil end
-  if found.verdict.closed then reopen(prefix, found.key, rules) end
-  if found.verdict.full then count_refusal(prefix, found.verdict) end
-  return found
-end
 
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)
   local refused = rules.queued and limited().look_at_queue(prefix, queue, rules, turns, look)
   if refused and not refused.action then return false end
-  local found = next_of(queue)
+  local found = next_of(prefix, queue, rules, turns, look)
   for _ = 0, turns.moves + 1 do
     if not (found and refused) then break end
     if not limited().spend(turns) then return false end
     limited().act(prefix, queue, found.key, found.part, found.group, found.others, refused, rules, turns)
-    found = next_of(queue)
+    found = next_of(prefix, queue, rules, turns, look)
   end
   if not found then return false end
   local lease, task, message = serve(prefix, queue, found, found.verdict.weight, rules)

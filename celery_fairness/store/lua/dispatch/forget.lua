@@ -16,8 +16,8 @@ local prefix, lease_ms, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 -- Keys that one call forgets.
 local FORGET_AT_MOST = 64
 
-local logical, now, _, _, _, steered = read_clock(prefix .. "clock", lease_ms, frozen_ms)
-if steered then
+local logical, now, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
+if said.steered then
   end_steering(prefix, {logical = logical, now = now, enforcement = "on"}, FORGET_AT_MOST)
 end
 forget_idle(prefix, logical, FORGET_AT_MOST)

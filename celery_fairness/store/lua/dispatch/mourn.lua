@@ -21,18 +21,20 @@
 --- @include "tick"
 --- @later limited "limited"
 --- @later rare "again"
+--- @later timed "correcting"
 local prefix, written, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[7]
 
 -- Ends of leases that one call sees to.
 local DUE_AT_MOST = 16
 
-local logical, now, _, limited_here, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
   logical = logical,
   enforcement = ARGV[3], default_tier = ARGV[4], default_limit = ARGV[5],
   max_deliveries = tonumber(ARGV[6]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now, steered = steered,
+  limited = said.limited, now = now, steered = said.steered,
+  timed = said.timed,
 }
 expire(prefix, rules, DUE_AT_MOST)
 

@@ -21,15 +21,17 @@
 --- @include "tick"
 --- @later limited "limited"
 --- @later rare "again"
+--- @later timed "correcting"
 local prefix, lease_ms, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[6]
 
-local logical, now, _, limited_here, steered = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {
   logical = logical,
   enforcement = ARGV[2], default_tier = ARGV[3], default_limit = ARGV[4],
   max_deliveries = tonumber(ARGV[5]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
-  limited = limited_here, now = now, steered = steered,
+  limited = said.limited, now = now, steered = said.steered,
+  timed = said.timed,
 }
 
 local answer = {}

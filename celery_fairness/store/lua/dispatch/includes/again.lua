@@ -14,13 +14,23 @@
 --- @include "removing"
 --- @include "waiting"
 
+-- The queue of its service to which tasks of a queue may have been moved (move.lua).
+local function other_queue(queue)
+  local service, class = string.match(queue, "^(.+)_(%l+)$")
+  if class == "priority" then return service .. "_default" end
+  if class == "default" then return service .. "_priority" end
+end
+
 -- Takes a task that came back out of its lane: returns whether it waited there.
 local function withdraw(prefix, queue, key, rank, tag)
   local record = redis.call("HGET", prefix .. "returned", tag)
   if not record then return false end
   local task = read_record(record)
   if task.key ~= key or task.rank ~= rank then return false end
-  if not remove_back(prefix, queue, task) then return false end
+  local other = other_queue(queue)
+  if not (remove_back(prefix, queue, task) or other and remove_back(prefix, other, task)) then
+    return false
+  end
   redis.call("SREM", prefix .. "known", tag)
   return true
 end
@@ -57,7 +67,7 @@ end
 
 local function expire_one(prefix, rules, lease, row)
   local owner, state, queue, task, message, keys = read_ended(row)
-  end_lease(prefix, lease, keys)
+  end_lease(prefix, lease, keys, rules)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
   write_event_of(prefix, "fairness.lease_expired", queue, task, message,
     "owner", owner, "state", state)
@@ -95,7 +105,7 @@ end
 -- An attempt has ended, but for one that is done.
 local function end_otherwise(prefix, rules, lease, verdict, row)
   local owner, state, queue, task, message, keys = read_ended(row)
-  end_lease(prefix, lease, keys)
+  end_lease(prefix, lease, keys, rules)
   if state == "acked" then
     redis.call("SREM", prefix .. "known", task.tag)
   elseif verdict == "tail" then

@@ -11,7 +11,7 @@ local function settle(prefix, rules, lease, verdict, lane_text)
   if verdict == "done" then
     local tag, key, keys = charged_by(row)
     redis.call("SREM", prefix .. "known", tag)
-    end_lease(prefix, lease, keys)
+    end_lease(prefix, lease, keys, rules)
     freed(prefix, key, keys, rules)
     return 1
   end

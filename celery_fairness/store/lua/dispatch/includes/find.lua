@@ -71,3 +71,12 @@ local function find(prefix, queue, rules, turns, look)
   end
   return opened
 end
+
+-- The same; its tenant, where it was found closed, is open now.
+local function next_of(prefix, queue, rules, turns, look)
+  local found = find(prefix, queue, rules, turns, look)
+  if not found then return nil end
+  if found.verdict.closed then reopen(prefix, found.key, rules) end
+  if found.verdict.full then count_refusal(prefix, found.verdict) end
+  return found
+end

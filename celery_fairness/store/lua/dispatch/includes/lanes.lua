@@ -13,8 +13,9 @@
 ]]
 --- @include "record"
 --- @include "ring"
--- Make what only tasks with limits need (limited.lua), and what mostly is not (rare.lua).
-local limited, rare
+-- Make what only tasks with limits need (limited.lua), what mostly is not (rare.lua), and what is only
+-- where tenants are charged by time (correcting.lua).
+local limited, rare, timed
 
 local function list_name(key, lane, queue)
   return "lane:" .. key .. " " .. lane .. " " .. queue

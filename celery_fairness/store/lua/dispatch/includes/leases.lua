@@ -7,8 +7,9 @@
 --- @include "judge"
 
 -- Takes the lease out of everything that knows it; the task stays known unless it is done.
-local function end_lease(prefix, lease, keys)
+local function end_lease(prefix, lease, keys, rules)
   redis.call("HDEL", prefix .. "running", lease)
+  if rules.timed then timed().correct(prefix, lease, string.match(keys, "^[^,]+"), keys, rules) end
   redis.call("ZREM", prefix .. "ends", lease)
   for key in string.gmatch(keys, "[^,]+") do
     redis.call("ZREM", prefix .. "leases:" .. key, lease)

@@ -39,7 +39,10 @@ local function use_numbers(prefix, limit, rules)
   local whole = string.match(limit.key, "^queue:[^:]+")
   local queue = whole and redis.call("HGET", prefix .. "queue_keys", whole)
   local row = queue and queue_row(prefix, queue, rules)
-  if not row then return end
+  if not row then
+    limit.on_limit = "w"
+    return
+  end
   limit.concurrency, limit.rates, limit.throttle = row.concurrency, row.rates, row.throttle
   limit.on_limit, limit.version = row.on_limit, row.version
   limit.of_process = row.parts and row.of_process

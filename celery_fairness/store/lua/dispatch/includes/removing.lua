@@ -25,3 +25,21 @@ local function remove_back(prefix, queue, task)
   removed(prefix, queue, task.key, lane, task.kind)
   return true
 end
+
+-- Takes a task out of a queue, with this record, wherever it waits. Returns whether it waited there:
+-- false or nil where not, else true; where it waited for its time, that time.
+local function remove_waiting(prefix, queue, task, record)
+  local later, member = prefix .. "later:" .. queue, string.format("%016.0f ", task.seq) .. record
+  local due = redis.call("ZSCORE", later, member)
+  if due then
+    redis.call("ZREM", later, member)
+    return due
+  end
+  local lane = lane_of(task)
+  if redis.call("LREM", prefix .. list_name(task.key, lane, queue), 1, record) == 1 then
+    removed(prefix, queue, task.key, lane)
+    return true
+  end
+  return redis.call("HGET", prefix .. "returned", task.tag) == record
+    and remove_back(prefix, queue, task)
+end

@@ -1,29 +1,39 @@
 --[[
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
-  `rules` is as for judge, and owner, ends_at (of a lease that begins now), and virtual: by queue, the
-  ring's time as far as this claim has read it.
+  `rules` is as for judge, and owner, ends_at (of a lease that begins now), fairness_by, timed, and
+  virtual: by queue, the ring's time as far as this claim has read it.
 ]]
+--- @include "charging"
 --- @include "leases"
 --- @include "taking"
 
--- What one task charges. A charge too small to move a tenant would let it run for ever, one without
--- an end would stop it for ever.
-local LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
+-- What a task of a tenant is expected to take of whom nothing is known.
+local FIRST_SECONDS = 1
 
-local function charge_of(cost, weight)
-  local charge = cost / weight
-  -- Neither comparison holds for what is no number.
-  if not (charge > LEAST_CHARGE) then return LEAST_CHARGE end
-  return math.min(charge, LARGEST_CHARGE)
+-- What a task charges, before the weight.
+local function expected_of(prefix, task, rules)
+  if rules.fairness_by == "runtime" then
+    return tonumber(redis.call("HGET", prefix .. "account:" .. task.key, "mean") or FIRST_SECONDS)
+  end
+  return rules.fairness_by == "cost" and task.cost or 1
 end
 
+-- Remembers how a task was charged, which its end puts right.
+local function note_charge(prefix, queue, lease, expected, weight, finish, rules)
+  if not rules.timed then redis.call("HSET", prefix .. "clock", "timed", 1) end
+  rules.timed = true
+  redis.call("HSET", prefix .. "charged", lease,
+    string.format("%.17g %.17g %.0f %.17g ", expected, weight, rules.logical, finish) .. queue)
+end
+
+-- Returns the lease, the task, its message, and what it charges before the weight.
 local function lease_task(prefix, queue, key, record, rules, weight)
   local task, message, next_record = start_record(record, key)
-  local lease = task.tag .. "." .. task.attempt
+  local lease, expected = task.tag .. "." .. task.attempt, expected_of(prefix, task, rules)
   if rules.queued then next_record = limited().add_whole(prefix, queue, task, next_record, rules) end
   if task.limits ~= "" then
-    limited().take_limits(prefix, task, lease, rules, charge_of(task.cost, weight))
+    limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight))
   end
   if string.find(task.blocked, "|", 1, true) then
     rare().tell_released(prefix, queue, task, message)
@@ -32,7 +42,7 @@ local function lease_task(prefix, queue, key, record, rules, weight)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", prefix .. "running", lease,
     write_running(rules.owner, "claimed", queue, next_record))
-  return lease, task, message
+  return lease, task, message, expected
 end
 
 -- Returns nothing where somebody has deleted the lane: the others of the queue go on.
@@ -45,17 +55,15 @@ local function serve(prefix, queue, found, weight, rules)
     leave_ring(prefix, queue, key)
     return nil
   end
-  local lease, task, message = lease_task(prefix, queue, key, record, rules, weight)
+  local lease, task, message, expected = lease_task(prefix, queue, key, record, rules, weight)
   if rules.expiring then redis.call("ZREM", prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
-  if start > ring_at then
-    redis.call("HSET", prefix .. "virtual", queue, start)
-  else
-    -- Who was passed over and lags behind the ring has no credit for it.
-    start = ring_at
-  end
-  rules.virtual[queue] = start
-  local finish = start + charge_of(task.cost, weight)
+  if start > ring_at then redis.call("HSET", prefix .. "virtual", queue, start) end
+  rules.virtual[queue] = math.max(start, ring_at)
+  -- Who was passed over and lags behind the ring has no credit for it; who was charged too much has.
+  local by_runtime = rules.fairness_by == "runtime"
+  local finish = (by_runtime and start or rules.virtual[queue]) + charge_of(expected, weight)
+  if by_runtime then note_charge(prefix, queue, lease, expected, weight, finish, rules) end
   if group and redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane) then
     limited().served(prefix, queue, group, found.name, key)
   end

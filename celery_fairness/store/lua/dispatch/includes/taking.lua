@@ -69,15 +69,16 @@ local function task_left(prefix, queue, key, finish, waiting)
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", prefix .. "waiting", queue, -1)
   if of_tenant == 0 then
-    -- Tier, tenant, and what is said of this queue; one more of another, or that it is closed.
-    local fields = redis.call("HLEN", account)
-    if fields == 3 then
+    -- Tier, tenant, and what is said of this queue; one more of another, its mean, that it is closed.
+    local fields, closed, mean = redis.call("HLEN", account), nil, nil
+    if fields == 4 or fields == 5 then
+      closed, mean = unpack(redis.call("HMGET", account, "closed", "mean"))
+    end
+    if fields == 3 + (closed and 1 or 0) + (mean and 1 or 0) then
       redis.call("DEL", account)
+      if closed then redis.call("ZREM", prefix .. "closed", key) end
     else
       redis.call("HDEL", account, "q:" .. queue)
-      if fields == 4 and redis.call("ZREM", prefix .. "closed", key) == 1 then
-        redis.call("DEL", account)
-      end
     end
     leave(prefix, queue, key, finish)
   end

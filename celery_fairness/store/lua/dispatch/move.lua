@@ -1,0 +1,42 @@
+--[[
+  move: waiting tasks go to another queue, that of their tenant's new tier; each keeps its place among
+  all tasks, its time and its expiry. One that runs, or is not there any more, is left as it is.
+
+  KEYS[1]  prefix     str  what every key of the installation begins with
+
+  ARGV[1]  queue      str  where they wait
+  ARGV[2]  target     str  where they go to
+  ARGV[3+] record     str  each as it was read where it waits
+
+  Returns for each 1 where it was moved by this call, else 0.
+]]
+--- @include "removing"
+--- @include "until"
+--- @include "waiting"
+--- @later limited "limited"
+local prefix, queue, target = KEYS[1], ARGV[1], ARGV[2]
+
+if queue == target then return redis.error_reply("move: expected two queues, got: " .. queue) end
+
+local function move(task, message, record)
+  local due = remove_waiting(prefix, queue, task, record)
+  if not due then return false end
+  local ends_at = redis.call("ZSCORE", prefix .. "expires:" .. queue, task.tag)
+  if ends_at then
+    redis.call("ZREM", prefix .. "expires:" .. queue, task.tag)
+    redis.call("ZADD", prefix .. "expires:" .. target, ends_at, task.tag)
+  end
+  if due == true then
+    enqueue_back(prefix, target, task, message)
+  else
+    wait_until(prefix, target, task, message, due)
+  end
+  return true
+end
+
+local answer = {}
+for index = 3, #ARGV do
+  local task, message = read_record(ARGV[index])
+  answer[#answer + 1] = move(task, message, ARGV[index]) and 1 or 0
+end
+return answer
