@@ -25,7 +25,7 @@ app.conf.fairness = {
 }
 fairness = Fairness(app)
 #: As the benchmark of rates says it.
-RATE = RateLimitPolicy("bench.rate", rate="100/PT2S")
+RATE = RateLimitPolicy("bench.rate", rate="250/PT5S")
 
 
 def tier_of(tenant: str) -> str | None:
