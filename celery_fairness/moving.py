@@ -46,25 +46,25 @@ class Mover:
 
     Args:
         limiter: Of the installation.
-        settings: Tiers where none are published, and the default tier.
+        settings: Tiers where none are published, the default tier, and the scope of its limit.
     """
 
     def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
         self._limiter = limiter
         self._reader = Reader(limiter.connection, Keys(limiter.prefix))
-        self._default = settings.default_tier
+        self._default, self._scope = settings.default_tier, settings.tier_scope
         self._tiers: Mapping[str, Tier] = limiter.published_tiers()[1] or settings.tiers
 
     def of_tenants(self, tenants: Collection[str]) -> int:
         """Move what waits of tenants, given as written in keys; return how many tasks."""
         moved = 0
         for _ in range(LOOKS if tenants else 0):
-            for queue in self._queues():
-                service = queue.rpartition("_")[0]
-                for tenant in tenants:
-                    for key in (f"tenant:{tenant}", f"tenant:{tenant}:{service}"):
-                        moved += self._of_key(queue, key)
-            moved += self._later(tenants, ())
+            services = {queue.rpartition("_")[0] for queue in self._queues()}
+            for key in (key for tenant in tenants for key in self._keys(tenant, services)):
+                fields = self._reader.read("HKEYS", self._reader.keys.of("account", key))
+                queues = (field[2:] for field in fields if field.startswith("q:"))
+                moved += sum(self._of_key(queue, key) for queue in filter(_is_routed, queues))
+            moved += self._later(frozenset(tenants), ())
         return moved
 
     def of_tiers(self, changed: Collection[str]) -> int:
@@ -84,6 +84,12 @@ class Mover:
     def _queues(self) -> list[str]:
         """Return the queues with waiting tasks between which a tier may decide."""
         return list(filter(_is_routed, self._reader.read("HKEYS", self._reader.keys.waiting)))
+
+    def _keys(self, tenant: str, services: Collection[str]) -> list[str]:
+        """Return the keys of a tenant's tier limit."""
+        if self._scope == "global":
+            return [f"tenant:{tenant}"]
+        return [f"tenant:{tenant}:{service}" for service in services]
 
     def _members(self, queue: str) -> Iterator[str]:
         for kind in ("ring", "full"):
@@ -143,22 +149,16 @@ class Mover:
         moved = 0
         for queue in list(filter(_is_routed, self._reader.names("later"))):
             found = self._reader.pairs("ZSCAN", self._reader.keys.of("later", queue))
-            for some in batches((member[ORDER_LENGTH:] for member, _ in found), TOGETHER):
+            records = (member[ORDER_LENGTH:] for member, _ in found)
+            for some in batches((each for each in records if _charges(each, tenants)), TOGETHER):
                 by_tier: dict[str, list[str]] = {}
-                for record in some:
-                    tenant, tier = self._charged(record)
-                    if tenant and (tenant in tenants or tier in tiers):
-                        by_tier.setdefault(tier, []).append(record)
+                for key, its in _by_key(some).items():
+                    tenant, known = _tenant_of(its[0])
+                    tier = self._tier(tenant, self._account(key)[1] or known)
+                    if not tiers or tier in tiers:
+                        by_tier.setdefault(tier, []).extend(its)
                 moved += sum(self._move(queue, its, tier) for tier, its in by_tier.items())
         return moved
-
-    def _charged(self, record: str) -> tuple[str, str]:
-        """Return the tenant of a record, "" where it has none, and its tier."""
-        task = read_record(record)
-        if task is None or task.key == SYSTEM:
-            return "", ""
-        fields = record.partition("\n")[0].split(" ")
-        return fields[6], self._tier(fields[6], self._account(task.key)[1] or fields[8])
 
     def _move(self, queue: str, records: Sequence[str], tier: str) -> int:
         """Return how many of them still waited where they were read, and are where they belong."""
@@ -202,3 +202,23 @@ def _service_of(record: str) -> str | None:
     except (ValueError, TypeError, KeyError, RecursionError, HeaderInvalid):
         return None
     return None if header.scheduled else header.service
+
+
+def _charges(record: str, tenants: Collection[str]) -> bool:
+    """Say whether a record is a tenant's, of ``tenants`` where there are some."""
+    task, (tenant, _) = read_record(record), _tenant_of(record)
+    return task is not None and bool(tenant) and (not tenants or tenant in tenants)
+
+
+def _tenant_of(record: str) -> tuple[str, str]:
+    """Return the tenant and the tier that a record says."""
+    fields = record.partition("\n")[0].split(" ")
+    return (fields[6], fields[8]) if len(fields) > 8 else ("", "")
+
+
+def _by_key(records: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in records:
+        if task := read_record(record):
+            found.setdefault(task.key, []).append(record)
+    return found

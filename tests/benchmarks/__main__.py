@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from celery_fairness.testing.server import RedisServer
-from tests.benchmarks import claims, gate, latency, throughput, wire
+from tests.benchmarks import claims, gate, latency, parked, shares, throughput, wire
 from tests.benchmarks.harness import Row
 
 #: What the parts are called on the command line, in the order in which they run.
-PARTS = ("wire", "claims", "order", "memory", "latency", "slow", "crowd", "throughput", "gate")
+PARTS = (
+    *("wire", "claims", "parked", "order", "memory", "shares"),
+    *("latency", "slow", "crowd", "throughput", "gate"),
+)
 
 
 def main() -> int:
@@ -50,12 +53,14 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
     return {
         "wire": lambda: wire.rows(server, 500 if quick else 4_000),
         "claims": lambda: claims.scale_rows(server, 10_000 if quick else 100_000),
+        "parked": lambda: parked.rows(server, *((5_000, 1_000) if quick else (100_000, 10_000))),
         "order": lambda: (
             claims.order_rows(server, (99, 1_000), 10_000)
             if quick
             else claims.order_rows(server, (99, 1_000, 10_000))
         ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
+        "shares": lambda: shares.rows(server, 15 if quick else 60),
         "latency": lambda: latency.rows(server, *((1_000, 200, 1) if quick else (5_000, 1_000, 3))),
         "slow": lambda: latency.slow_rows(server, *((300, 20) if quick else (5_000, 240))),
         "crowd": lambda: latency.crowd_rows(

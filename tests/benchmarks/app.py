@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 
 from celery import Celery
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import Fairness, FairTask, RateLimitPolicy
 
 app = Celery("bench", broker=os.environ.get("BENCH_BROKER_URL", "redis://localhost:6379/0"))
 app.conf.update(task_ignore_result=True, worker_enable_remote_control=False)
@@ -20,15 +21,18 @@ app.conf.fairness = {
         "two": {"concurrency": 2},
     },
     "tier_resolver": "tests.benchmarks.app:tier_of",
+    **json.loads(os.environ.get("BENCH_FAIRNESS", "{}")),
 }
 fairness = Fairness(app)
+#: As the benchmark of rates says it.
+RATE = RateLimitPolicy("bench.rate", rate="250/PT5S")
 
 
 def tier_of(tenant: str) -> str | None:
     """Return the tier of a benchmark's tenant."""
     if tenant.startswith("pro-"):
         return "pro"
-    return {"flood": "capped", "two": "two"}.get(tenant)
+    return {"flood": "capped", "two": "two"}.get(tenant, tenant if tenant[0] == "w" else None)
 
 
 @app.task(base=FairTask, tenant="user", service="flood")
@@ -46,9 +50,16 @@ def span(sent_at: float, seconds: float, user: str) -> None:
     began_at = time.time()
     time.sleep(seconds)
     entry = {"user": user, "waited": began_at - sent_at, "began_at": began_at}
-    line = json.dumps({**entry, "ended_at": time.time()}) + "\n"
+    place = f"{os.getpid()}.{threading.get_ident()}"
+    line = json.dumps({**entry, "ended_at": time.time(), "place": place}) + "\n"
     with open(os.environ["BENCH_LEDGER"], "a") as ledger:
         ledger.write(line)
+
+
+@app.task(base=FairTask, tenant="user", service="flood", limits=[RATE])
+def rated(sent_at: float, seconds: float, user: str) -> None:
+    """Take its time under a rate, and write down when it ran."""
+    span.run(sent_at, seconds, user)
 
 
 @app.task

@@ -97,6 +97,7 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ("R1 lost", "0", str(len(verdict.lost))),
         ("   early-acked, gone with their process", "", str(len(verdict.gone))),
         ("R1 times above a limit", "0", str(len(verdict.excesses))),
+        ("R1 windows above a rate or a throttle", "0", str(len(verdict.rushes))),
         ("   only by workers frozen past their lease", "", str(verdict.excesses_of_freezes)),
         (
             "R2 slot back after a killed child",
@@ -150,6 +151,11 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
         _print_task(story, f"lost: {task_id}", [task_id])
     for excess in [*verdict.excesses, *verdict.excesses_of_outages][:SHOWN]:
         _print_excess(story, excess)
+    for rush in verdict.rushes[:SHOWN]:
+        what = (
+            f"{len(rush.ids)} starts of {rush.tenant} at {rush.begun:.3f} in {rush.seconds:.3f} s"
+        )
+        _print_task(story, what, rush.ids)
     for wait in [*verdict.after_child, *verdict.after_worker, *verdict.resumes]:
         if not wait.holds:
             print(

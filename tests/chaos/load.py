@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from tests.chaos import ledger
-from tests.chaos.app import app
-from tests.chaos.plan import FULL, LIMITS, QUICK, next_job
+from tests.chaos.app import STOCK, app
+from tests.chaos.plan import FULL, LIMITS, PACES, QUICK, next_job
 
 TURN_SECONDS = 0.02
 
@@ -52,10 +52,15 @@ def main(seed: int, *, quick: bool) -> None:
             task: Any = app.tasks["chaos.late" if job.late else "chaos.early"]
             kwargs: dict[str, Any] = {"seconds": job.seconds, "retries": job.retries}
             kwargs["tenant"] = None if limit is None else tenant
+            paced = {} if STOCK or tenant not in PACES else {"limits": [PACES[tenant].policy]}
             begins = ledger.now()
             try:
                 task.apply_async(
-                    kwargs=kwargs, task_id=task_id, countdown=job.countdown or None, retry=True
+                    kwargs=kwargs,
+                    task_id=task_id,
+                    countdown=job.countdown or None,
+                    retry=True,
+                    **paced,
                 )
             except Exception as error:  # noqa: BLE001 - whatever the transport raises
                 ledger.write("submit_failed", error=repr(error), **facts)

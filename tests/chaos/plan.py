@@ -6,16 +6,42 @@ moment at which each happens is the machine's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 #: What each tenant may run at once; None is a task without a tenant.
 LIMITS: dict[str, int | None] = {
     **{f"one{number}": 1 for number in range(8)},
     **{f"two{number}": 2 for number in range(2)},
     "four0": 4,
+    "rate0": 4,
+    "even0": 4,
     "system": None,
+}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A limit that each task of a tenant has beside its tier's, and what it allows.
+
+    Attributes:
+        policy: As the Open Job Spec writes it.
+        most: Starts in any window.
+        seconds: Of which length. Of a throttle of ten in five seconds a tenth of the spacing may be
+            made up for: ten in 4.95 s.
+    """
+
+    policy: Mapping[str, Any]
+    most: int
+    seconds: float
+
+
+#: By tenant.
+PACES = {
+    "rate0": Pace({"key": "chaos.rate", "rate": {"limit": 20, "period": "PT5S"}}, 20, 5.0),
+    "even0": Pace({"key": "chaos.even", "throttle": {"limit": 10, "period": "PT5S"}}, 10, 4.95),
 }
 #: Tiers by what they allow.
 TIERS = {1: "free", 2: "two", 4: "four"}

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from celery_fairness.policy import RateLimitPolicy
 from tests.chaos import ledger
 from tests.chaos.audit import leftovers
-from tests.chaos.plan import FULL, QUICK, faults, next_job, scaled
+from tests.chaos.plan import FULL, PACES, QUICK, Pace, faults, next_job, scaled
 from tests.chaos.story import Story
 from tests.chaos.verdict import (
     FROZEN,
@@ -331,6 +332,68 @@ def test_the_audit_finds_what_speaks_of_tasks_and_nothing_else(redis_url: str) -
     assert leftovers(client).keys() == wrong
     assert leftovers(client, stock=True).keys() == {"unacked"}
     client.close()
+
+
+# -- starts in a window ---------------------------------------------------------------------------
+
+PACE = {"one": Pace({}, 3, 5.0)}
+
+
+def begun(*times: float, worker: str = "w.1") -> list[ledger.Event]:
+    found: list[ledger.Event] = []
+    for at in times:
+        found += [sent(0, f"t{at}"), *ran(at, at + 0.01, f"t{at}", worker=worker)]
+    return found
+
+
+def judged(*parts: Any) -> Verdict:
+    events: list[ledger.Event] = []
+    for part in parts:
+        events += part if isinstance(part, list) else [part]
+    return judge(Story(events, LEASE), LIMITS, None, PACE)
+
+
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        ((100, 101, 102, 103.9), 1),
+        ((100, 101, 102, 104.1), 0),
+        ((100, 100.1, 100.2, 105, 105.1, 105.2), 0),
+        ((100, 101, 102, 103, 103.5), 2),
+        ((100, 100.1, 100.2, 103.9, 104, 104.1), 3),
+        ((), 0),
+    ],
+)
+def test_more_starts_in_a_window_than_it_allows_are_seen(
+    times: tuple[float, ...], found: int
+) -> None:
+    verdict = judged(begun(*times))
+    assert len(verdict.rushes) == found
+    assert verdict.holds == (found == 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (frozen(98, 100.5), 0),
+        (frozen(90, 94), 1),
+        (frozen(98, 100.5, worker="w.2"), 1),
+        (outage(97, 99.9), 0),
+        (killed(100.5, "child", pid=9), 0),
+        (killed(100.5, "child", worker="w.2", pid=9), 1),
+    ],
+)
+def test_a_start_that_a_fault_may_have_delayed_is_left_out(fault: Any, found: int) -> None:
+    assert len(judged(begun(101, 101.5, 102, 103), fault).rushes) == found
+
+
+def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
+    for tenant, pace in PACES.items():
+        policy = RateLimitPolicy.from_ojs(pace.policy)
+        number = policy.rate or policy.throttle
+        assert number is not None
+        assert tenant in policy.key.replace("chaos.", "") + "0"
+        assert (pace.most, pace.seconds) == (number.limit, pytest.approx(5, abs=0.05))
 
 
 # -- what is done ---------------------------------------------------------------------------------

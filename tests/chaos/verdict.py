@@ -1,6 +1,7 @@
 """The verdict: what a ledger says against the thresholds.
 
-R1  nothing is lost that can be redelivered; no tenant is above its limit at any instant
+R1  nothing is lost that can be redelivered; no tenant is above its limit at any instant; no window
+    has more starts than a rate or a throttle allows (``windows``)
 R2  the slot of a killed child is back within 2 s, that of a killed worker within a lease and 1 s
 R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s
 R5  when all has ended Redis knows no task any more
@@ -20,7 +21,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from tests.chaos.plan import Pace
 from tests.chaos.story import Attempt, Story
+from tests.chaos.windows import Rush, rushes
 
 CHILD_SECONDS = 2.0
 #: How late the end of a lease may be seen: a claim that found nothing sleeps for so long.
@@ -79,6 +82,7 @@ class Verdict:
         lost: Those that did not and could have been redelivered.
         gone: Early-acked ones that were given to a process which died.
         excesses: While no worker was frozen and Redis was there.
+        rushes: Windows with more starts than a rate or a throttle allows.
         excesses_of_outages: In or soon after an outage of Redis.
         excesses_of_freezes: Only with attempts of workers frozen for longer than their leases.
         duplicates: Tasks that ran to an end which had been reached already, with what explains it.
@@ -97,6 +101,7 @@ class Verdict:
     lost: list[str]
     gone: list[str]
     excesses: list[Excess]
+    rushes: list[Rush]
     excesses_of_outages: list[Excess]
     excesses_of_freezes: int
     duplicates: dict[str, str]
@@ -113,12 +118,15 @@ class Verdict:
     def holds(self) -> bool:
         """Whether every threshold does."""
         waits = [*self.after_child, *self.after_worker, *self.resumes]
-        broken = (self.lost, self.excesses, self.excesses_of_outages, self.leftovers)
+        broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
         return not any((*broken, self.crashed)) and all(wait.holds for wait in waits)
 
 
 def judge(
-    story: Story, limits: Mapping[str, int | None], leftovers: Mapping[str, str] | None = None
+    story: Story,
+    limits: Mapping[str, int | None],
+    leftovers: Mapping[str, str] | None = None,
+    paces: Mapping[str, Pace] | None = None,
 ) -> Verdict:
     """Judge a ledger.
 
@@ -126,6 +134,7 @@ def judge(
         story: The ledger.
         limits: What each tenant may run at once; None: no limit.
         leftovers: What Redis still knew at the end.
+        paces: Limits of starts, by tenant.
     """
     lost, gone = story.unfinished()
     frozen_apart = [
@@ -143,6 +152,7 @@ def judge(
         lost=lost,
         gone=gone,
         excesses=[each for each in found if each not in of_outages],
+        rushes=list(rushes(story, paces or {})),
         excesses_of_outages=of_outages,
         excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits))) - len(found)),
         duplicates=duplicates(story),

@@ -1,0 +1,104 @@
+"""Lanes that wait at limits cost a freed slot no command, however many they are; nor does a setting
+that is not used."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules
+from tests.lua.dispatching import Dispatch
+
+UNLIMITED = Rules(default_limit=None)
+MANY = 400
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client, UNLIMITED)
+
+
+def freed(dispatch, commands, held):
+    """Return the commands of a settle, and of the claim that takes the slots again."""
+    with commands() as of_settle:
+        dispatch.settle(held)
+    with commands() as of_claim:
+        started = dispatch.claim(want=len(held)).tasks
+    assert len(started) == len(held)
+    return of_settle, of_claim, started
+
+
+def at_three_limits(dispatch, commands, lanes):
+    """Lanes of many tenants at one of two shared limits; a third is each tenant's own."""
+
+    def put(tenant):
+        own = Limit(f"own:{tenant}", 3, private=True)
+        limits = (own, Limit("api", 2), Limit("region", 9))
+        dispatch.put(tenant, limits=write_limits(limits))
+
+    for number in range(2):
+        put(f"h{number}")
+    held = dispatch.claim(want=2).tasks
+    for number in range(lanes):
+        put(str(number))
+        put(str(number))
+    while not dispatch.claim(want=1).sleep_ms:
+        pass
+    ran = []
+    for _ in range(4):
+        *counted, held = freed(dispatch, commands, held)
+        ran.append(counted)
+    return ran
+
+
+def at_two_limits(dispatch, commands, lanes):
+    """Lanes want two full limits; others take every slot of either that is freed."""
+
+    def put(tenant, *keys):
+        dispatch.put(tenant, limits=write_limits(tuple(Limit(key, 1) for key in keys)))
+
+    held = []
+    for key in ("x", "y"):
+        put(f"{key}-only", key)
+        held.append(dispatch.claim(want=1).tasks)
+        for _ in range(9):
+            put(f"{key}-only", key)
+    for number in range(lanes):
+        put(str(number), "x", "y")
+    while not dispatch.claim(want=1).sleep_ms:
+        pass
+    ran = []
+    for _ in range(8):
+        *counted, started = freed(dispatch, commands, held.pop(0))
+        assert started[0].key.endswith("-only," + started[0].key[-1])
+        held.append(started)
+        ran.append(counted)
+    return ran
+
+
+@pytest.mark.parametrize("crowd", [at_three_limits, at_two_limits])
+def test_a_freed_slot_costs_no_more_with_many_lanes(dispatch, client, commands, crowd):
+    few = crowd(dispatch, commands, 20)
+    client.flushall()
+    assert crowd(Dispatch(client, UNLIMITED), commands, MANY) == few
+
+
+@pytest.mark.parametrize("fairness_by", ["tasks", "cost"])
+def test_who_is_not_charged_by_time_pays_no_command_for_it(dispatch, client, commands, fairness_by):
+    ran = {}
+    for by in ("tasks", fairness_by, "runtime"):
+        client.flushall()
+        worker = Dispatch(client, Rules(default_limit=None, fairness_by=by))
+        for _ in range(8):
+            worker.put("a")
+        # The first ones note what is noted once.
+        freed(worker, commands, worker.claim(want=2).tasks)
+        worker.settle(worker.claim(want=1).tasks)
+        with commands() as of_claim:
+            tasks = worker.claim(want=2).tasks
+        with commands() as of_settle:
+            worker.settle(tasks)
+        ran[by] = sum(of_claim.values()), sum(of_settle.values())
+    assert ran[fairness_by] == ran["tasks"]
+    assert 0 < ran["runtime"][0] - ran["tasks"][0] <= 2 * 2
+    assert 0 < ran["runtime"][1] - ran["tasks"][1] <= 2 * 10
