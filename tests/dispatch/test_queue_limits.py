@@ -1,4 +1,4 @@
-"""Limits of queues with real workers: declared, set while tasks wait, by partition and by process."""
+"""Limits of queues with real workers: declared, set while tasks wait, by partition, by process."""
 
 from __future__ import annotations
 
