@@ -17,6 +17,9 @@ from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, RateLimitE
 from celery_fairness.header import HEADER, parse_header
 from celery_fairness.limits import readable_limits
 
+#: What the keys begin with that cool down only where the error names them.
+_NEVER = ("tenant:", "queue:")
+
 logger = logging.getLogger("celery_fairness")
 
 
@@ -60,7 +63,7 @@ def _keys(request: Any, error: RateLimitExceeded) -> list[str]:
     except HeaderInvalid:
         # Those that can be read held all the same.
         limits = readable_limits(headers[HEADER])
-    return [limit.key for limit in limits if not limit.key.startswith("tenant:")]
+    return [limit.key for limit in limits if not limit.key.startswith(_NEVER)]
 
 
 def _cool(task: Any, key: str, wait: float, error: RateLimitExceeded) -> None:

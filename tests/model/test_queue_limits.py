@@ -139,7 +139,7 @@ def test_s32_the_queue_s_limit_and_the_task_s_both_hold(pair):
 
 def test_s32_a_policy_with_the_queue_s_key_and_its_limit_are_one(pair):
     pair.limit_queue(concurrency=5, rates=((4, 60_000),))
-    pair.put("a", Limit("queue:q", 2), times=4)
+    pair.put("a", Limit("queue:q", 9), times=4)
     pair.put("b", times=4)
     given, _ = pair.claim()
     assert len(given) == 4
@@ -259,6 +259,14 @@ def test_new_numbers_act_on_parked_partitions_also_where_these_were_paused(pair)
     pair.limit_queue(concurrency=2)
     given = [number for _ in range(9) for number in pair.claim(want=64)[0]]
     assert len(given) == 40
+
+
+def test_a_partition_whose_queue_says_drop_ends_what_it_refuses(pair):
+    pair.limit_queue(how="declare", parts=True, concurrency=1, on_limit="drop")
+    for customer in ("1", "1", "2", "2", "2"):
+        pair.put("a", part(customer))
+    assert pair.claim()[0] == [1, 3]
+    assert {owner for _, owner, _ in pair.dropped()} == {"queue:q:1", "queue:q:2"}
 
 
 def test_a_pause_of_the_queue_holds_for_its_partitions_and_of_one_for_that(pair):

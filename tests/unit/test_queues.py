@@ -14,8 +14,10 @@ from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.queues import QueuePolicy, partition_key, queue_key
 from celery_fairness.rates import Rate
 from celery_fairness.scheduling.queues import QueueNumbers, QueueRow, read_numbers, read_row
+from celery_fairness.scheduling.words import Claimed
 from celery_fairness.settings import build_settings
 from celery_fairness.tenants import KEY_PATTERN, key_hash
+from celery_fairness.transport.book import Book
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -232,3 +234,10 @@ def test_what_is_published_names_its_partition():
         assert header("other", (7,)) is None
         assert header("pay", (7,), name="celery.chord_unlock") is None
         fairness.close()
+
+
+def test_a_book_counts_the_slots_of_queues_that_are_held():
+    book = Book()
+    for number, key in enumerate(["tenant:a,queue:q", "_system,api,queue:q:1,queue:q", "tenant:b"]):
+        book.hold(Claimed(f"t{number}.1", "q", 1, key, 0, ""), 1)
+    assert book.of_queues() == {"queue:q": 2, "queue:q:1": 1}

@@ -1,0 +1,71 @@
+"""What limits of queues cost, and what is refused of them before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+from redis import ResponseError
+
+from celery_fairness.scheduling.queues import QueueNumbers
+from celery_fairness.store import verbs
+from tests.lua.dispatching import Dispatch
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client)
+
+
+def limit(dispatch, queue="q", key="queue:q", parts=False, **numbers):
+    said = QueueNumbers(**numbers).text
+    args = verbs.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
+    return dispatch.run(verbs.QUEUE, args)
+
+
+def claims(dispatch, commands, queue="q"):
+    with commands() as ran:
+        dispatch.claim(queues=[queue])
+    return ran
+
+
+@pytest.mark.parametrize("numbers", [{"concurrency": 1}, {"rates": ((1, 60_000),)}])
+def test_a_closed_queue_costs_the_same_however_much_waits_there(dispatch, commands, numbers):
+    limit(dispatch, **numbers)
+    for number in range(3):
+        dispatch.put(f"u{number}")
+    dispatch.claim()
+    dispatch.claim()
+    few = claims(dispatch, commands)
+    for number in range(300):
+        dispatch.put(f"v{number}")
+    assert claims(dispatch, commands) == few
+
+
+def test_a_queue_s_limit_costs_claims_of_another_queue_one_question(dispatch, commands):
+    # Limits beside the tiers are looked for from now on, by everybody.
+    dispatch.client.hset("{fairness}:clock", "limited", 1)
+    for _ in range(3):
+        dispatch.put("a", queue="other")
+    plain = claims(dispatch, commands, "other")
+    limit(dispatch, concurrency=1)
+    for _ in range(3):
+        dispatch.put("b", queue="other")
+    asked = claims(dispatch, commands, "other")
+    assert sum(asked.values()) - sum(plain.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers"),
+    [
+        ("queue:a:b", "1|||w|"),
+        ("queue:a b", "1|||w|"),
+        ("tenant:a", "1|||w|"),
+        ("queue:a", "1 |||w|"),
+    ],
+)
+def test_what_nobody_could_read_is_refused_before_anything_is_written(
+    dispatch, client, key, numbers
+):
+    args = verbs.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
+    with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a word"):
+        dispatch.run(verbs.QUEUE, args)
+    assert client.keys("*") == []
