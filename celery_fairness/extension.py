@@ -31,6 +31,7 @@ from celery_fairness.store.address import Address, address_from_broker, address_
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
 
@@ -202,6 +203,19 @@ class Fairness(Steering):
         return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self.republish)
 
     @cached_property
+    def promoter(self) -> Promoter:
+        """Brings parked tasks back to the broker."""
+        # Connections of its own: they belong to its thread.
+        resender = Resender(self.app, self.limiter, self._stopping, self.router.again)
+        return Promoter(
+            self.make_limiter,
+            resender.promote,
+            self.settings.enforcement,
+            self.settings.lease_seconds / 3,
+            self.notices,
+        )
+
+    @cached_property
     def _resender(self) -> Resender:
         return Resender(self.app, self.limiter, self._stopping, self.router.again)
 
@@ -272,6 +286,7 @@ class Fairness(Steering):
             logger.warning("%s", problem)
         if not self.claims:
             self.keeper.start()
+            self.promoter.start()
         self._publish_settings()
 
     def on_worker_stopping(self) -> None:
@@ -283,6 +298,8 @@ class Fairness(Steering):
     def on_worker_stopped(self) -> None:
         """Release what is left; signal ``worker_shutdown``."""
         self.keeper.stop(self.limiter)
+        if not self.claims:
+            self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
 

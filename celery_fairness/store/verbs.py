@@ -43,6 +43,10 @@ REQUEUE = "dispatch/requeue"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
+FREE = "dispatch/free"
+PARK = "dispatch/park_message"
+PROMOTE = "dispatch/promote"
+UNPARK = "dispatch/unpark"
 
 
 def put_args(

@@ -16,7 +16,7 @@ from celery.utils.imports import symbol_by_name
 
 from celery_fairness.decision import Lease
 from celery_fairness.registry import find
-from celery_fairness.worker.gate import ATTEMPT_KEY, new_lease_id
+from celery_fairness.worker.gate import ATTEMPT_KEY, Parked, new_lease_id
 
 if TYPE_CHECKING:
     _Request = Any
@@ -56,6 +56,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
             "content_type": getattr(message, "content_type", None),
         }
         self._fair_keeper = fairness.keeper
+        self._fair_promoter = fairness.promoter
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Keep the lease: the pool has the task."""
@@ -83,6 +84,8 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         finally:
             exception = exc_info.exception
             exception = getattr(exception, "exc", None) or exception
+            if isinstance(exception, Parked):
+                self._fair_promoter.ring()
             if return_ok:
                 self._fair_end()
             else:

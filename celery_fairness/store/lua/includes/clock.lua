@@ -6,12 +6,13 @@
 
   clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when it was made),
                      limited (a task had limits beside its tier's), steered (a key is paused, or
-                     people changed its numbers), expiring (a task had an expiry)
+                     people changed its numbers), expiring (a task had an expiry),
+                     parked (a gate has tasks that wait here)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
-  Returns logical, now, epoch, seen (all ms), limited, steered, expiring; seen is nil where there was no
-  clock.
+  Returns logical, now, epoch, seen (all ms), limited, steered, expiring, parked; seen is nil where there
+  was no clock.
 ]]
 local function read_clock(clock_key, lease_ms, frozen_ms)
   local now
@@ -22,15 +23,15 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   local kept = redis.call(
-    "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring")
+    "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "parked")
   local logical = tonumber(kept[1])
   if not logical then
-    return now, now, now, nil, kept[4], kept[5], kept[6]
+    return now, now, now, nil, kept[4], kept[5], kept[6], kept[7]
   end
   local seen = tonumber(kept[2])
   local step = now - seen
   if step < 0 then step = 0 end
   local longest = math.floor(lease_ms / 3)
   if step > longest then step = longest end
-  return logical + step, now, tonumber(kept[3]), seen, kept[4], kept[5], kept[6]
+  return logical + step, now, tonumber(kept[3]), seen, kept[4], kept[5], kept[6], kept[7]
 end

@@ -12,7 +12,8 @@
 local NOTE_AFTER_MS = 50
 
 local function tick(clock_key, lease_ms, frozen_ms)
-  local logical, now, epoch, seen, limited, steered, expiring = read_clock(clock_key, lease_ms, frozen_ms)
+  local logical, now, epoch, seen, limited, steered, expiring, parked =
+    read_clock(clock_key, lease_ms, frozen_ms)
   redis.call("HDEL", clock_key, "")
   if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
     redis.call("HSET", clock_key,
@@ -20,5 +21,5 @@ local function tick(clock_key, lease_ms, frozen_ms)
       "seen", string.format("%.0f", now),
       "epoch", string.format("%.0f", epoch))
   end
-  return logical, now, epoch, limited, steered, expiring
+  return logical, now, epoch, limited, steered, expiring, parked
 end
