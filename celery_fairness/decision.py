@@ -322,6 +322,7 @@ class LimitState:
         waited: Of a key that is no tenant's: what waits at it, the first hundred.
         stops: Whether it is paused or cools down; None where that cannot be.
         override: Numbers that people put in the place of its own.
+        parked: Tasks of a gate that wait at it in Redis.
     """
 
     key: str
@@ -338,10 +339,11 @@ class LimitState:
     waited: tuple[WaitedLimit, ...] = ()
     stops: KeyStops | None = None
     override: KeyOverride | None = None
+    parked: int = 0
 
     @property
     def known(self) -> bool:
         """Whether anything at all is kept of this key."""
         stopped = self.stops is not None and self.stops.stopped
-        said = stopped or self.override is not None
+        said = stopped or self.override is not None or self.parked
         return bool(self.held or self.waiting or self.waited or self.published or said)

@@ -70,8 +70,7 @@ class InMemoryLimiter:
         self._windows: dict[str, Window] = {}
         #: When what a key remembers of its starts is forgotten.
         self._idle: dict[str, int] = {}
-        self._stops = Stops()
-        self._overrides = Overrides()
+        self._stops, self._overrides = Stops(), Overrides()
         self._copies = CopyMemory()
         self._tier_waits = self._settings.tier_on_limit == "wait"
         self._parked = ParkedTasks(self._copies, self._tier_waits)
@@ -217,6 +216,11 @@ class InMemoryLimiter:
         with self._lock:
             return self._parked.unpark(messages, cancelled=cancelled)
 
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Give back what was promised to a task."""
+        with self._lock:
+            self._parked.forgo(message, keys)
+
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""
         with self._lock:
@@ -224,8 +228,8 @@ class InMemoryLimiter:
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until tasks that are parked may start."""
-        if self._bell.wait(timeout_seconds):
-            self._bell.clear()
+        self._bell.wait(timeout_seconds)
+        self._bell.clear()
 
     def stop(self, how: str, key: str, wait_seconds: float = 0.0) -> None:
         """``pause`` (0: until resumed) or ``resume`` a key, ``cool`` it down, or ``clear`` that."""
@@ -315,10 +319,9 @@ class InMemoryLimiter:
 
     def _clear_ended(self, key: str, now: int) -> None:
         live = {id_: end for id_, end in self._leases.get(key, {}).items() if end > now}
+        self._leases.pop(key, None)
         if live:
             self._leases[key] = live
-        else:
-            self._leases.pop(key, None)
 
     def _queue(self, request: SlotRequest, limits: Sequence[Limit]) -> str:
         waits = [limit.key for limit in limits if limit.on_limit == "wait"]

@@ -94,6 +94,14 @@ class ParkedTasks:
         if self.known and key in self._opens:
             self._opens[key] = 0
 
+    def forgo(self, tag: str, keys: Iterable[str]) -> None:
+        """Give back what was promised to a task that ended before it came to a gate."""
+        for key in keys:
+            if tag in self._promised.get(key, {}):
+                self._take(self._promised, key, tag)
+                self.freed(key)
+            self._promoted.pop(tag, None)
+
     def forget(self, tag: str, keys: Iterable[str]) -> None:
         """Forget a task that has come to a gate."""
         self._leave(tag, keys)
@@ -144,9 +152,6 @@ class ParkedTasks:
             task, copies = self._tasks[tag], self.copies.get(tag, Copies())
             named = f"{serial}{1 + 4 * len(given)}"
             self._leave(tag, task.keys)
-            if copies.admitted is not None:
-                self.forget(tag, task.keys)
-                return
             self.copies[tag] = Copies(copies.next or named, named, None, task.seq)
             self._expires.pop(tag, None)
             self._promoted[tag] = now + lease_ms

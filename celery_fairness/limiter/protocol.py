@@ -106,6 +106,10 @@ class Limiter(Protocol):
         """
         ...
 
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Say that a promoted task ended before it came to a gate: what it was promised is free."""
+        ...
+
     def parked(self, key: str) -> int:
         """Return how many parked tasks wait at ``key``."""
         ...

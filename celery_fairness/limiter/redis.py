@@ -174,7 +174,7 @@ class RedisLimiter:
         for batch in _batches(leases):
             if any(map(self._waited_for, leases)):
                 pairs = [each for lease, key in batch for each in (lease.id, key)]
-                held += self._redis.run(verbs.FREE, (self._names.prefix,), pairs)
+                held += self._redis.run(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
                 continue
             keys = [self._names.leases(key) for _, key in batch]
             held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
@@ -184,7 +184,7 @@ class RedisLimiter:
         """End ``lease`` without waiting for the answer."""
         if self._waited_for(lease):
             pairs = [each for key in lease.keys for each in (lease.id, key)]
-            self._redis.post(verbs.FREE, (self._names.prefix,), pairs)
+            self._redis.post(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
             return
         keys = [self._names.leases(key) for key in lease.keys]
         self._redis.post("release", keys, [lease.id] * len(keys))
@@ -241,6 +241,11 @@ class RedisLimiter:
         """Say that tasks are published, or that they are cancelled."""
         how = "cancelled" if cancelled else "published"
         return int(self._redis.run(verbs.UNPARK, (self._names.prefix,), (how, *messages)))
+
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Give back what was promised to a task."""
+        pairs = [each for key in keys for each in (message, key)]
+        self._redis.run(verbs.FREE, (self._names.prefix,), ("promises", *pairs))
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""

@@ -61,6 +61,7 @@ class Keys:
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
         self.events = prefix + "events"
+        self.gate_tasks = prefix + "gate_tasks"
         self.idle = prefix + "idle"
         self.known = prefix + "known"
         self.looks = prefix + "looks"

@@ -39,12 +39,12 @@ from celery_fairness.decision import (
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
-from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
+from celery_fairness.worker.ancestors import new_lease_id, tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.parked import as_text, expires_ms
@@ -130,7 +130,7 @@ class Gate:
             charge = self.charge(task, request, args, kwargs)
             if not charge.keys:
                 return tracer(uuid, args, kwargs, request)
-            lease = Lease(known.get("lease") or new_lease_id(), charge.keys)
+            lease = Lease(known.get("lease") or new_lease_id(uuid), charge.keys)
             copy = parse_copy(request.get(COPY_HEADER))
             serial = new_serial()
 
@@ -179,9 +179,12 @@ class Gate:
         """Return what came of asking, None where the task waits in the limiter."""
         for _ in range(ASK_AT_MOST):
             outcome = self._enter(task, charge, lease, copy, serial)
-            if not isinstance(outcome, Refused) or not self._is_parked(outcome):
+            if not isinstance(outcome, Refused):
                 return outcome
             context = make_context()
+            tell_of_parent(self._notices, self._limiter, task, context, charge.key, outcome)
+            if not self._is_parked(outcome):
+                return outcome
             _complete(task, context, charge, outcome)
             named = copy or Copy(first_copy()["message"])
             try:
@@ -367,11 +370,6 @@ def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> 
 def _plain(tenant: str | None) -> str | None:
     """Return a tenant as it stands in a header, where the reserved two have no place."""
     return None if isinstance(tenant, Reserved) else tenant
-
-
-def new_lease_id() -> str:
-    """Return an id that no other attempt has."""
-    return new_id(12)
 
 
 def _because(charge: Charge, refused: Refused) -> str:

@@ -55,7 +55,7 @@ class Promoter:
         notices: Notices,
     ) -> None:
         self._make_limiter = limiter
-        self._publish = publish
+        self.publish = publish
         self._enforcement = enforcement
         self._look_seconds = look_seconds
         self._notices = notices
@@ -88,7 +88,7 @@ class Promoter:
         """
         promotion = limiter.promote(TOGETHER, new_serial(), self._enforcement)
         for task in promotion.tasks:
-            self._publish(task)
+            self.publish(task)
             limiter.unpark([task.copy.message])
         return promotion.sleep_seconds
 

@@ -185,6 +185,12 @@ class BothLimiters(RuleBasedStateMachine):
             messages = [task.copy.message for task in given.tasks]
             assert self.both(lambda limiter: limiter.unpark(messages)) == len(messages)
 
+    @rule(message=st.sampled_from(["m1", "p1", "p2", "p3", "p9"]))
+    def end_before_a_gate(self, message):
+        request = self.asked.get(message)
+        keys = request.lease.keys if request else ["api"]
+        self.both(lambda limiter: limiter.forgo(message, keys))
+
     @rule(message=st.sampled_from(["p1", "p2", "p9"]))
     def cancel(self, message):
         self.both(lambda limiter: limiter.unpark([message], cancelled=True))

@@ -189,6 +189,44 @@ def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
     assert limiter.promote(1, "x").sleep_seconds is None
 
 
+def test_what_a_dead_promoter_had_waits_again_in_its_place(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert limiter.unpark(["a"], cancelled=True) == 0
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    drops = Limit("api", 1, on_limit="drop")
+    take(limiter, drops)
+    assert promote(limiter) == []
+    assert limiter.parked("api") == 1
+    assert limiter.unpark(["a"], cancelled=True) == 1
+
+
+def test_a_task_whose_copy_has_started_is_not_promoted_again(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (first,) = promote(limiter)
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    take(limiter, Limit("api", 2))
+    assert promote(limiter) == []
+    # It comes to a gate that asks nothing, and waits here no longer.
+    came = again(request, first)
+    assert isinstance(limiter.acquire(came, Enforcement.OFF), Admitted)
+    assert limiter.parked("api") == 0
+    assert promote(limiter, 16, Enforcement.OFF) == []
+
+
 def test_the_old_message_delivered_again_is_dropped_while_its_task_is_parked(
     limiter: Limiter,
 ) -> None:
@@ -239,6 +277,18 @@ def test_a_throttle_promises_one_start_after_the_other(
         clock.advance(0.1)
         seen.append(names(promote(limiter)))
     assert [each for each in seen if each] == [["a"], ["b"], ["c"]]
+
+
+def test_what_was_promised_to_a_task_that_ended_is_given_to_the_next(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    park(limiter, ask("b", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert limiter.unpark(["a"]) == 1
+    limiter.forgo("a", ["api"])
+    assert names(promote(limiter)) == ["b"]
 
 
 @pytest.mark.parametrize("how", ["pause", "cool"])

@@ -130,6 +130,7 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "want": 16,
         "how": "published",
         "tags": "m1",
+        "what": "leases",
         "pairs": "l1",
     }
     assert told == {each: expected[each] for each in told}

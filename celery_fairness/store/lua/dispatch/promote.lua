@@ -51,14 +51,9 @@ end
 
 local function give(tag, task, promises, ended)
   local copy, serial = prefix .. "copy:" .. tag, next_serial .. whole(#answer)
-  local kept = redis.call("HMGET", copy, "next", "admitted")
+  local published = redis.call("HGET", copy, "next") or serial
   leave_gate(prefix, tag, task.keys)
-  if kept[2] then
-    -- Another copy of it has started.
-    forget_parked(prefix, tag, task.keys)
-    return
-  end
-  copy_parked(prefix, tag, kept[1] or serial, serial, task.seq, keep_ms)
+  copy_parked(prefix, tag, published, serial, task.seq, keep_ms)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   redis.call("ZADD", prefix .. "gate_promoted", whole(logical + lease_ms), tag)
   if promises then
