@@ -99,6 +99,20 @@ def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limite
     assert isinstance(limiter.acquire(request), Admitted)
 
 
+def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
+    take(limiter, ONE)
+    drops = Limit("db", 1, on_limit="drop")
+    request = ask("a", ONE, drops)
+    answer = limiter.acquire(request)
+    assert isinstance(answer, Refused)
+    assert answer.action == "wait"
+    take(limiter, drops)
+    assert limiter.park(request, "message") is Parking.ASK_AGAIN
+    answer = limiter.acquire(request)
+    assert isinstance(answer, Refused)
+    assert (answer.action, answer.key) == ("drop", "db")
+
+
 def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
     limiter: Limiter,
 ) -> None:
