@@ -12,12 +12,13 @@ from operator import attrgetter
 
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.looking import finding
+from celery_fairness.looking import finding, parked
 from celery_fairness.looking.explaining import explain
 from celery_fairness.looking.finding import Place
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.looker import Looker
-from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.parked import ParkedTask
+from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.looking.values import (
     Cancelled,
     DeadLetter,
@@ -57,6 +58,9 @@ class Clearing:
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits; see ``Fairness.cancel``."""
         for _ in range(LOOKS):
+            for task in self._parked(task_id):
+                if self._limiter.unpark([task.tag], cancelled=True):
+                    return Cancelled(task_id, "cancelled", task.queue)
             found = _of_id(finding.waiting(self._reader), task_id)
             cancelled = [place.queue for place in found if self._cancel([place])]
             # An id may be given to several messages, and a retry has that of the first attempt.
@@ -80,7 +84,12 @@ class Clearing:
 
     def explain(self, task_id: str, looker: Looker) -> Explanation:
         """Return where a task is, and why it does not run; see ``Fairness.explain``."""
+        for task in self._parked(task_id):
+            return parked.explain(self._reader, task, looker)
         return explain(self._reader, self.find(task_id), looker)
+
+    def _parked(self, task_id: str) -> list[ParkedTask]:
+        return [each for each in parked.parked(self._reader) if each.task_id == task_id]
 
     def purge(self, tenant: str) -> Purged:
         """Cancel what waits of a tenant; see ``Fairness.purge_tenant``."""
@@ -89,6 +98,9 @@ class Clearing:
         for _ in range(LOOKS):
             for places in finding.waiting_of(self._reader, name, TOGETHER):
                 cancelled += self._cancel(places)
+        its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
+        for tags in batches(its, TOGETHER):
+            cancelled += self._limiter.unpark(tags, cancelled=True)
         return Purged(tenant, cancelled)
 
     def _cancel(self, places: Sequence[Place]) -> int:

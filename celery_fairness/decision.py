@@ -23,6 +23,8 @@ class Reason(enum.Enum):
     #: A newer copy of the same task is on the broker, or another copy has started.
     SUPERSEDED = "superseded"
     LIMITER_UNAVAILABLE = "limiter_unavailable"
+    #: It may start, but others wait for the same limit since longer.
+    BEHIND_OTHERS = "behind_others"
 
 
 class Enforcement(enum.Enum):
@@ -144,6 +146,45 @@ class Refused:
     news: int = 0
     key: str = ""
     action: str = "wait"
+
+
+class Parking(enum.Enum):
+    """What became of a task that a gate wanted to park."""
+
+    #: It waits in the limiter: its old message may be acknowledged.
+    PARKED = 1
+    #: It may start by now, or another limit says otherwise: acquire again.
+    ASK_AGAIN = 0
+    #: Another copy of it waits or has started.
+    SUPERSEDED = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A parked task that is to be published again.
+
+    Attributes:
+        copy: Which copy of its message is published; no other serial is.
+        message: As it was parked.
+        ended: It has expired, or was cancelled: whoever receives it shall end it.
+    """
+
+    copy: Copy
+    message: str
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What a worker was given to publish.
+
+    Attributes:
+        tasks: In the order in which they waited.
+        sleep_seconds: When to ask again, though nothing rings; None: nothing is parked.
+    """
+
+    tasks: tuple[Promoted, ...]
+    sleep_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +323,7 @@ class LimitState:
         waited: Of a key that is no tenant's: what waits at it, the first hundred.
         stops: Whether it is paused or cools down; None where that cannot be.
         override: Numbers that people put in the place of its own.
+        parked: Tasks of a gate that wait at it in Redis.
     """
 
     key: str
@@ -298,12 +340,13 @@ class LimitState:
     waited: tuple[WaitedLimit, ...] = ()
     stops: KeyStops | None = None
     override: KeyOverride | None = None
+    parked: int = 0
 
     @property
     def known(self) -> bool:
         """Whether anything at all is kept of this key."""
         stopped = self.stops is not None and self.stops.stopped
-        said = stopped or self.override is not None
+        said = stopped or self.override is not None or self.parked
         # A limit without a tier is that of a queue.
         of_queue = not self.tier and self.limit is not None
         return bool(self.held or self.waiting or self.waited or self.published or said or of_queue)

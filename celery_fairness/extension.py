@@ -32,6 +32,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
 
@@ -203,6 +204,19 @@ class Fairness(Steering):
         return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self.republish)
 
     @cached_property
+    def promoter(self) -> Promoter:
+        """Brings parked tasks back to the broker."""
+        # Connections of its own: they belong to its thread.
+        resender = Resender(self.app, self.limiter, self._stopping, self.router.again)
+        return Promoter(
+            self.make_limiter,
+            resender.promote,
+            self.settings.enforcement,
+            self.settings.lease_seconds / 3,
+            self.notices,
+        )
+
+    @cached_property
     def _resender(self) -> Resender:
         return Resender(self.app, self.limiter, self._stopping, self.router.again)
 
@@ -273,6 +287,7 @@ class Fairness(Steering):
             logger.warning("%s", problem)
         if not self.claims:
             self.keeper.start()
+            self.promoter.start()
         self._publish_settings()
 
     def on_worker_stopping(self) -> None:
@@ -284,6 +299,8 @@ class Fairness(Steering):
     def on_worker_stopped(self) -> None:
         """Release what is left; signal ``worker_shutdown``."""
         self.keeper.stop(self.limiter)
+        if not self.claims:
+            self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
 

@@ -127,11 +127,12 @@ class Observing(ABC):
             task_id: Its id.
 
         Raises:
-            NotFound: No task of this id waits or runs, or is a dead letter.
-            ValueError: The broker does not claim fairly.
+            NotFound: No task of this id waits or runs, or is a dead letter; on the gate: none is
+                parked.
+            ValueError: The limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().explain(task_id, self._looker)
+        return self._clearing(claims=False).explain(task_id, self._looker)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -183,12 +184,13 @@ class Observing(ABC):
         source = happened.source_of(self.app.main or "celery", limiter.connection.address)
         return Reader(limiter.connection, Keys(limiter.prefix)), source
 
-    def _clearing(self) -> Clearing:
-        return Clearing(self._claimed_limiter(), milliseconds(self.settings.lease_seconds))
+    def _clearing(self, *, claims: bool = True) -> Clearing:
+        limiter = self._claimed_limiter(claims=claims)
+        return Clearing(limiter, milliseconds(self.settings.lease_seconds))
 
-    def _claimed_limiter(self) -> RedisLimiter:
+    def _claimed_limiter(self, *, claims: bool = True) -> RedisLimiter:
         limiter = self.limiter
-        if self.claims and isinstance(limiter, RedisLimiter):
+        if (self.claims or not claims) and isinstance(limiter, RedisLimiter):
             return limiter
         raise ValueError(
             "broker: expected one at fairredis://, where limits and waiting tasks are kept, "

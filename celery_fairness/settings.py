@@ -118,11 +118,12 @@ class Settings(BaseModel):
         ),
     ] = "global"
     tier_on_limit: Annotated[
-        Literal["reschedule"],
+        Literal["reschedule", "wait"],
         Field(
-            description="What happens to a task over its tier limit: it goes back to the broker "
-            "with a countdown.",
-            json_schema_extra=_expected("'reschedule'"),
+            description="On the gate, a task over its tier limit: `reschedule`: goes back to the "
+            "broker with a countdown; `wait`: is parked in Redis until it may start. On "
+            "`fairredis` it always waits.",
+            json_schema_extra=_expected("'reschedule' or 'wait'"),
         ),
     ] = "reschedule"
     no_tenant: Annotated[

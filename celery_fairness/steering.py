@@ -327,7 +327,7 @@ class Steering(Observing):
     # -- single tasks -----------------------------------------------------------------------------
 
     def cancel(self, task_id: str) -> Cancelled:
-        """Cancel a task that waits, in its lane, at a limit or until its time.
+        """Cancel a task that waits, in its lane, at a limit or until its time; or a parked one.
 
         A worker writes that it was revoked: its result, its chord, signal and event. To find the
         task, the messages of all that wait are read.
@@ -340,11 +340,11 @@ class Steering(Observing):
             of ``app.control.revoke(task_id, terminate=True)``.
 
         Raises:
-            NotFound: No task of this id waits or runs.
-            ValueError: The broker does not claim fairly.
+            NotFound: No task of this id waits or runs; on the gate: none is parked.
+            ValueError: The limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().cancel(task_id)
+        return self._clearing(claims=False).cancel(task_id)
 
     def purge_tenant(self, tenant: str) -> Purged:
         """Cancel all that waits of a tenant, in every queue; what runs runs on.
@@ -353,13 +353,13 @@ class Steering(Observing):
 
         Raises:
             TenantInvalid: It cannot be a tenant.
-            ValueError: It is none, or the broker does not claim fairly.
+            ValueError: It is none, or the limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
         name = normalise(tenant)
         if name is None:
             raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
-        return self._clearing().purge(reserved(name))
+        return self._clearing(claims=False).purge(reserved(name))
 
     def dead_letters(self, queue: str | None = None) -> tuple[DeadLetter, ...]:
         """Return the dead letters of a queue, or of all, the last of a queue first."""

@@ -104,6 +104,8 @@ def state_lines(state: LimitState) -> list[str]:
     elif state.full_in:
         where = ", ".join(state.full_in)
         lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
+    if state.parked:
+        lines.append(f"{_count(state.parked, 'task')} of the gate parked")
     leases = [
         (
             each.id,
@@ -150,7 +152,9 @@ def _waiting(state: LimitState) -> int | None:
     parked = [each.tasks for each in state.waited]
     if None in parked:
         return None
-    return sum(each or 0 for each in parked) + sum(each.tasks for each in state.waiting)
+    return (
+        state.parked + sum(each or 0 for each in parked) + sum(each.tasks for each in state.waiting)
+    )
 
 
 def _said(state: LimitState) -> str:
@@ -222,7 +226,8 @@ def explanation_lines(found: Explanation) -> list[str]:
         return [*lines, f"is a dead letter: {again}"]
     if found.due_in_seconds is not None:
         return [*lines, f"waits for its time, {_seconds(found.due_in_seconds)} from now"]
-    lines.append(f"{_count(found.ahead_in_lane or 0, 'task')} before it in its lane")
+    where = "at its limit" if found.state == "parked" else "in its lane"
+    lines.append(f"{_count(found.ahead_in_lane or 0, 'task')} before it {where}")
     if found.ahead_in_ring is not None:
         lines.append(f"{_count(found.ahead_in_ring, 'tenant')} before its own in the ring")
     if not found.blocked_by:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
@@ -21,31 +20,23 @@ from celery_fairness.decision import (
     HeldLease,
     Lease,
     LimitState,
+    Parking,
+    Promotion,
     Reason,
     Refused,
     Renewal,
     SlotRequest,
     slots_of,
 )
-from celery_fairness.queues import queue_key
+from celery_fairness.limiter.copies import CopyMemory
+from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks
+from celery_fairness.limiter.said import SaidInMemory
+from celery_fairness.limiter.tables import Tables
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
-from celery_fairness.scheduling.overrides import Override, Overrides
-from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
-from celery_fairness.scheduling.stops import Stops
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier, by_name
 from celery_fairness.units import Milliseconds, milliseconds, seconds
-
-#: As in ``lua/includes/tick.lua``.
-_NOTE_AFTER_MS = 50
-
-
-@dataclass(slots=True)
-class _Copies:
-    current: str = ""
-    next: str = ""
-    admitted: str | None = None
 
 
 class _Closed(NamedTuple):
@@ -54,15 +45,7 @@ class _Closed(NamedTuple):
     wait_ms: float
 
 
-@dataclass(slots=True)
-class _Tables:
-    source: str = ""
-    tiers: dict[str, Tier] = field(default_factory=dict)
-    tenants: dict[str, tuple[str, int | str | None]] = field(default_factory=dict)
-    version: int = 0
-
-
-class InMemoryLimiter:
+class InMemoryLimiter(SaidInMemory):
     """A :class:`~celery_fairness.limiter.protocol.Limiter` without a server.
 
     Args:
@@ -76,19 +59,16 @@ class InMemoryLimiter:
         clock: Callable[[], Milliseconds] = lambda: milliseconds(time.time()),
     ) -> None:
         self._settings = settings or Settings()
-        self._lease_ms = milliseconds(self._settings.lease_seconds)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._epoch = self._seen_ms = self._logical_ms = int(clock())
+        super().__init__(clock, milliseconds(self._settings.lease_seconds))
         self._leases: dict[str, dict[str, int]] = {}
         self._windows: dict[str, Window] = {}
         #: When what a key remembers of its starts is forgotten.
         self._idle: dict[str, int] = {}
-        self._stops = Stops()
-        self._overrides = Overrides()
-        self._queues = QueueLimits()
-        self._copies: dict[str, _Copies] = {}
-        self._tables = _Tables()
+        self._copies = CopyMemory()
+        self._tier_waits = self._settings.tier_on_limit == "wait"
+        self._parked = ParkedTasks(self._copies, self._tier_waits)
+        self._bell = threading.Event()
+        self._tables = Tables(self._settings)
         self._counts: Counter[str] = Counter()
 
     def acquire(
@@ -103,28 +83,36 @@ class InMemoryLimiter:
             for key in lease.keys:
                 self._clear_ended(key, now)
             if request.tenant:
-                tier, limit = self._entitlement(request.tenant, request.tier)
+                tier, limit = self._tables.entitlement(request.tenant, request.tier)
                 limit = self._steered(request, limit)
                 held = len(self._leases.get(request.tier_key, {}))
             limits = read_limits(request.limits)
             if lease.id in self._leases.get(limits[0].key if limits else lease.key, {}):
                 return Admitted(lease, tier, limit, held, news=news)
-            if copy is not None and self._superseded(copy):
+            if copy is not None and self._copies.superseded(copy):
                 self._counts["superseded"] += 1
                 return Refused(Reason.SUPERSEDED, None, tier, limit, held, news)
-            over = limit is not None and held >= limit
+            ahead = self._parked.known
+            if ahead and copy is not None and self._copies.seq(copy) is not None:
+                self._parked.forget(copy.message, lease.keys)
+                ahead = False
+            promised = self._parked.promised(request.tier_key, now) if ahead else 0
+            over = limit is not None and held + promised >= limit
             closed: list[_Closed] = []
             if enforcement is not Enforcement.OFF:
-                closed = [each for each in (self._closed(it, now) for it in limits) if each]
+                closed = [each for each in (self._closed(it, now, ahead) for it in limits) if each]
+                if ahead and not over and not closed and enforcement is Enforcement.ON:
+                    queue = self._queue(request, limits)
+                    closed = [_Closed(Limit(queue), Reason.BEHIND_OTHERS, NEVER)] if queue else []
                 self._counts.update([f"refused:{tier}"] * over + ["limited"] * bool(closed))
             if (over or closed) and enforcement is Enforcement.ON:
                 reason, wait, key, action = self._judged(request, now, over, limit, closed)
                 if action == "drop":
-                    self._copy_admitted(copy)
-                elif copy is not None:
-                    self._copies[copy.message] = _Copies(copy.serial, request.next_serial)
+                    self._copies.admitted(copy)
+                else:
+                    self._copies.refused(copy, request.next_serial)
                 return Refused(reason, wait, tier, limit, held, news, key, action)
-            self._copy_admitted(copy)
+            self._copies.admitted(copy)
             for key in lease.keys:
                 self._leases.setdefault(key, {})[lease.id] = now + self._lease_ms
             for each in of_one_key(tuple(map(self._numbered, limits))):
@@ -148,7 +136,8 @@ class InMemoryLimiter:
             return Reason.PAUSED, None, "", "wait"
         wait = None
         if not request.limits:
-            wait = seconds(min(self._leases[request.tier_key].values()) - now)
+            live = self._leases.get(request.tier_key, {}).values()
+            wait = seconds(min(live) - now) if live else None
         return Reason.AT_CONCURRENCY_LIMIT, wait, "", "wait"
 
     def _stopped(self, closed: _Closed) -> bool:
@@ -158,7 +147,7 @@ class InMemoryLimiter:
         """Keep ``leases`` and move the clock."""
         with self._lock:
             end = self._tick() + self._lease_ms
-            lost = epoch is not None and epoch != self._epoch
+            lost = epoch is not None and epoch != self._logical.epoch
             gone: dict[Lease, None] = {}
             for lease, key in slots_of(leases):
                 if lost or lease.id in self._leases.get(key, {}):
@@ -166,7 +155,7 @@ class InMemoryLimiter:
                 else:
                     gone[lease] = None
             self._forget(end - self._lease_ms)
-            return Renewal(tuple(gone), self._epoch)
+            return Renewal(tuple(gone), self._logical.epoch)
 
     def release(self, leases: Sequence[Lease]) -> int:
         """End ``leases``; returns how many slots they held."""
@@ -174,28 +163,66 @@ class InMemoryLimiter:
             held = 0
             for lease, key in slots_of(leases):
                 kept = self._leases.get(key, {})
-                held += kept.pop(lease.id, None) is not None
+                if kept.pop(lease.id, None) is not None:
+                    held += 1
+                    self._parked.freed(key)
+                    self._bell.set()
                 if not kept:
                     self._leases.pop(key, None)
             return held
 
-    def stop(self, how: str, key: str, wait_seconds: float = 0.0) -> None:
-        """``pause`` (0: until resumed) or ``resume`` a key, ``cool`` it down, or ``clear`` that."""
+    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+        """Keep a refused task until it may start."""
+        copy = request.copy
+        if copy is None:
+            raise ValueError("copy: expected one that names the message, got: None")
         with self._lock:
-            wait_ms, now, logical = milliseconds(wait_seconds), int(self._clock()), self._tick()
-            if how == "pause":
-                self._stops.pause(key, now + wait_ms if wait_ms else None)
-            elif how == "resume":
-                self._stops.resume(key)
-            elif how == "cool":
-                self._stops.cool(key, logical + wait_ms)
-            else:
-                self._stops.clear(key)
+            now = self._tick()
+            if self._copies.superseded(copy):
+                return Parking.SUPERSEDED
+            seq = self._copies.seq(copy)
+            ahead = self._parked.known and seq is None
+            kept = self._keeps(request, now, ahead)
+            if not kept.key and ahead:
+                kept = kept._replace(key=self._queue(request, read_limits(request.limits)))
+            if kept.others or not kept.key:
+                return Parking.ASK_AGAIN
+            self._parked.park(request, copy, seq, kept, message, expires_ms, now)
+            self._bell.set()
+            return Parking.PARKED
 
-    def override(self, key: str, override: Override | None) -> None:
-        """Put numbers in the place of a key's own; None clears them."""
+    def promote(
+        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
+    ) -> Promotion:
+        """Give parked tasks that may start by now."""
+        on, lease_ms = enforcement is Enforcement.ON, self._lease_ms
         with self._lock:
-            self._overrides.put(key, override)
+            now, server_now = self._tick(), int(self._clock())
+
+            def keeps(request: SlotRequest) -> Kept:
+                return self._keeps(request, now, ahead=True) if on else Kept("", 0, others=False)
+
+            return self._parked.promote(want, serial, now, server_now, lease_ms, keeps, on)
+
+    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
+        """Say that tasks are published, or that they are cancelled."""
+        with self._lock:
+            return self._parked.unpark(messages, cancelled=cancelled)
+
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Give back what was promised to a task."""
+        with self._lock:
+            self._parked.forgo(message, keys)
+
+    def parked(self, key: str) -> int:
+        """Return how many tasks wait at ``key``."""
+        with self._lock:
+            return self._parked.waiting(key)
+
+    def await_parked(self, timeout_seconds: float) -> None:
+        """Wait until tasks that are parked may start."""
+        self._bell.wait(timeout_seconds)
+        self._bell.clear()
 
     def release_soon(self, lease: Lease) -> None:
         """End ``lease``."""
@@ -204,19 +231,13 @@ class InMemoryLimiter:
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         with self._lock:
-            known = self._copies.get(refused.message)
-            if known is None:
-                return True
-            if known.admitted is not None or known.current != refused.serial:
-                return False
-            known.next = next_serial
-            return True
+            return self._copies.again(refused, next_serial)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""
         with self._lock:
             now = self._reading()
-            judged, limit = self._entitlement(tenant, tier)
+            judged, limit = self._tables.entitlement(tenant, tier)
             live = [
                 HeldLease(id_, seconds(end - now))
                 for id_, end in self._leases.get(key, {}).items()
@@ -228,13 +249,7 @@ class InMemoryLimiter:
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force."""
         with self._lock:
-            tables, table = self._tables, by_name(tiers)
-            if not force and tables.source == "database":
-                return False
-            if (tables.source, tables.tiers) != (source, table):
-                tables.source, tables.tiers = source, table
-                tables.version += 1
-            return True
+            return self._tables.publish(by_name(tiers), source, force=force)
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force and its tiers."""
@@ -247,32 +262,13 @@ class InMemoryLimiter:
         """Publish one tenant's tier and number; kept for ever, so for a test."""
         del keep
         with self._lock:
-            before = self._tables.tenants.pop(tenant, None)
-            if tier:
-                self._tables.tenants[tenant] = (tier, concurrency)
-            self._tables.version += before != self._tables.tenants.get(tenant)
+            self._tables.publish_tenant(tenant, tier, concurrency)
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
         with self._lock:
             record = self._tables.tenants.get(tenant)
             return record[0] if record else None
-
-    def limit_queue(
-        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
-    ) -> QueueRow | None:
-        """Say what a queue may."""
-        with self._lock:
-            row = self._queues.rows.get(queue, QueueRow(queue_key(queue)))
-            self._queues.rows[queue] = row = row.after(how, parts, numbers)
-            if row.declared is None and row.said is None and how != KNOWN:
-                del self._queues.rows[queue]
-            return self._queues.rows.get(queue)
-
-    def queue_rows(self) -> Mapping[str, QueueRow]:
-        """Return what is known of queues."""
-        with self._lock:
-            return dict(self._queues.rows)
 
     def news(self) -> int:
         """Return the version of what was published."""
@@ -298,13 +294,36 @@ class InMemoryLimiter:
 
     def _clear_ended(self, key: str, now: int) -> None:
         live = {id_: end for id_, end in self._leases.get(key, {}).items() if end > now}
+        self._leases.pop(key, None)
         if live:
             self._leases[key] = live
-        else:
-            self._leases.pop(key, None)
 
-    def _closed(self, limit: Limit, now: int) -> _Closed | None:
+    def _queue(self, request: SlotRequest, limits: Sequence[Limit]) -> str:
+        numbered = map(self._numbered, limits)
+        waits = [limit.key for limit in numbered if limit.on_limit == "wait"]
+        return self._parked.queue([request.tier_key, *waits])
+
+    def _keeps(self, request: SlotRequest, now: int, ahead: bool) -> Kept:
+        """The rules of ``lua/dispatch/includes/gate_kept.lua``."""
+        key, closed_ms, others = "", 0.0, False
+        if self._tier_waits and request.tenant:
+            most = self._tables.entitlement(request.tenant, request.tier)[1]
+            limit = self._steered(request, most)
+            held = sum(end > now for end in self._leases.get(request.tier_key, {}).values())
+            held += self._parked.promised(request.tier_key, now) if ahead else 0
+            if limit is not None and held >= limit:
+                key, closed_ms = request.tier_key, LOOK_MS
+        for each in map(self._numbered, read_limits(request.limits)):
+            closed = self._closed(each, now, ahead)
+            if closed is not None and each.on_limit != "wait" and not self._stopped(closed):
+                others = True
+            elif closed is not None and not key:
+                key, closed_ms = each.key, closed.wait_ms
+        return Kept(key, closed_ms, others)
+
+    def _closed(self, limit: Limit, now: int, ahead: bool) -> _Closed | None:
         """Return why a limit is closed and for how long, None where it is open."""
+        promised = self._parked.promised(limit.key, now) if ahead else 0
         server_now = int(self._clock())
         limit = self._numbered(limit)
         stopped_ms = self._stops.wait_ms(limit, now, server_now)
@@ -312,21 +331,22 @@ class InMemoryLimiter:
             paused = limit.concurrency == 0 or self._stops.paused_ms(limit.key, server_now)
             return _Closed(limit, Reason.PAUSED if paused else Reason.COOLING_DOWN, stopped_ms)
         waits: list[tuple[Reason, float]] = []
-        live = self._leases.get(limit.key, {})
-        if limit.concurrency is not None and len(live) >= limit.concurrency:
-            waits.append((Reason.AT_CONCURRENCY_LIMIT, min(live.values()) - now))
+        live = [end for end in self._leases.get(limit.key, {}).values() if end > now]
+        if limit.concurrency is not None and len(live) + promised >= limit.concurrency:
+            waits.append((Reason.AT_CONCURRENCY_LIMIT, min(live, default=NEVER) - now))
         window = self._windows.get(limit.key, Window())
-        waits += [(Reason.AT_RATE_LIMIT, window.rate_wait_ms(*rate, now)) for rate in limit.rates]
+        for starts, period_ms in limit.rates:
+            wait_ms = float(LOOK_MS)
+            if promised < starts:
+                wait_ms = window.rate_wait_ms(starts - promised, period_ms, now)
+            waits.append((Reason.AT_RATE_LIMIT, wait_ms))
         if limit.throttle:
-            waits.append((Reason.AT_THROTTLE, window.throttle_wait_ms(*limit.throttle, now)))
+            wait_ms = window.throttle_wait_ms(*limit.throttle, now, promised)
+            waits.append((Reason.AT_THROTTLE, wait_ms))
         waits = [(reason, wait_ms) for reason, wait_ms in waits if wait_ms > 0]
         if not waits:
             return None
         return _Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits))
-
-    def _numbered(self, limit: Limit) -> Limit:
-        """Return a limit with the numbers that it is judged by now."""
-        return self._overrides.judged(self._queues.judged(limit), int(self._clock()))
 
     def _count_start(self, limit: Limit, now: int) -> None:
         if limit.rates or limit.throttle or limit.key in self._windows:
@@ -342,43 +362,6 @@ class InMemoryLimiter:
         for key in [key for key, until in self._idle.items() if until <= now]:
             del self._idle[key], self._windows[key]
         self._stops.forget(now, len(self._stops.cooled))
-
-    def _reading(self) -> int:
-        step = max(0, int(self._clock()) - self._seen_ms)
-        return self._logical_ms + min(step, self._lease_ms // 3)
-
-    def _tick(self) -> int:
-        now, logical = int(self._clock()), self._reading()
-        if abs(now - self._seen_ms) >= _NOTE_AFTER_MS:
-            self._logical_ms, self._seen_ms = logical, now
-        return logical
-
-    def _entitlement(self, tenant: str, tier: str) -> tuple[str, int | None]:
-        """The rules of ``lua/includes/entitlement.lua``."""
-        record = self._tables.tenants.get(tenant)
-        default, own = self._settings.default_tier, self._settings.tiers
-        wanted, table = record[0] if record else tier, self._tables.tiers
-        if wanted in table:
-            judged = table[wanted]
-        elif default in table:
-            judged = table[default]
-        else:
-            judged = own[tier] if wanted == tier and tier in own else own[default]
-        if record is None or record[1] == "":
-            return judged.name, judged.concurrency
-        return judged.name, None if record[1] is None else int(record[1])
-
-    def _copy_admitted(self, copy: Copy | None) -> None:
-        if copy is not None and (copy.serial or copy.message in self._copies):
-            self._copies.setdefault(copy.message, _Copies()).admitted = copy.serial
-
-    def _superseded(self, copy: Copy) -> bool:
-        known = self._copies.get(copy.message)
-        if known is None:
-            return False
-        if known.admitted is not None:
-            return known.admitted != copy.serial
-        return copy.serial not in (known.current, known.next)
 
 
 def _longest(closed: list[_Closed]) -> float | None:

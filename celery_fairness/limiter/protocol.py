@@ -16,6 +16,8 @@ from celery_fairness.decision import (
     Enforcement,
     Lease,
     LimitState,
+    Parking,
+    Promotion,
     Refused,
     Renewal,
     SlotRequest,
@@ -67,6 +69,54 @@ class Limiter(Protocol):
         Returns:
             False where it did arrive, or another copy started: nothing need be published.
         """
+        ...
+
+    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+        """Keep the message of a task that was just refused until its limits open.
+
+        Nothing that ends between the refusal and this is missed. A copy that waited here before
+        takes its old place.
+
+        Args:
+            request: As it was refused, with a copy; ``next_serial`` is never published.
+            message: As it is to be published again.
+            expires_ms: Server time from which it does not start any more.
+        """
+        ...
+
+    def promote(
+        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
+    ) -> Promotion:
+        """Give parked tasks that may start by now, of each limit the one that waits longest first.
+
+        A task whose caller does not say within one lease that it is published is given again, as
+        another copy. One that has expired, or was cancelled, is given whatever its limits say.
+
+        Args:
+            want: Most tasks, at least 1.
+            serial: Of the copies, each with a number behind it; random.
+            enforcement: Where it is not on, nothing is kept.
+        """
+        ...
+
+    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
+        """Say that the broker has parked tasks again, or that people cancelled them.
+
+        Returns:
+            How many were parked. Of one that was promoted it is too late to cancel it.
+        """
+        ...
+
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Say that a promoted task ended before it came to a gate: what it was promised is free."""
+        ...
+
+    def parked(self, key: str) -> int:
+        """Return how many parked tasks wait at ``key``."""
+        ...
+
+    def await_parked(self, timeout_seconds: float) -> None:
+        """Wait, at most so long, until parked tasks may start; one of those that wait hears it."""
         ...
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:

@@ -17,6 +17,9 @@ from celery_fairness.decision import (
     HeldLease,
     Lease,
     LimitState,
+    Parking,
+    Promoted,
+    Promotion,
     Reason,
     Refused,
     Renewal,
@@ -47,6 +50,7 @@ _MORE_REFUSALS = {
     -3: Reason.COOLING_DOWN,
     -4: Reason.AT_RATE_LIMIT,
     -5: Reason.AT_THROTTLE,
+    -7: Reason.BEHIND_OTHERS,
 }
 _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
@@ -79,6 +83,7 @@ class RedisLimiter:
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
+        self._tier_waits = settings.tier_on_limit == "wait"
         self._frozen_clock = frozen_clock
 
     @property
@@ -95,7 +100,7 @@ class RedisLimiter:
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Refused:
         """Take every slot, or say why not."""
-        if request.limits:
+        if request.limits or self._tier_waits:
             return self._admit(request, enforcement)
         names, lease, copy = self._names, request.lease, request.copy
         keys = (
@@ -134,7 +139,7 @@ class RedisLimiter:
             self._lease_ms,
             enforcement.value,
             request.tier_key,
-            names.tenant(request.tenant).removeprefix(names.prefix),
+            self._tenant_key(request),
             *self._as_known(request.tier),
             request.limits,
             copy.message if copy else "",
@@ -170,12 +175,20 @@ class RedisLimiter:
         """End ``leases``; returns how many slots they held."""
         held = 0
         for batch in _batches(leases):
+            if any(map(self._waited_for, leases)):
+                pairs = [each for lease, key in batch for each in (lease.id, key)]
+                held += self._redis.run(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
+                continue
             keys = [self._names.leases(key) for _, key in batch]
             held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
         return held
 
     def release_soon(self, lease: Lease) -> None:
         """End ``lease`` without waiting for the answer."""
+        if self._waited_for(lease):
+            pairs = [each for key in lease.keys for each in (lease.id, key)]
+            self._redis.post(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
+            return
         keys = [self._names.leases(key) for key in lease.keys]
         self._redis.post("release", keys, [lease.id] * len(keys))
 
@@ -183,6 +196,67 @@ class RedisLimiter:
         """Say that the successor of ``refused`` is published once more."""
         keys = (self._names.copy(refused.message),)
         return bool(self._redis.run("supersede", keys, (refused.serial, next_serial)))
+
+    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+        """Keep a refused task until it may start."""
+        copy = request.copy
+        if copy is None:
+            raise ValueError("copy: expected one that names the message, got: None")
+        args = (
+            self._lease_ms,
+            request.tier_key,
+            self._tenant_key(request),
+            *self._as_known(request.tier),
+            "1" if self._tier_waits else "",
+            request.limits,
+            copy.message,
+            copy.serial,
+            request.next_serial,
+            self._copy_keep_ms,
+            "" if expires_ms is None else str(expires_ms),
+            message,
+            self._now_text(),
+        )
+        return Parking(self._redis.run(verbs.PARK, (self._names.prefix,), args))
+
+    def promote(
+        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
+    ) -> Promotion:
+        """Give parked tasks that may start by now."""
+        args = (
+            self._lease_ms,
+            enforcement.value,
+            *self._as_known("")[2:],
+            "1" if self._tier_waits else "",
+            want,
+            serial,
+            self._copy_keep_ms,
+            self._now_text(),
+        )
+        sleep_ms, *told = self._redis.run(verbs.PROMOTE, (self._names.prefix,), args)
+        tasks = tuple(
+            Promoted(Copy(message, named), text, bool(ended))
+            for message, named, ended, text in zip(*(told[n::4] for n in range(4)), strict=True)
+        )
+        return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms))
+
+    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
+        """Say that tasks are published, or that they are cancelled."""
+        how = "cancelled" if cancelled else "published"
+        return int(self._redis.run(verbs.UNPARK, (self._names.prefix,), (how, *messages)))
+
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Give back what was promised to a task."""
+        pairs = [each for key in keys for each in (message, key)]
+        self._redis.run(verbs.FREE, (self._names.prefix,), ("promises", *pairs))
+
+    def parked(self, key: str) -> int:
+        """Return how many tasks wait at ``key``."""
+        return int(self._redis.read("ZCARD", self._names.gate_wait(key)))
+
+    def await_parked(self, timeout_seconds: float) -> None:
+        """Wait until tasks that are parked may start."""
+        self._redis.read("BLPOP", self._names.gate_bell, f"{timeout_seconds:.3f}")
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""
@@ -276,6 +350,13 @@ class RedisLimiter:
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
+
+    def _tenant_key(self, request: SlotRequest) -> str:
+        return self._names.tenant(request.tenant).removeprefix(self._names.prefix)
+
+    def _waited_for(self, lease: Lease) -> bool:
+        """Say whether tasks of a gate may wait for what a lease holds."""
+        return self._tier_waits or "," in lease.key or not lease.key.startswith("tenant:")
 
     def _as_known(self, tier: str) -> tuple[str, str, str, str]:
         """Return a tier and the default tier with their numbers as this process knows them."""

@@ -64,7 +64,15 @@ class Looker:
             key = queue_key(name)
         if kind != "tenant" and self._reader is not None and KEY_PATTERN.fullmatch(key):
             state = self._limiter.inspect(key, "", self._settings.default_tier)
-            return waited.with_waited(self._reader, replace(state, tier="", limit=None))
+            state = replace(state, tier="", limit=None, parked=self._limiter.parked(key))
+            return waited.with_waited(self._reader, state)
+        if (
+            kind != "tenant"
+            and KEY_PATTERN.fullmatch(key)
+            and isinstance(self._limiter, RedisLimiter)
+        ):
+            state = self._limiter.inspect(key, "", self._settings.default_tier)
+            return replace(state, tier="", limit=None, parked=self._limiter.parked(key))
         service = None
         if self._settings.tier_scope == "service":
             name, _, service = name.rpartition(":")
@@ -83,6 +91,7 @@ class Looker:
             state,
             weight=judged[state.tier].weight if state.tier in judged else 1.0,
             published=self._limiter.published_tenant(who) is not None,
+            parked=self._limiter.parked(limit_key),
         )
         if self._reader is None:
             return state

@@ -250,10 +250,12 @@ class Explanation:
         task: Its name; "" where its message says none.
         key: Who is charged: the key of the tenant's tier limit, or ``_system``.
         queue: In which it waits, waited or runs.
-        state: ``waiting``, ``later`` (until its time), ``running`` or ``dead``.
+        state: ``waiting``, ``later`` (until its time), ``running``, ``dead``, or ``parked`` (at a
+            limit of the gate).
         owner: The process that runs it, else "".
         due_in_seconds: How long until its time; None where it waits for none.
-        ahead_in_lane: Tasks of its tenant, its priority and its limits that go before it.
+        ahead_in_lane: Tasks of its tenant, its priority and its limits that go before it; of a
+            parked one, those that wait at its limit since longer.
         ahead_in_ring: Tenants of its queue that have their turn before its tenant; None where that
             is not in the ring: see ``blocked_by``.
         blocked_by: What keeps it now, as far as a claim has looked; empty: a free place starts it

@@ -165,9 +165,10 @@ class Window:
         # Two starts of one millisecond and its neighbours may be nearer than they look.
         return max(0, self.log[number] + period_ms + 1 - logical)
 
-    def throttle_wait_ms(self, starts: int, period_ms: int, logical: int) -> float:
-        """Return how long until the next start is due; 0: now."""
-        return max(0, self.ideal_ms + period_ms / starts - logical) if self.count else 0
+    def throttle_wait_ms(self, starts: int, period_ms: int, logical: int, before: int = 0) -> float:
+        """Return how long until a start is due that has ``before`` others before it; 0: now."""
+        ideal, before = (self.ideal_ms, before + 1) if self.count else (logical, before)
+        return max(0, ideal + before * period_ms / starts - logical)
 
     def start(self, limit: Limit, logical: int) -> None:
         """Count one start of a task that has ``limit``."""

@@ -26,6 +26,8 @@ class Names:
         self.counts = prefix + "counts"
         #: When the leases of claimed tasks end.
         self.ends = prefix + "ends"
+        #: Heard by who promotes parked tasks.
+        self.gate_bell = prefix + "gate_bell"
 
     @property
     def prefix(self) -> str:
@@ -35,6 +37,10 @@ class Names:
     def leases(self, key: str) -> str:
         """Return the leases of the limit ``key``."""
         return f"{self._prefix}leases:{key}"
+
+    def gate_wait(self, key: str) -> str:
+        """Return the parked tasks that wait at the limit ``key``."""
+        return f"{self._prefix}gate_wait:{key}"
 
     def tenant(self, tenant: str) -> str:
         """Return the record of ``tenant``."""

@@ -45,6 +45,10 @@ MOVE = "dispatch/move"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
+FREE = "dispatch/free"
+PARK = "dispatch/park_message"
+PROMOTE = "dispatch/promote"
+UNPARK = "dispatch/unpark"
 
 
 def put_args(

@@ -23,6 +23,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.app.trace import FAILURE, IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
+from kombu.exceptions import EncodeError
 
 from celery_fairness.charge import Charge, charge_of
 from celery_fairness.decision import (
@@ -30,21 +31,23 @@ from celery_fairness.decision import (
     Copy,
     Enforcement,
     Lease,
+    Parking,
     Reason,
     Refused,
     SlotRequest,
 )
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import KeyMissing, LimiterUnavailable, RateLimitDropped
-from celery_fairness.header import COPY_HEADER, HEADER, Header, new_serial, parse_copy
-from celery_fairness.ids import new_id
+from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
+from celery_fairness.worker.ancestors import new_lease_id, tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.failure import write_failure
+from celery_fairness.worker.parked import as_text, expires_ms
 from celery_fairness.worker.resend import Resender, whole_message
 
 logger = logging.getLogger("celery_fairness")
@@ -55,6 +58,8 @@ Tracer = Callable[..., Any]
 LEAST_WAIT_SECONDS = 1.0
 #: The jitter of a task that is tried again is a part of its wait, and not more than this.
 JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
+#: A task that may start by the time it would be parked asks again, so often.
+ASK_AT_MOST = 3
 #: Why a limit may open before the time it says.
 _NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.COOLING_DOWN)
 _LIMITS_SAY = {
@@ -63,6 +68,7 @@ _LIMITS_SAY = {
     Reason.AT_THROTTLE: "spaces its starts",
     Reason.PAUSED: "is paused",
     Reason.COOLING_DOWN: "cools down",
+    Reason.BEHIND_OTHERS: "has others waiting for it",
 }
 
 #: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
@@ -140,11 +146,15 @@ class Gate:
             charge = self.charge(task, request, args, kwargs)
             if not charge.keys:
                 return tracer(uuid, args, kwargs, request)
-            lease = Lease(known.get("lease") or new_lease_id(), charge.keys)
+            lease = Lease(known.get("lease") or new_lease_id(uuid), charge.keys)
             copy = parse_copy(request.get(COPY_HEADER))
             serial = new_serial()
+
+            def context() -> Context:
+                return Context(request, args=args, kwargs=kwargs, called_directly=False)
+
             try:
-                outcome = self._enter(task, charge, lease, copy, serial)
+                outcome = self._enter_or_park(task, context, charge, lease, copy, serial, known)
             except SoftTimeLimitExceeded:
                 # The question took the task's whole time, and nobody knows the answer.
                 Attempt(task, lease, self._limiter).end()
@@ -153,14 +163,15 @@ class Gate:
                 Attempt(task, lease, self._limiter).end()
                 self._ended(lease)
                 raise
+            if outcome is None:
+                return _ended(IGNORED, Parked())
             if isinstance(outcome, Refused):
-                context = Context(request, args=args, kwargs=kwargs, called_directly=False)
                 if outcome.action == "drop":
-                    return self._drop(task, context, charge, outcome)
+                    return self._drop(task, context(), charge, outcome)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
                     # The limiter knows of no successor: the same copy goes back.
                     serial = copy.serial if copy else serial
-                return self._send_back(task, context, charge, copy, serial, outcome, known)
+                return self._send_back(task, context(), charge, copy, serial, outcome, known)
             token = current_attempt.set(outcome)
             try:
                 return tracer(uuid, args, kwargs, request)
@@ -171,12 +182,65 @@ class Gate:
 
         return trace
 
+    def _enter_or_park(
+        self,
+        task: Any,
+        make_context: Callable[[], Context],
+        charge: Charge,
+        lease: Lease,
+        copy: Copy | None,
+        serial: str,
+        known: dict[str, Any],
+    ) -> Attempt | Refused | None:
+        """Return what came of asking, None where the task waits in the limiter."""
+        for _ in range(ASK_AT_MOST):
+            outcome = self._enter(task, charge, lease, copy, serial)
+            if not isinstance(outcome, Refused):
+                return outcome
+            context = make_context()
+            tell_of_parent(self._notices, self._limiter, task, context, charge.key, outcome)
+            if not self._is_parked(outcome):
+                return outcome
+            _complete(task, context, charge, outcome)
+            named = copy or Copy(first_copy()["message"])
+            try:
+                message = self._resender.take(task, context, named, known.get("content_type"))
+                text, expires = as_text(message), expires_ms(message)
+            except (EncodeError, TypeError, ValueError) as error:
+                logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
+                return outcome
+            request = self._request(charge, lease, named, serial)
+            try:
+                parking = self._limiter.park(request, text, expires)
+            except LimiterUnavailable as error:
+                # It may wait there: what goes back is dropped then.
+                self._notices.error("away", "%s", error)
+                return Refused(Reason.LIMITER_UNAVAILABLE)
+            if parking is Parking.SUPERSEDED:
+                return replace(outcome, reason=Reason.SUPERSEDED)
+            if parking is Parking.PARKED:
+                logger.info(
+                    "task %s[%s] is parked: %s", task.name, context.id, _because(charge, outcome)
+                )
+                return None
+        return outcome
+
+    def _is_parked(self, refused: Refused) -> bool:
+        """Say whether what refuses a task has it wait in the limiter, and not on the broker."""
+        if refused.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
+            return False
+        by_tier = not refused.key and self._settings.tier_on_limit != "wait"
+        return refused.action == "wait" and not by_tier
+
+    def _request(self, charge: Charge, lease: Lease, copy: Copy | None, serial: str) -> SlotRequest:
+        tenant = charge.tenant or ""
+        tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
+        return SlotRequest(lease, tenant, tier, copy, serial, charge.words)
+
     def _enter(
         self, task: Any, charge: Charge, lease: Lease, copy: Copy | None, serial: str
     ) -> Attempt | Refused:
-        tenant = charge.tenant or ""
-        tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        request = SlotRequest(lease, tenant, tier, copy, serial, charge.words)
+        request = self._request(charge, lease, copy, serial)
         try:
             answer = self._limiter.acquire(request, self._enforcement)
         except LimiterUnavailable as error:
@@ -258,12 +322,7 @@ class Gate:
             return _ignored()
         wait = self.countdown_seconds(refused)
         known_type = known.get("content_type")
-        headers = context.headers if isinstance(context.headers, dict) else {}
-        context.headers = headers
-        if HEADER not in headers and not charge.problem:
-            # From a producer without this package: what was read from its arguments goes with it.
-            header = Header(_plain(charge.tenant), refused.tier or None, task.service)
-            context.headers = {**headers, HEADER: header.to_wire()}
+        _complete(task, context, charge, refused)
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
         except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
@@ -310,14 +369,23 @@ class Gate:
         return _ignored()
 
 
+class Parked(Ignore):
+    """Ends an attempt whose task waits in the limiter: the main process sees it."""
+
+
+def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> None:
+    """Put the header into a message of a producer without this package."""
+    headers = context.headers if isinstance(context.headers, dict) else {}
+    context.headers = headers
+    if HEADER not in headers and not charge.problem:
+        # What was read from its arguments goes with it.
+        header = Header(_plain(charge.tenant), refused.tier or None, task.service)
+        context.headers = {**headers, HEADER: header.to_wire()}
+
+
 def _plain(tenant: str | None) -> str | None:
     """Return a tenant as it stands in a header, where the reserved two have no place."""
     return None if isinstance(tenant, Reserved) else tenant
-
-
-def new_lease_id() -> str:
-    """Return an id that no other attempt has."""
-    return new_id(12)
 
 
 def _because(charge: Charge, refused: Refused) -> str:

@@ -7,6 +7,7 @@ that a pool child cannot report: SIGKILL, memory, hard time limit, termination. 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,11 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
 
 from celery_fairness.decision import Lease
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.header import COPY_HEADER, parse_copy
 from celery_fairness.registry import find
-from celery_fairness.worker.gate import ATTEMPT_KEY, new_lease_id
+from celery_fairness.worker.ancestors import new_lease_id
+from celery_fairness.worker.gate import ATTEMPT_KEY, Parked
 
 if TYPE_CHECKING:
     _Request = Any
@@ -50,12 +54,24 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         request: dict[str, Any] = self._request_dict
         charge = fairness.gate.charge(task, request, request.get("args"), request.get("kwargs"))
         if charge.keys:
-            self._fair_lease = Lease(new_lease_id(), charge.keys)
+            self._fair_lease = Lease(new_lease_id(self.id), charge.keys)
         request[ATTEMPT_KEY] = {
             "lease": self._fair_lease.id if self._fair_lease else None,
             "content_type": getattr(message, "content_type", None),
         }
         self._fair_keeper = fairness.keeper
+        self._fair_promoter = fairness.promoter
+        self._fair_wired = fairness
+
+    def revoked(self) -> bool:
+        """Give back what a task was promised that is ended before its body is thought of."""
+        revoked = bool(super().revoked())
+        copy = parse_copy(self._request_dict.get(COPY_HEADER))
+        lease = self._fair_lease
+        if revoked and lease is not None and copy is not None and copy.serial:
+            with contextlib.suppress(LimiterUnavailable):  # The promise ends by itself.
+                self._fair_wired.limiter.forgo(copy.message, lease.keys)
+        return revoked
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Keep the lease: the pool has the task."""
@@ -83,6 +99,8 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         finally:
             exception = exc_info.exception
             exception = getattr(exception, "exc", None) or exception
+            if isinstance(exception, Parked):
+                self._fair_promoter.ring()
             if return_ok:
                 self._fair_end()
             else:

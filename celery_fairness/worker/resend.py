@@ -17,7 +17,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
@@ -28,10 +28,11 @@ from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Connection, serialization
 from kombu.exceptions import EncodeError
 
-from celery_fairness.decision import Copy
+from celery_fairness.decision import Copy, Promoted
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, first_copy, new_serial, parse_copy
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.worker.parked import Taken, publish
 
 logger = logging.getLogger("celery_fairness")
 
@@ -142,12 +143,41 @@ class Resender:
         countdown_seconds: float,
         content_type: str | None,
     ) -> None:
-        current = (request.delivery_info or {}).get("routing_key")
-        queue = self._queue_again(task, current, request.headers or {})
         if self._delays_whole_seconds:
             countdown_seconds = math.ceil(countdown_seconds)
+        with self._producer() as producer:
+            self._send(task, request, copy, content_type, producer, countdown=countdown_seconds)
+
+    def take(
+        self, task: Any, request: Context, copy: Copy, content_type: str | None
+    ) -> Mapping[str, Any]:
+        """Return the message that would be published, to be due at once; publish nothing.
+
+        Raises:
+            EncodeError: No broker would take it.
+        """
+        producer = Taken(self._app.connection_for_write())
+        self._send(task, request, copy, content_type, producer)
+        return producer.message or {}
+
+    def promote(self, promoted: Promoted) -> None:
+        """Publish a message that was taken, and wait until the broker has it."""
+        with self._producer() as producer:
+            publish(producer, promoted, confirm_timeout=CONFIRM_SECONDS)
+
+    def _send(
+        self,
+        task: Any,
+        request: Context,
+        copy: Copy | None,
+        content_type: str | None,
+        producer: Any,
+        **due: float,
+    ) -> None:
+        current = (request.delivery_info or {}).get("routing_key")
+        queue = self._queue_again(task, current, request.headers or {})
         signature = task.signature_from_request(
-            request, queue=queue, countdown=countdown_seconds, retries=request.retries
+            request, queue=queue, retries=request.retries, **due
         )
         options = dict(signature.options)
         registry: Any = vars(serialization)["registry"]
@@ -156,29 +186,35 @@ class Resender:
             options["serializer"] = names[content_type]
         wire = {"message": copy.message, "serial": copy.serial} if copy else first_copy()
         options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
-        connection = self._connection()
         token = resending.set(wire)
         try:
+            # Not through apply_async: users override it, and it checks arguments that the worker
+            # has to report on when the task's turn comes.
+            self._app.send_task(
+                task.name,
+                signature.args,
+                signature.kwargs,
+                producer=producer,
+                retry=False,
+                confirm_timeout=CONFIRM_SECONDS,
+                task_type=task,
+                add_to_parent=False,
+                **options,
+            )
+        finally:
+            resending.reset(token)
+
+    @contextlib.contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """Yield a producer on an idle connection, which is closed where it fails."""
+        connection = self._connection()
+        try:
             with self._app.amqp.Producer(connection, auto_declare=False) as producer:
-                # Not through apply_async: users override it, and it checks arguments that the
-                # worker has to report on when the task's turn comes.
-                self._app.send_task(
-                    task.name,
-                    signature.args,
-                    signature.kwargs,
-                    producer=producer,
-                    retry=False,
-                    confirm_timeout=CONFIRM_SECONDS,
-                    task_type=task,
-                    add_to_parent=False,
-                    **options,
-                )
+                yield producer
         except BaseException:
             with contextlib.suppress(Exception):
                 connection.release()
             raise
-        finally:
-            resending.reset(token)
         if len(self._idle) < IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:

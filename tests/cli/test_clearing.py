@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.tenants import tier_key
 from tests.cli.clearing import bury, send, tag_of
 
 
@@ -154,11 +156,40 @@ def test_wrong_usage_names_what_is_expected(run, args, problem):
     assert problem in " ".join(done.output.split())
 
 
-@pytest.mark.parametrize("args", [("cancel", "x"), ("purge", "x"), ("dead",)])
-def test_the_gate_path_has_none_of_it(run, make_fairness, redis_url, args):
-    done = run(*args, of=make_fairness(url=redis_url))
+def test_the_gate_path_has_no_dead_letters(run, make_fairness, redis_url):
+    done = run("dead", of=make_fairness(url=redis_url))
     assert done.exit_code == 2
     assert "broker: expected one at fairredis://" in " ".join(done.output.split())
+
+
+def parked_at(fairness, *names, tenant="42"):
+    """Park tasks of the gate at a limit without slots."""
+    for name in names:
+        message = {"headers": {"id": name, "task": "shop.t"}, "routing_key": "celery"}
+        lease = Lease(f"of {name}", f"{tier_key(tenant)},api")
+        request = SlotRequest(lease, tenant, "free", Copy(name), "n", "api|0|||w")
+        parking = fairness.limiter.park(request, json.dumps(message))
+        assert parking is Parking.PARKED
+
+
+def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
+    run, make_fairness, redis_url
+):
+    fairness = make_fairness(url=redis_url)
+    parked_at(fairness, "m1", "m2", "m3")
+    parked_at(fairness, "m4", tenant="x" * 200)
+    shown = run("explain", "m2", of=fairness)
+    assert shown.exit_code == 0
+    assert "1 task before it at its limit" in shown.output
+    assert "kept by api: paused, held 0 of 0" in shown.output
+    assert "4 tasks of the gate parked" in run("inspect", "api", of=fairness).output
+    assert "m1: cancelled; it waited in queue celery" in run("cancel", "m1", of=fairness).output
+    assert run("cancel", "nobody", of=fairness).exit_code == 1
+    # What was cancelled before and is not promoted yet is counted once more.
+    assert "3 tasks cancelled" in run("purge", "42", of=fairness).output
+    assert "1 task cancelled" in run("purge", "x" * 200, of=fairness).output
+    given = fairness.limiter.promote(16, "p").tasks
+    assert {task.copy.message for task in given if task.ended} == {"m1", "m2", "m3", "m4"}
 
 
 @pytest.mark.parametrize("task_id", ["é", 'order"7', "a\\b", "a\nb", "a/b", "*", "x;touch${IFS}y"])

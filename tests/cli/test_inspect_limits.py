@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_fairness.decision import KeyStops, WaitedLimit, WaitingLane
+from celery_fairness.decision import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from celery_fairness.looking import places, waited
 from tests.cli.conftest import Installation
 
@@ -124,7 +124,11 @@ def test_a_key_that_is_not_known_exits_with_1_and_says_what_a_tenants_is(run):
     assert "a tenant's key is tenant:{tenant}" in done.output
 
 
-def test_on_the_gate_path_only_tenants_have_a_key(make_fairness, redis_url, run):
-    done = run("inspect", "api.stripe.com", of=make_fairness(url=redis_url))
-    assert done.exit_code == 2
-    assert "expected tenant:{tenant}" in done.stderr
+def test_on_the_gate_path_a_limit_has_its_leases_and_what_is_parked(make_fairness, redis_url, run):
+    fairness = make_fairness(url=redis_url)
+    done = run("inspect", "api.stripe.com", of=fairness)
+    assert done.exit_code == 1
+    fairness.limiter.acquire(SlotRequest(Lease("l1", "api.stripe.com"), "", ""))
+    done = run("inspect", "api.stripe.com", of=fairness)
+    assert done.exit_code == 0
+    assert "l1" in done.output

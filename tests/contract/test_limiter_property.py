@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_fairness.decision import Admitted, Copy, Enforcement, Lease, SlotRequest
+from celery_fairness.decision import Admitted, Copy, Enforcement, Lease, Parking, SlotRequest
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduling.limits import Limit, write_limits
@@ -79,10 +80,19 @@ class BothLimiters(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.clock = FrozenClock()
-        values = build_settings({"tiers": TIERS, "namespace": f"property{next(_namespaces)}"})
-        self.memory = InMemoryLimiter(values, self.clock)
-        self.redis = RedisLimiter(Connection(address_from_url(self.url)), values, self.clock)
-        self.epoch = 0
+        self.memory, self.redis = self.made("reschedule")
+        self.epoch, self.serial = 0, 0
+        #: Parked tasks that were promoted, by message: the copy and the request, as it comes again.
+        self.promoted = {}
+        self.asked = {}
+
+    def made(self, tier_on_limit):
+        namespace = f"property{next(_namespaces)}"
+        values = build_settings(
+            {"tiers": TIERS, "namespace": namespace, "tier_on_limit": tier_on_limit}
+        )
+        redis = RedisLimiter(Connection(address_from_url(self.url)), values, self.clock)
+        return InMemoryLimiter(values, self.clock), redis
 
     def teardown(self):
         self.redis.close()
@@ -92,8 +102,10 @@ class BothLimiters(RuleBasedStateMachine):
         assert ours == theirs
         return ours
 
-    @initialize()
-    def begin(self):
+    @initialize(tier_on_limit=st.sampled_from(["reschedule", "wait"]))
+    def begin(self, tier_on_limit):
+        self.redis.close()
+        self.memory, self.redis = self.made(tier_on_limit)
         self.epoch = self.both(lambda limiter: limiter.renew([])).epoch
 
     @rule(
@@ -118,6 +130,70 @@ class BothLimiters(RuleBasedStateMachine):
         if isinstance(answer, Admitted) and enforcement is Enforcement.ON and charged:
             # Either it held its slot before, or there was one free.
             assert answer.held == held or answer.limit is None or held < answer.limit
+
+    @rule(
+        tenant=tenants,
+        number=numbers,
+        tier=tiers,
+        charged=st.booleans(),
+        message=st.sampled_from(["m1", "m2", "p1", "p2", "p3", "p4", "p5"]),
+        lives_ms=st.none() | st.sampled_from([1_000, 8_000]),
+    )
+    def come_to_a_gate(self, tenant, number, tier, charged, message, lives_ms):
+        """A task comes for the first time, or as the copy that was promoted last."""
+        copy, request = self.promoted.pop(message, (Copy(message), None))
+        self.serial += 1
+        if request is None:
+            keys = [tier_key(tenant) if charged else "", *LIMITED[number]]
+            lease = Lease(f"of {message}", ",".join(dict.fromkeys(key for key in keys if key)))
+            word = write_limits(tuple(LIMITED[number].values()))
+            if not lease.key:
+                return
+            tenant = tenant if charged else ""
+            request = SlotRequest(lease, tenant, tier, copy, f"n{self.serial}", word)
+        request = replace(
+            request,
+            lease=replace(request.lease, id=f"{message}.{self.serial}"),
+            copy=copy,
+            next_serial=f"n{self.serial}",
+        )
+        answer = self.both(lambda limiter: limiter.acquire(request))
+        if isinstance(answer, Admitted) or answer.action != "wait":
+            return
+        expires_ms = None if lives_ms is None else self.clock.now_ms + lives_ms
+        parked = self.both(lambda limiter: limiter.park(request, f"{message}\n é", expires_ms))
+        if parked is Parking.PARKED:
+            self.asked[message] = request
+
+    @rule(
+        want=st.integers(1, 4),
+        enforcement=st.sampled_from([Enforcement.ON] * 8 + [Enforcement.OFF]),
+        comes=st.booleans(),
+        published=st.booleans(),
+    )
+    def promote(self, want, enforcement, comes, published):
+        self.serial += 1
+        serial = f"s{self.serial}x"
+        given = self.both(lambda limiter: limiter.promote(want, serial, enforcement))
+        assert len(given.tasks) <= want
+        for task in given.tasks:
+            message = task.copy.message
+            assert task.message == f"{message}\n é"
+            if comes:
+                self.promoted[message] = task.copy, self.asked[message]
+        if published and given.tasks:
+            messages = [task.copy.message for task in given.tasks]
+            assert self.both(lambda limiter: limiter.unpark(messages)) == len(messages)
+
+    @rule(message=st.sampled_from(["m1", "p1", "p2", "p3", "p9"]))
+    def end_before_a_gate(self, message):
+        request = self.asked.get(message)
+        keys = request.lease.keys if request else ["api"]
+        self.both(lambda limiter: limiter.forgo(message, keys))
+
+    @rule(message=st.sampled_from(["p1", "p2", "p9"]))
+    def cancel(self, message):
+        self.both(lambda limiter: limiter.unpark([message], cancelled=True))
 
     @rule(wanted=st.lists(leases, max_size=4), known=st.sampled_from(["", "now", "before"]))
     def renew(self, wanted, known):
@@ -183,6 +259,8 @@ class BothLimiters(RuleBasedStateMachine):
             self.both(lambda limiter, t=tenant: limiter.published_tenant(t))
         for key in KEYS:
             self.both(lambda limiter, k=key: limiter.inspect(k, "", "free").leases)
+        for key in (*KEYS, *map(tier_key, TENANTS)):
+            self.both(lambda limiter, k=key: limiter.parked(k))
         self.both(lambda limiter: limiter.counts())
         self.both(lambda limiter: limiter.news())
         self.both(lambda limiter: limiter.published_tiers())

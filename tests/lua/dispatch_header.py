@@ -61,6 +61,8 @@ _ENDS = {
     "#limits": "of one task",
     "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",
+    "#keys": "of the limits of one task",
+    "#ARGV - 1": "arguments, which Python sends in batches",
 }
 #: Loops over the words of a text that is short: the leases of one answer, the limits of one task.
 _WORDS = {

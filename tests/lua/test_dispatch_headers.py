@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import celery_fairness.store
+from celery_fairness.decision import Parking
 from celery_fairness.scheduling.words import Put, Said, Settle, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script, script_names
@@ -69,6 +70,7 @@ def test_the_codes_are_those_that_python_reads():
         "put": {each.value: each.name for each in Put},
         "again": {each.value: each.name for each in Settled},
         "override": {each.value: each.name for each in Said},
+        "park_message": {each.value: each.name for each in Parking},
     }
 
 
@@ -100,11 +102,12 @@ def test_python_sends_what_the_header_lists_in_its_order(name, args):
             assert value == ""
 
 
-@pytest.mark.parametrize("name", ["admit", "forget"])
+@pytest.mark.parametrize("name", ["admit", "forget", "free", "park_message", "promote", "unpark"])
 def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # noqa: F811 - it is asked for
     keys, args = sent[f"dispatch/{name}"]
     assert keys == ["{fairness}:"]
-    told = dict(zip((entry.name for entry in HEADERS[name].of("ARGV")), args, strict=True))
+    entries = HEADERS[name].of("ARGV")
+    told = dict(zip((entry.name for entry in entries), args, strict=not entries[-1].rest))
     expected = {
         "lease": "l1",
         "enforcement": "on",
@@ -121,6 +124,14 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "frozen_ms": "",
         "lease_ms": 15_000,
         "keep_ms": 1_200_000,
+        "tier_waits": "",
+        "tag": "m1",
+        "expires_ms": "7",
+        "want": 16,
+        "how": "published",
+        "tags": "m1",
+        "what": "leases",
+        "pairs": "l1",
     }
     assert told == {each: expected[each] for each in told}
 

@@ -205,6 +205,10 @@ class Recording:
         "publish_tenant": 1,
         "dispatch/admit": [1, 1, 1, -1, 0, "free", "", "w"],
         "dispatch/forget": None,
+        "dispatch/free": 1,
+        "dispatch/park_message": 1,
+        "dispatch/promote": [-1],
+        "dispatch/unpark": 1,
     }
 
     def __init__(self):
@@ -223,6 +227,10 @@ def sent():
     limiter.acquire(SlotRequest(lease, "42", "pro", copy, "s2"))
     both = Lease("l1", "tenant:42,api")
     limiter.acquire(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"))
+    limiter.park(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"), "m1", 7)
+    limiter.promote(16, "s2")
+    limiter.unpark(["m1"])
+    limiter.release([both])
     limiter.renew([lease, lease], 5)
     limiter.release([lease, lease])
     limiter.supersede(copy, "s2")

@@ -18,6 +18,7 @@ from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
+from celery.exceptions import TimeoutError as CeleryTimeoutError
 
 from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.errors import LimiterUnavailable
@@ -134,6 +135,20 @@ def _add_tasks(app: Celery) -> None:
         """Add two numbers."""
         ledger_line("start", "shop.add", None, user=user, pid=os.getpid())
         return a + b
+
+    @task(base=FairTask, bind=True, tenant="user", name="shop.asks")
+    def asks(self: Any, limit: dict[str, Any], user: str | None = None) -> str:
+        """Wait for the result of a task under the same limit, and not for ever."""
+        child = add.apply_async((1, 2), {"user": user}, limits=[limit])
+        try:
+            return str(child.get(timeout=2, disable_sync_subtasks=False))
+        except CeleryTimeoutError:
+            return "waited for itself"
+
+    @task(base=FairTask, bind=True, tenant="user", name="shop.replaced")
+    def replaced(self: Any, limit: dict[str, Any], user: str | None = None) -> int:
+        """Be replaced by an addition that has a limit."""
+        raise self.replace(add.s(7, 8, user=user).set(limits=[limit]))
 
     @task(base=FairTask, tenant="user", name="shop.total")
     def total(numbers: list[int], user: str | None = None) -> int:

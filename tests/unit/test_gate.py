@@ -30,8 +30,16 @@ class FakeResender(Resender):
 
     def __init__(self):
         self.sent = []
+        #: Messages that were to be parked.
+        self.taken = []
         self.fails_with = None
         self.stopping = False
+
+    def take(self, task, request, copy, content_type):
+        if self.fails_with is not None:
+            raise self.fails_with
+        self.taken.append(SimpleNamespace(task=task, request=request, copy=copy, type=content_type))
+        return {"headers": {"id": request.id, "expires": request.expires}}
 
     def send(self, task, request, refused, serial, countdown_seconds, content_type):
         if self.fails_with is not None:

@@ -106,8 +106,9 @@ def test_how_long_a_refused_task_waits(world, monkeypatch, refused, wait):
 def test_no_wait_is_longer_than_the_broker_bears(make, monkeypatch):
     monkeypatch.setattr(random, "random", lambda: 0.5)
     world = make(1800.0)
-    assert deliver(world, HOURLY) == "traced"
-    assert is_ignored(deliver(world, HOURLY))
+    hourly = {**HOURLY, "on_limit": "reschedule"}
+    assert deliver(world, hourly) == "traced"
+    assert is_ignored(deliver(world, hourly))
     assert countdowns(world) == [1800.0]
 
 

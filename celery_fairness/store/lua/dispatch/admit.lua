@@ -23,12 +23,13 @@
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
   or "w" is what shall become of the task. Codes beside those of acquire: -3 it cools down, -4 its rate
-  is reached, -5 its throttle spaces.
+  is reached, -5 its throttle spaces, -7 others wait for it since longer.
 ]]
 --- @include "tick"
 --- @include "entitlement"
 --- @include "copies"
 --- @include "limits"
+--- @include "gate_parked"
 local prefix = KEYS[1]
 local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -40,7 +41,7 @@ local keep_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15]
 local KEEP_LEASES_MS = 86400000
 -- Ended leases of one key, and keys with starts of long ago, that one call clears away.
 local CLEAR_AT_MOST, FORGET_AT_MOST = 64, 20
-local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5}
+local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7}
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge}
@@ -65,7 +66,7 @@ local function first_end_ms()
   local first = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf",
     "WITHSCORES", "LIMIT", 0, 1)
   local ends = tonumber(first[2])
-  return ends == math.huge and -1 or ends - logical
+  return (not ends or ends == math.huge) and -1 or ends - logical
 end
 
 local tier, limit, held = "", -1, 0
@@ -84,15 +85,24 @@ local held_until = redis.call("ZSCORE", prefix .. "leases:" .. one, lease)
 if held_until and tonumber(held_until) > logical then
   return {1, held, limit, -1, version, tier, "", "w"}
 end
-if superseded(copy, message, serial) then
+local gone, seq = superseded(copy, message, serial)
+if gone then
   redis.call("HINCRBY", prefix .. "counts", "superseded", 1)
   return {-2, held, limit, -1, version, tier, "", "w"}
 end
 
-local counts, full, closed = prefix .. "counts", limit >= 0 and held >= limit, nil
+-- Who waited here has what it was promised; a newcomer does not take what others were.
+if said.parked and seq then forget_parked(prefix, message, parked_keys(key, words)) end
+rules.ahead = said.parked and not seq
+local counts, closed = prefix .. "counts", nil
+local full = limit >= 0 and held + promised(prefix, key, rules) >= limit
 if enforcement ~= "off" then
   if full then redis.call("HINCRBY", counts, "refused:" .. tier, 1) end
   closed = refusal(prefix, words, rules)
+  if rules.ahead and enforcement == "on" and not full and not closed then
+    local behind = queue_of_gate(prefix, key, limits)
+    closed = behind and {key = behind, why = "queue", longest_ms = math.huge}
+  end
   if closed then redis.call("HINCRBY", counts, "limited", 1) end
 end
 

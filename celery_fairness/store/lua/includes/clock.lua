@@ -7,7 +7,8 @@
   clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when it was made),
                      limited (a task had limits beside its tier's), steered (a key is paused, or
                      people changed its numbers), expiring (a task had an expiry), queued (a queue
-                     has a limit), timed (a task was charged by the time it takes)
+                     has a limit), timed (a task was charged by the time it takes), parked (a gate
+                     has tasks that wait here)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -23,9 +24,11 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   local kept = redis.call(
-    "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed")
+    "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
+    "parked")
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
+    parked = kept[9],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

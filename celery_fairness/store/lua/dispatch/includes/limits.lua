@@ -46,6 +46,13 @@ local function limits_now(prefix, words, rules)
   return limits
 end
 
+-- How many tasks of a gate were promoted under a key and have not come to a gate yet: a newcomer does
+-- not take what was given to them.
+local function promised(prefix, key, rules)
+  if not rules.ahead then return 0 end
+  return redis.call("ZCOUNT", prefix .. "gate_promised:" .. key, "(" .. whole(rules.logical), "+inf")
+end
+
 -- How long a limit is closed: 0 is open, math.huge until something else opens it. How soon a task
 -- that is tried again comes, where it is closed; and what closes it: "paused", "cools", "full", "rate"
 -- or "throttle".
@@ -58,8 +65,8 @@ local function wait_ms(prefix, limit, rules)
   if rules.enforcement ~= "on" then return 0 end
   local wait, again, why, logical = 0, 0, nil, rules.logical
   local after = "(" .. whole(logical)
-  local leases = prefix .. "leases:" .. limit.key
-  if limit.concurrency and redis.call("ZCOUNT", leases, after, "+inf") >= limit.concurrency then
+  local leases, ahead = prefix .. "leases:" .. limit.key, promised(prefix, limit.key, rules)
+  if limit.concurrency and redis.call("ZCOUNT", leases, after, "+inf") + ahead >= limit.concurrency then
     local of_gate = redis.call(
       "ZRANGEBYSCORE", leases, after, "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
     wait = of_gate and math.min(tonumber(of_gate) - logical, rules.look_ms or LOOK_AT_LIMIT_MS)
@@ -68,13 +75,18 @@ local function wait_ms(prefix, limit, rules)
   end
   if limit.rates == "" and limit.throttle == "" then return wait, again, why end
   local window = redis.call("HMGET", prefix .. "window:" .. limit.key, "count", "ideal")
-  if not window[1] then return wait, again, why end
+  if not window[1] and ahead == 0 then return wait, again, why end
+  local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in windows_of(limit.rates) do
-    local rate = rate_wait_ms(prefix, limit.key, tonumber(window[1]), starts, period_ms, logical)
+    local rate = LOOK_AT_LIMIT_MS
+    if ahead < starts then
+      rate = rate_wait_ms(prefix, limit.key, count, starts - ahead, period_ms, logical)
+    end
     if rate > 0 then again, why = math.max(again, rate), why or "rate" end
   end
   for starts, period_ms in windows_of(limit.throttle) do
-    local throttle = tonumber(window[2]) + period_ms / starts - logical
+    local before = window[1] and ahead + 1 or ahead
+    local throttle = ideal + before * period_ms / starts - logical
     if throttle > 0 then again, why = math.max(again, throttle), why or "throttle" end
   end
   return math.max(wait, again), again, why

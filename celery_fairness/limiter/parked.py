@@ -1,0 +1,244 @@
+"""Tasks that a gate refused and that wait in the limiter: as ``lua/dispatch/promote.lua`` says.
+
+A task waits at one of the limits that keep it, in the order in which tasks came. When all of its
+limits are open it is *promoted*: given to a worker that publishes it again. Until it comes to a
+gate it is *promised* one start of each limit, for one lease at most; newcomers do not take what is
+promised, nor pass those that wait for the same limit. A promoted task whose worker does not say
+that the broker has it is promoted again after one lease, as another copy.
+
+Invariant: a message that was parked is here until the broker has it or a copy of it has come to a
+gate; of all its copies one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest
+from celery_fairness.limiter.copies import Copies, CopyMemory
+from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.units import Milliseconds, seconds
+
+#: As in the scripts.
+LOOK_MS = 1000
+SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
+
+
+class Kept(NamedTuple):
+    """What keeps a task.
+
+    Attributes:
+        key: At which it waits; "" where all that says ``wait`` is open.
+        closed_ms: For how long.
+        others: A limit refuses it that does not say ``wait``.
+    """
+
+    key: str
+    closed_ms: float
+    others: bool
+
+
+class _Task(NamedTuple):
+    seq: int
+    expires_ms: int | None
+    request: SlotRequest
+    message: str
+
+    @property
+    def keys(self) -> list[str]:
+        return self.request.lease.keys
+
+
+@dataclass(slots=True)
+class ParkedTasks:
+    """What is parked.
+
+    Attributes:
+        copies: Of every message that was refused.
+        tier_waits: Tasks over their tier's limit wait here too.
+        known: Whether anything was parked that may still be here.
+    """
+
+    copies: CopyMemory
+    tier_waits: bool
+    known: bool = False
+    _sequence: int = 0
+    _tasks: dict[str, _Task] = field(default_factory=dict)
+    _waits: dict[str, dict[str, int]] = field(default_factory=dict)
+    _opens: dict[str, int] = field(default_factory=dict)
+    _expires: dict[str, int] = field(default_factory=dict)
+    _promoted: dict[str, int] = field(default_factory=dict)
+    _promised: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def promised(self, key: str, now: int) -> int:
+        """Return how many starts of ``key`` are promised."""
+        return sum(end > now for end in self._promised.get(key, {}).values())
+
+    def waiting(self, key: str) -> int:
+        """Return how many wait at ``key``."""
+        return len(self._waits.get(key, {}))
+
+    def queue(self, keys: Iterable[str]) -> str:
+        """Return the first of ``keys`` at which some wait, "" where none do."""
+        return next((key for key in keys if self.waiting(key)), "")
+
+    def look(self, key: str, at: int) -> None:
+        """Look at ``key`` at a logical time, or before."""
+        self._opens[key] = min(at, self._opens.get(key, at))
+
+    def freed(self, key: str) -> None:
+        """Look at ``key`` at once, where some wait."""
+        if self.known and key in self._opens:
+            self._opens[key] = 0
+
+    def forgo(self, tag: str, keys: Iterable[str]) -> None:
+        """Give back what was promised to a task that ended before it came to a gate."""
+        for key in keys:
+            if tag in self._promised.get(key, {}):
+                self._take(self._promised, key, tag)
+                self.freed(key)
+            self._promoted.pop(tag, None)
+
+    def forget(self, tag: str, keys: Iterable[str]) -> None:
+        """Forget a task that has come to a gate."""
+        self._leave(tag, keys)
+        for table in (self._promoted, self._expires, self._tasks):
+            table.pop(tag, None)
+        self._note()
+
+    def park(
+        self,
+        request: SlotRequest,
+        copy: Copy,
+        seq: int | None,
+        kept: Kept,
+        message: str,
+        expires_ms: int | None,
+        now: int,
+    ) -> None:
+        """Let a task wait at what keeps it; ``seq`` is its old place."""
+        if seq is None:
+            self._sequence += 1
+            seq = self._sequence
+        tag, serial = copy.message, request.next_serial
+        self.copies[tag] = Copies(serial, serial, None, seq)
+        self._leave(tag, request.lease.keys)
+        self._promoted.pop(tag, None)
+        self.known = True
+        self._tasks[tag] = _Task(seq, expires_ms, request, message)
+        if expires_ms is not None:
+            self._expires[tag] = expires_ms
+        self._wait_at(tag, seq, kept.key, now + round(min(kept.closed_ms, LOOK_MS)))
+
+    def promote(
+        self,
+        want: int,
+        serial: str,
+        now: int,
+        server_now: int,
+        lease_ms: int,
+        keeps: Callable[[SlotRequest], Kept],
+        enforced: bool,
+    ) -> Promotion:
+        """Give at most ``want`` tasks that may start by now; see ``Limiter.promote``."""
+        if not self.known:
+            return Promotion((), None)
+        given: list[Promoted] = []
+
+        def give(tag: str, promised: bool) -> None:
+            task, copies = self._tasks[tag], self.copies.get(tag, Copies())
+            named = f"{serial}{1 + 4 * len(given)}"
+            self._leave(tag, task.keys)
+            self.copies[tag] = Copies(copies.next or named, named, None, task.seq)
+            self._expires.pop(tag, None)
+            self._promoted[tag] = now + lease_ms
+            for key in self._promises(task.request) if promised and enforced else ():
+                self._promised.setdefault(key, {})[tag] = now + lease_ms
+            given.append(Promoted(Copy(tag, named), task.message, ended=not promised))
+
+        for tag in _due(self._promoted, now, SWEEP_AT_MOST):
+            del self._promoted[tag]
+            task = self._tasks.get(tag)
+            if task is not None:
+                self._leave(tag, task.keys)
+                if task.expires_ms is not None:
+                    self._expires[tag] = task.expires_ms
+                self._wait_at(tag, task.seq, task.keys[0], 0)
+        for tag in _due(self._expires, server_now, want):
+            give(tag, promised=False)
+        for key in _due(self._opens, now, KEYS_AT_MOST):
+            self._opens[key] = now
+            for _ in range(TASKS_AT_MOST):
+                if len(given) >= want:
+                    break
+                waits = self._waits.get(key)
+                if not waits:
+                    del self._opens[key]
+                    break
+                tag = min(waits, key=lambda each: waits[each])
+                task = self._tasks[tag]
+                kept = keeps(task.request)
+                if not kept.key:
+                    give(tag, promised=True)
+                    continue
+                at = now + round(min(kept.closed_ms, LOOK_MS))
+                if kept.key == key:
+                    self._opens[key] = at
+                    break
+                self._take(self._waits, key, tag)
+                self._wait_at(tag, task.seq, kept.key, at)
+        first = min(self._opens.values(), default=now + LOOK_MS)
+        sleep_ms = max(0, ceil(min(first - now, LOOK_MS)))
+        self._note()
+        return Promotion(tuple(given), seconds(Milliseconds(sleep_ms)) if self.known else None)
+
+    def unpark(self, tags: Sequence[str], *, cancelled: bool) -> int:
+        """Forget what is published, or promote at once what is cancelled."""
+        parked = 0
+        for tag in tags:
+            task = self._tasks.get(tag)
+            if task is None or (cancelled and tag in self._promoted):
+                continue
+            parked += 1
+            if cancelled:
+                self._expires[tag] = 0
+                continue
+            del self._tasks[tag]
+            self._expires.pop(tag, None)
+            for key in task.keys:
+                self._take(self._waits, key, tag)
+        return parked
+
+    def _promises(self, request: SlotRequest) -> list[str]:
+        keys = [limit.key for limit in read_limits(request.limits)]
+        tier = [request.tier_key] if self.tier_waits and request.tenant else []
+        return list(dict.fromkeys([*tier, *keys]))
+
+    def _wait_at(self, tag: str, seq: int, key: str, at: int) -> None:
+        self._waits.setdefault(key, {})[tag] = seq
+        self.look(key, at)
+
+    def _leave(self, tag: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._take(self._waits, key, tag)
+            self._take(self._promised, key, tag)
+
+    def _note(self) -> None:
+        self.known = bool(self._tasks or self._promoted)
+        if not self.known:
+            self._opens.clear()
+
+    @staticmethod
+    def _take(table: dict[str, dict[str, int]], key: str, tag: str) -> None:
+        row = table.get(key, {})
+        row.pop(tag, None)
+        if not row:
+            table.pop(key, None)
+
+
+def _due(table: dict[str, int], now: int, most: int) -> list[str]:
+    due = sorted((at, name) for name, at in table.items() if at <= now)
+    return [name for _, name in due[:most]]

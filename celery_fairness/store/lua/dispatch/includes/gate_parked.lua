@@ -1,0 +1,80 @@
+--[[
+  gate_parked: tasks that a gate refused and that wait here until their limits open.
+
+  `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS, a line's end,
+  and the message, which no script reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
+  not expire, KEY is that of its tenant's tier, "" of a system task.
+
+  A task waits at one of its limits (`gate_wait`), in the order of SEQ, or it was promoted
+  (`gate_promoted`): it was given to a worker that publishes it again, and of each of its limits it was
+  promised one start (`gate_promised`), until it comes to a gate or the promise ends.
+]]
+
+local function read_parked(record)
+  local seq, expires, key, tenant_key, tier, concurrency, words =
+    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
+  return {seq = seq, expires = expires, key = key, tenant_key = tenant_key, tier = tier,
+    concurrency = concurrency, words = words}
+end
+
+-- The keys of all limits of a task.
+local function parked_keys(key, words)
+  local keys = {key ~= "" and key or nil}
+  for word in string.gmatch(words, "[^,]+") do
+    local limit_key = string.match(word, "^[^|]*")
+    if limit_key ~= key then keys[#keys + 1] = limit_key end
+  end
+  return keys
+end
+
+-- Of the copies of a parked message two may run: the last one that was published, and the next.
+local function copy_parked(prefix, tag, current, next_serial, seq, keep_ms)
+  local copy = prefix .. "copy:" .. tag
+  redis.call("HDEL", copy, "admitted")
+  redis.call("HSET", copy, "current", current, "next", next_serial, "seq", seq)
+  redis.call("PEXPIRE", copy, keep_ms)
+end
+
+local function ring_gate(prefix)
+  if redis.call("LLEN", prefix .. "gate_bell") == 0 then redis.call("RPUSH", prefix .. "gate_bell", 1) end
+end
+
+-- Looks at a key at a logical time, or before.
+local function look_at_gate(prefix, key, at)
+  local known = redis.call("ZSCORE", prefix .. "gate_opens", key)
+  if known and tonumber(known) <= at then return end
+  redis.call("ZADD", prefix .. "gate_opens", whole(at), key)
+end
+
+-- Takes a task out of every limit's list, and back what it was promised.
+local function leave_gate(prefix, tag, keys)
+  for index = 1, #keys do
+    redis.call("ZREM", prefix .. "gate_wait:" .. keys[index], tag)
+    redis.call("ZREM", prefix .. "gate_promised:" .. keys[index], tag)
+  end
+end
+
+-- Forgets a task that is on its broker again, or nowhere any more.
+local function forget_parked(prefix, tag, keys)
+  leave_gate(prefix, tag, keys)
+  redis.call("ZREM", prefix .. "gate_promoted", tag)
+  redis.call("ZREM", prefix .. "gate_expires", tag)
+  local known = redis.call("HDEL", prefix .. "gate_tasks", tag)
+  if redis.call("EXISTS", prefix .. "gate_tasks", prefix .. "gate_promoted") == 0 then
+    redis.call("HDEL", prefix .. "clock", "parked")
+    redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_opens")
+  end
+  return known
+end
+
+-- The first limit, the tier's before, at which others of a gate wait already, and which says that whoever
+-- it refuses waits; nil where there is none.
+local function queue_of_gate(prefix, key, limits)
+  if key ~= "" and redis.call("EXISTS", prefix .. "gate_wait:" .. key) == 1 then return key end
+  for index = 1, #limits do
+    local limit = limits[index]
+    if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_wait:" .. limit.key) == 1 then
+      return limit.key
+    end
+  end
+end

@@ -1,0 +1,109 @@
+"""The promoter: a native thread of a gate's worker that brings parked tasks back to the broker.
+
+Every worker of the app promotes: what a worker parks is promoted by whichever hears first that it
+may start. While something is parked a promoter waits for the bell in Redis, and looks at least once
+a second; while nothing is, it sleeps and looks once in a third of a lease.
+
+Invariant: a parked task is forgotten only when the broker has confirmed its message. A promoter
+that dies before leaves it to the others, which publish it once more after a lease, as another copy;
+of all copies one starts.
+
+::
+
+    parked ──promote──> given for a lease ──publish, unpark──> on the broker ──> gate
+      ^                        │                                                  │
+      └── after a lease ───────┘                     refused: parked where it was ┘
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from celery_fairness.decision import Enforcement, Promoted
+from celery_fairness.header import new_serial
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.native import Bell, start_thread
+from celery_fairness.notice import Notices
+
+#: Tasks that one promoter has in its hands at once.
+TOGETHER = 16
+#: Longest wait for the bell of Redis, in seconds: shorter than its answers may take.
+LISTEN_SECONDS = 1.0
+#: Pause after a broker or a Redis that did not answer, in seconds.
+AGAIN_SECONDS = 1.0
+
+
+class Promoter:
+    """Brings parked tasks back for the life of a worker.
+
+    Args:
+        limiter: Makes the limiter, inside the thread: the connection is its own.
+        publish: Publishes one task and waits until the broker has it.
+        enforcement: Whether limits keep anything.
+        look_seconds: How often it looks whether others have parked something.
+        notices: Where trouble is logged.
+    """
+
+    def __init__(
+        self,
+        limiter: Callable[[], Limiter],
+        publish: Callable[[Promoted], None],
+        enforcement: Enforcement,
+        look_seconds: float,
+        notices: Notices,
+    ) -> None:
+        self._make_limiter = limiter
+        self.publish = publish
+        self._enforcement = enforcement
+        self._look_seconds = look_seconds
+        self._notices = notices
+        self._bell = Bell()
+        # As of the keeper: a thread runs for one process and one start.
+        self._round = 0
+        self._started: tuple[int, int] | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless this process has it."""
+        now = (os.getpid(), self._round)
+        if self._started != now:
+            self._started = now
+            start_thread(self._run)
+
+    def ring(self) -> None:
+        """Look at once: a task of this worker was parked."""
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """Promote no more; what it has in its hands it publishes, or others do."""
+        self._round += 1
+        self._bell.ring()
+
+    def promote(self, limiter: Limiter) -> float | None:
+        """Bring back what may start now.
+
+        Returns:
+            When to look again, in seconds; None where nothing is parked.
+        """
+        promotion = limiter.promote(TOGETHER, new_serial(), self._enforcement)
+        for task in promotion.tasks:
+            self.publish(task)
+            limiter.unpark([task.copy.message])
+        return promotion.sleep_seconds
+
+    def _run(self) -> None:
+        started = self._started
+        limiter = self._make_limiter()
+        while started == (os.getpid(), self._round):
+            began = time.monotonic()
+            try:
+                pause = self.promote(limiter)
+                if pause:
+                    limiter.await_parked(min(pause, LISTEN_SECONDS))
+            except Exception as error:  # noqa: BLE001 - what is parked waits for its return
+                self._notices.error("promoter", "parked tasks could not be promoted: %r", error)
+                self._bell.wait(max(0.0, began + AGAIN_SECONDS - time.monotonic()))
+            else:
+                if pause is None:
+                    self._bell.wait(self._look_seconds)

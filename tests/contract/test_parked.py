@@ -1,0 +1,403 @@
+"""Parked tasks: in which order they are promoted, and what is promised to them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    Parking,
+    Promoted,
+    Reason,
+    Refused,
+    SlotRequest,
+)
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.tenants import tier_key
+from tests.contract.conftest import FrozenClock
+
+_serials = itertools.count(1)
+
+ONE, TWO = Limit("api", 1), Limit("api", 2)
+OTHER = Limit("db", 1)
+
+
+def ask(name: str, *limits: Limit, tenant: str = "", copy: Copy | None = None) -> SlotRequest:
+    keys = [tier_key(tenant)] if tenant else []
+    lease = Lease(f"{name}.{next(_serials)}", ",".join([*keys, *(each.key for each in limits)]))
+    tier = "free" if tenant else ""
+    serial = f"n{next(_serials)}"
+    return SlotRequest(lease, tenant, tier, copy or Copy(name), serial, write_limits(limits))
+
+
+def park(limiter: Limiter, request: SlotRequest, expires_ms: int | None = None) -> None:
+    """What a gate does with a task that is refused."""
+    assert isinstance(limiter.acquire(request), Refused)
+    assert request.copy is not None
+    message = f"message of {request.copy.message}"
+    assert limiter.park(request, message, expires_ms) is Parking.PARKED
+
+
+def take(limiter: Limiter, *limits: Limit, tenant: str = "") -> Lease:
+    request = ask(f"held{next(_serials)}", *limits, tenant=tenant)
+    assert isinstance(limiter.acquire(request), Admitted)
+    return request.lease
+
+
+def promote(
+    limiter: Limiter, want: int = 16, enforcement: Enforcement = Enforcement.ON
+) -> list[Promoted]:
+    return list(limiter.promote(want, f"p{next(_serials)}x", enforcement).tasks)
+
+
+def names(tasks: list[Promoted]) -> list[str]:
+    for task in tasks:
+        assert task.message == f"message of {task.copy.message}"
+    return [task.copy.message for task in tasks]
+
+
+def again(request: SlotRequest, promoted: Promoted) -> SlotRequest:
+    """The promoted task, as it comes to a gate."""
+    assert request.copy is not None
+    return replace(
+        ask(request.copy.message, copy=promoted.copy),
+        lease=Lease(f"again.{next(_serials)}", request.lease.key),
+        tenant=request.tenant,
+        tier=request.tier,
+        limits=request.limits,
+    )
+
+
+def test_s24_s27_who_was_parked_first_is_promoted_first_and_one_for_each_slot(
+    limiter: Limiter,
+) -> None:
+    held = [take(limiter, TWO) for _ in range(2)]
+    for name in ("a", "b", "c"):
+        park(limiter, ask(name, TWO))
+    assert promote(limiter) == []
+    limiter.release([held[0]])
+    assert names(promote(limiter)) == ["a"]
+    assert promote(limiter) == []
+    limiter.release([held[1]])
+    assert names(promote(limiter)) == ["b"]
+
+
+def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    assert isinstance(limiter.acquire(request), Refused)
+    limiter.release([held])
+    assert limiter.park(request, "message") is Parking.ASK_AGAIN
+    assert isinstance(limiter.acquire(request), Admitted)
+
+
+def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
+    take(limiter, ONE)
+    drops = Limit("db", 1, on_limit="drop")
+    request = ask("a", ONE, drops)
+    answer = limiter.acquire(request)
+    assert isinstance(answer, Refused)
+    assert answer.action == "wait"
+    take(limiter, drops)
+    assert limiter.park(request, "message") is Parking.ASK_AGAIN
+    answer = limiter.acquire(request)
+    assert isinstance(answer, Refused)
+    assert (answer.action, answer.key) == ("drop", "db")
+
+
+def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
+    limiter: Limiter,
+) -> None:
+    held = take(limiter, ONE)
+    first, second, third = ask("a", ONE), ask("b", ONE), ask("c", ONE)
+    park(limiter, first)
+    park(limiter, second)
+    limiter.release([held])
+    # A slot is free, and it is of those that wait.
+    answer = limiter.acquire(third)
+    assert isinstance(answer, Refused)
+    assert (answer.reason, answer.key, answer.action) == (Reason.BEHIND_OTHERS, "api", "wait")
+    assert limiter.park(third, "message of c") is Parking.PARKED
+    (promoted,) = promote(limiter)
+    # It is promised, and nobody else waits for it... but the others.
+    assert isinstance(limiter.acquire(ask("d", ONE)), Refused)
+    came = again(first, promoted)
+    assert isinstance(limiter.acquire(came), Admitted)
+    limiter.release([came.lease])
+    assert names(promote(limiter)) == ["b"]
+
+
+def test_what_is_promised_is_not_taken_though_nobody_else_waits(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    assert isinstance(limiter.acquire(ask("b", ONE)), Refused)
+    assert isinstance(limiter.acquire(again(request, promoted)), Admitted)
+
+
+def test_who_is_not_to_wait_does_not_stand_behind_others(limiter: Limiter) -> None:
+    held = take(limiter, TWO)
+    take(limiter, TWO)
+    park(limiter, ask("a", TWO))
+    limiter.release([held])
+    drops = Limit("api", 2, on_limit="drop")
+    assert isinstance(limiter.acquire(ask("b", drops)), Admitted)
+
+
+def test_a_promise_ends_after_a_lease_and_a_late_one_takes_its_old_place(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    first, second = ask("a", ONE), ask("b", ONE)
+    park(limiter, first)
+    park(limiter, second)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    assert limiter.unpark(["a"]) == 1
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    (other,) = promote(limiter)
+    assert other.copy.message == "b"
+    came = again(second, other)
+    assert isinstance(limiter.acquire(came), Admitted)
+    park(limiter, ask("c", ONE))
+    late = again(first, promoted)
+    park(limiter, late)
+    limiter.release([came.lease])
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (first,) = promote(limiter)
+    assert promote(limiter) == []
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    (second,) = promote(limiter)
+    assert second.copy.message == first.copy.message == "a"
+    assert second.copy.serial != first.copy.serial
+    # The dead one's had arrived.
+    came = again(request, first)
+    assert isinstance(limiter.acquire(came), Admitted)
+    answer = limiter.acquire(again(request, second))
+    assert isinstance(answer, Refused)
+    assert answer.reason is Reason.SUPERSEDED
+    limiter.release([came.lease])
+    assert limiter.promote(1, "x").sleep_seconds is None
+
+
+def test_what_a_dead_promoter_had_waits_again_in_its_place(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert limiter.unpark(["a"], cancelled=True) == 0
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    drops = Limit("api", 1, on_limit="drop")
+    take(limiter, drops)
+    assert promote(limiter) == []
+    assert limiter.parked("api") == 1
+    assert limiter.unpark(["a"], cancelled=True) == 1
+
+
+def test_a_task_whose_copy_has_started_is_not_promoted_again(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (first,) = promote(limiter)
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    take(limiter, Limit("api", 2))
+    assert promote(limiter) == []
+    # It comes to a gate that asks nothing, and waits here no longer.
+    came = again(request, first)
+    assert isinstance(limiter.acquire(came, Enforcement.OFF), Admitted)
+    assert limiter.parked("api") == 0
+    assert promote(limiter, 16, Enforcement.OFF) == []
+
+
+def test_the_old_message_delivered_again_is_dropped_while_its_task_is_parked(
+    limiter: Limiter,
+) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    answer = limiter.acquire(ask("a", ONE))
+    assert isinstance(answer, Refused)
+    assert answer.reason is Reason.SUPERSEDED
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_a_task_that_needs_two_limits_moves_from_one_to_the_other_with_its_age(
+    limiter: Limiter,
+) -> None:
+    api, db = take(limiter, ONE), take(limiter, OTHER)
+    park(limiter, ask("a", ONE, OTHER))
+    park(limiter, ask("b", OTHER))
+    assert (limiter.parked("api"), limiter.parked("db")) == (1, 1)
+    limiter.release([api])
+    assert promote(limiter) == []
+    assert (limiter.parked("api"), limiter.parked("db")) == (0, 2)
+    limiter.release([db])
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_a_rate_promises_no_more_starts_than_it_has(limiter: Limiter, clock: FrozenClock) -> None:
+    rate = Limit("api", rates=((2, 1_000),))
+    for _ in range(2):
+        limiter.release([take(limiter, rate)])
+    for name in "abcde":
+        park(limiter, ask(name, rate))
+    assert promote(limiter) == []
+    clock.advance(1.001)
+    assert names(promote(limiter)) == ["a", "b"]
+    assert isinstance(limiter.acquire(ask("f", rate)), Refused)
+
+
+def test_a_throttle_promises_one_start_after_the_other(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    spaced = Limit("api", throttle=(2, 1_000))
+    limiter.release([take(limiter, spaced)])
+    for name in "abc":
+        park(limiter, ask(name, spaced))
+    seen = []
+    for _ in range(30):
+        clock.advance(0.1)
+        seen.append(names(promote(limiter)))
+    assert [each for each in seen if each] == [["a"], ["b"], ["c"]]
+
+
+def test_what_was_promised_to_a_task_that_ended_is_given_to_the_next(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    park(limiter, ask("b", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert limiter.unpark(["a"]) == 1
+    limiter.forgo("a", ["api"])
+    assert names(promote(limiter)) == ["b"]
+
+
+@pytest.mark.parametrize("how", ["pause", "cool"])
+def test_what_is_stopped_is_parked_and_comes_when_it_is_let_go_on(
+    limiter: Limiter, clock: FrozenClock, stop: Callable[..., None], how: str
+) -> None:
+    stop(how, "api", 0.0 if how == "pause" else 9.0)
+    park(limiter, ask("a", Limit("api", 1, on_limit="reschedule")))
+    clock.advance(1)
+    assert promote(limiter) == []
+    stop("resume" if how == "pause" else "clear", "api")
+    clock.advance(1)
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_an_override_is_seen_within_a_second(
+    limiter: Limiter, clock: FrozenClock, override: Callable[..., None]
+) -> None:
+    take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    override("api", None, concurrency=2)
+    clock.advance(1)
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_a_lease_that_ended_makes_room_within_a_second(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    for _ in range(3):
+        clock.advance(5)
+        limiter.renew([])
+    clock.advance(1)
+    assert names(promote(limiter)) == ["a"]
+
+
+def test_what_expires_is_given_to_be_ended_whatever_its_limits_say(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    take(limiter, ONE)
+    park(limiter, ask("a", ONE), clock.now_ms + 4_000)
+    park(limiter, ask("b", ONE))
+    clock.advance(3.999)
+    assert promote(limiter) == []
+    clock.advance(0.001)
+    (given,) = promote(limiter)
+    assert (given.copy.message, given.ended) == ("a", True)
+
+
+def test_what_is_cancelled_is_given_to_be_ended_and_a_promoted_one_is_not(
+    limiter: Limiter,
+) -> None:
+    held = take(limiter, ONE)
+    for name in "abc":
+        park(limiter, ask(name, ONE))
+    assert limiter.unpark(["b", "nobody"], cancelled=True) == 1
+    (given,) = promote(limiter)
+    assert (given.copy.message, given.ended) == ("b", True)
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert limiter.unpark(["a"], cancelled=True) == 0
+
+
+def test_off_promotes_everything_a_bounded_number_at_a_time(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    take(limiter, ONE)
+    for name in "abcdefghij":
+        park(limiter, ask(name, ONE))
+    clock.advance(1)
+    assert names(promote(limiter, 3, Enforcement.OFF)) == ["a", "b", "c"]
+    rest = [names(promote(limiter, 16, Enforcement.OFF)) for _ in range(2)]
+    assert rest == [["d", "e", "f", "g", "h", "i", "j"], []]
+
+
+def test_a_tier_parks_where_its_setting_says_so(
+    make_limiter: Callable[..., Limiter], clock: FrozenClock
+) -> None:
+    limiter = make_limiter(tier_on_limit="wait")
+    held = take(limiter, tenant="42")
+    request = ask("a", tenant="42")
+    park(limiter, request)
+    park(limiter, ask("b", ONE, tenant="42"))
+    assert limiter.parked("tenant:42") == 2
+    take(limiter, tenant="43")
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    assert isinstance(limiter.acquire(ask("c", tenant="42")), Refused)
+
+
+def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: Limiter) -> None:
+    assert limiter.promote(1, "x").sleep_seconds is None
+    take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    assert limiter.promote(1, "x").sleep_seconds == 1.0
+    with pytest.raises(ValueError, match="copy: expected"):
+        limiter.park(replace(ask("b", ONE), copy=None), "message")

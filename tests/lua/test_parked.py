@@ -1,0 +1,102 @@
+"""What parked tasks cost: nothing where there are none, and no more where there are many."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
+from celery_fairness.store.names import Names
+
+NAMES = Names("fairness")
+WORD = "api|1|||w"
+#: Commands of the dearest call for one task with a limit and a tenant, its own EVALSHA included.
+MOST_COMMANDS = 60
+
+
+def ask(name, word=WORD):
+    lease = Lease(name, f"tenant:42,{word.partition('|')[0]}")
+    return SlotRequest(lease, "42", "pro", Copy(name), f"n{name}", word)
+
+
+def park(limiter, *names):
+    for name in names:
+        assert limiter.park(ask(name), "message") is Parking.PARKED
+
+
+def gate_keys(client):
+    return {key.removeprefix(NAMES.prefix) for key in client.scan_iter(f"{NAMES.prefix}gate_*")}
+
+
+def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(make_limiter, commands):
+    limiter = make_limiter(frozen=True)
+    lease = ask("l1").lease
+    for _ in range(2):
+        limiter.acquire(ask("l1"))
+        with commands() as ran:
+            limiter.release([lease])
+    assert ran == {"evalsha": 1, "zrem": 2, "hexists": 1}
+    limiter.promote(16, "s")
+    with commands() as ran:
+        assert limiter.promote(16, "s").sleep_seconds is None
+    assert ran == {"evalsha": 1, "hmget": 1, "hdel": 1}
+
+
+def test_commands_do_not_grow_with_what_is_parked(make_limiter, client, commands):
+    limiter = make_limiter(frozen=True)
+
+    def cost():
+        held = ask("held").lease
+        with commands() as promoted:
+            (task,) = limiter.promote(1, "s").tasks
+        request = ask(task.copy.message)
+        again = SlotRequest(held, "42", "pro", task.copy, "again", request.limits)
+        with commands() as came:
+            limiter.acquire(again)
+        with commands() as freed:
+            limiter.release([held])
+        with commands() as refused:
+            limiter.acquire(ask("newcomer"))
+        return promoted, came, freed, refused
+
+    limiter.acquire(ask("held"))
+    park(limiter, *(f"a{n:05}" for n in range(6)))
+    limiter.release([ask("held").lease])
+    for _ in range(2):
+        few = cost()
+    limiter.acquire(ask("held"))
+    park(limiter, *(f"b{n:05}" for n in range(2_000)))
+    limiter.release([ask("held").lease])
+    many = cost()
+    assert many == few
+    assert max(sum(ran.values()) for ran in few) <= MOST_COMMANDS, few
+
+
+def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a", "b")
+    assert {"gate_tasks", "gate_wait:api", "gate_opens", "gate_bell"} <= gate_keys(client)
+    limiter.release([ask("held").lease])
+    for name in "ab":
+        (task,) = limiter.promote(16, f"s{name}").tasks
+        limiter.unpark([name])
+        lease = ask(f"again{name}").lease
+        limiter.acquire(SlotRequest(lease, "42", "pro", task.copy, "n", WORD))
+        limiter.release([lease])
+    assert gate_keys(client) == set()
+    assert client.hget(NAMES.clock, "parked") is None
+
+
+@pytest.mark.parametrize("name", ["a b", "42\n7", "{x}", "é" * 90, "h_" + "0" * 32])
+def test_a_tenant_of_any_letters_is_parked_and_comes_back(make_limiter, name):
+    limiter = make_limiter(frozen=True, tier_on_limit="wait")
+    key = NAMES.tenant(name).removeprefix(NAMES.prefix)
+
+    def of(id_):
+        return SlotRequest(Lease(id_, key), name, "free", Copy(id_), f"n{id_}")
+
+    limiter.acquire(of("held"))
+    assert limiter.park(of("a"), "message\nwith a line") is Parking.PARKED
+    limiter.release([of("held").lease])
+    (task,) = limiter.promote(16, "s").tasks
+    assert task.message == "message\nwith a line"

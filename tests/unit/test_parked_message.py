@@ -1,0 +1,69 @@
+"""The message of a parked task: as text, and as any message of Celery again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kombu.transport import memory
+
+from celery_fairness.decision import Copy, Promoted
+from celery_fairness.worker.parked import LONG_AGO, as_text, expires_ms
+from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
+
+__all__ = ["resender", "work"]
+
+
+def promoted(resender, work, **more):
+    message = resender.take(work, request(**more), OLD, "application/json")
+    return message, Promoted(Copy("m1", "p1"), as_text(message))
+
+
+def test_taking_a_message_publishes_nothing(resender, work):
+    message, _ = promoted(resender, work)
+    assert not any(queue.qsize() for queue in memory.Channel.queues.values())
+    assert expires_ms(message) == 1_893_456_000_000
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-python-serialize"])
+def test_it_is_published_as_it_would_have_been(resender, work, content_type):
+    resender.send(work, request(), OLD, "p1", 0, content_type)
+    sent = raw()
+    assert sent["content-type"] == content_type
+    message = resender.take(work, request(), OLD, content_type)
+    resender.promote(Promoted(Copy("m1", "p1"), as_text(message)))
+    back = raw()
+    for message in (sent, back):
+        message["properties"].pop("delivery_tag")
+        message["properties"].pop("expiration", None)
+        message["headers"].pop("eta", None)
+    assert back == sent
+    assert back["headers"]["fairness_copy"] == {"message": "m1", "serial": "p1"}
+    assert back["headers"]["fairness"] == HEADER
+    assert back["headers"]["expires"] == EXPIRES
+    assert back["properties"]["priority"] == 7
+
+
+def test_the_brokers_own_expiry_is_left_out(resender, work):
+    message, parked = promoted(resender, work)
+    assert "expiration" not in message["properties"]
+    resender.promote(parked)
+    assert "expiration" not in raw()["properties"]
+
+
+def test_what_is_to_be_ended_has_expired(resender, work):
+    _, parked = promoted(resender, work)
+    resender.promote(Promoted(parked.copy, parked.message, ended=True))
+    assert raw()["headers"]["expires"] == LONG_AGO
+
+
+def test_a_message_that_never_expires_says_none(resender, work):
+    message, _ = promoted(resender, work, expires=None)
+    assert expires_ms(message) is None
+
+
+def test_a_header_that_json_cannot_hold_is_an_error(resender, work):
+    message, _ = promoted(resender, work)
+    with pytest.raises(TypeError):
+        as_text({**message, "headers": {"x": object()}})
+    assert json.loads(as_text(message))["routing_key"] == "analysis_default"
