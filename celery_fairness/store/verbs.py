@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any
 
 from celery_fairness.scheduling.words import (
-    Bounds,
     Claim,
     Claimed,
     Full,
@@ -24,6 +23,13 @@ from celery_fairness.scheduling.words import (
     Settle,
     Settled,
     Waiting,
+)
+from celery_fairness.store.texts import (
+    as_text,
+    bounds_args,
+    epoch_text,
+    rules_args,
+    triples,
 )
 from celery_fairness.units import Milliseconds
 
@@ -85,7 +91,7 @@ def put_args(
         plain,
         entry,
         waiting.limits,
-        *_bounds_args(waiting.bounds),
+        *bounds_args(waiting.bounds),
         str(waiting.expires_ms),
         *bound,
     ]
@@ -96,21 +102,11 @@ def aside_args(queue: str, plain: str, entry: bytes) -> list[Any]:
     return [queue, plain, entry]
 
 
-def _bounds_args(bounds: Bounds | None) -> tuple[str, str, str]:
-    if bounds is None:
-        return "", "", ""
-    return bounds.default_tier, _most_text(bounds.of_tier), _most_text(bounds.of_queue)
-
-
-def _most_text(most: int | None) -> str:
-    return "" if most is None else str(most)
-
-
 def read_put(answer: Any) -> Put | Full:
     """Read the answer to a put."""
     if isinstance(answer, list):
         key, limit, waiting = answer
-        return Full(_text(key), int(limit), int(waiting))
+        return Full(as_text(key), int(limit), int(waiting))
     return Put(int(answer))
 
 
@@ -143,20 +139,20 @@ def claim_args(
         owner,
         str(number),
         str(want),
-        *_rules_args(rules),
+        *rules_args(rules),
         now_text,
         json.dumps(asdict(passing)) if passing else "",
-        _epoch_text(epoch),
+        epoch_text(epoch),
         rules.fairness_by,
         str(len(ends)),
-        *_triples(ends),
+        *triples(ends),
         *queues,
     ]
 
 
 def read_claim(answer: Sequence[Any]) -> Claim:
     """Read the answer to a claim."""
-    sleep_ms, epoch, passed = _text(answer[0]).split(" ", 2)
+    sleep_ms, epoch, passed = as_text(answer[0]).split(" ", 2)
     return Claim(
         tuple(map(_claimed, answer[1:])),
         Milliseconds(int(sleep_ms)),
@@ -181,7 +177,7 @@ def _claimed(told: bytes | str) -> Claimed:
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
-    return [*_rules_args(rules), now_text, *_triples(ends)]
+    return [*rules_args(rules), now_text, *triples(ends)]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
@@ -200,7 +196,7 @@ def renew_args(
         epoch: In which they were known; None where the caller does not know.
         now_text: The server's time in tests, in ms.
     """
-    args = [str(lease_ms), _epoch_text(epoch), now_text]
+    args = [str(lease_ms), epoch_text(epoch), now_text]
     for lease, key in held:
         args += (lease, key)
     return args
@@ -238,7 +234,7 @@ def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
     """
     return [
         written,
-        *_rules_args(rules),
+        *rules_args(rules),
         now_text,
     ]
 
@@ -247,7 +243,7 @@ def read_mourn(answer: Sequence[Any]) -> Obituary | None:
     """Read the answer to a mourning."""
     if not answer:
         return None
-    text, owner, state, queue, tenant, deaths, message = map(_text, answer)
+    text, owner, state, queue, tenant, deaths, message = map(as_text, answer)
     return Obituary(text, owner, state, queue, tenant, int(deaths), message)
 
 
@@ -379,32 +375,3 @@ def move_args(queue: str, target: str, records: Sequence[str]) -> list[str]:
 def read_move(answer: Sequence[Any]) -> list[bool]:
     """Read the answer to it: of each whether it was moved."""
     return [int(each) == 1 for each in answer]
-
-
-def _triples(ends: Sequence[Settle]) -> list[str]:
-    args: list[str] = []
-    for end in ends:
-        args += (end.lease, end.verdict.value, end.lane)
-    return args
-
-
-def _rules_args(rules: Rules) -> tuple[str, ...]:
-    return (
-        str(rules.lease_ms),
-        rules.enforcement,
-        rules.default_tier,
-        _limit_text(rules),
-        str(rules.max_deliveries),
-    )
-
-
-def _limit_text(rules: Rules) -> str:
-    return "unlimited" if rules.default_limit is None else str(rules.default_limit)
-
-
-def _epoch_text(epoch: int | None) -> str:
-    return "" if epoch is None else str(epoch)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -37,16 +37,16 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import KeyMissing, LimiterUnavailable, RateLimitDropped
+from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
-from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.ancestors import new_lease_id, tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.failure import write_failure
+from celery_fairness.worker.of_queue import words_of_queue
 from celery_fairness.worker.parked import as_text, expires_ms
 from celery_fairness.worker.resend import Resender, whole_message
 
@@ -115,22 +115,8 @@ class Gate:
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
         charge = charge_of(request, args, kwargs, source, task.service, self._settings)
-        return replace(charge, of_queue=self._of_queue(task, request, args, kwargs))
-
-    def _of_queue(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> str:
-        """Return the limits of an attempt's queue, where the settings name it."""
-        queue = (request.get("delivery_info") or {}).get("routing_key")
-        if not isinstance(queue, str) or queue not in self._settings.queues:
-            return ""
-        policy = self._settings.queues[queue]
-        key = None
-        if policy.partitioned:
-            try:
-                key = partition_of(policy, queue, task.name, task.run, args, kwargs)
-            except KeyMissing as error:
-                self._notices.warning(f"partition:{task.name}", "%s", error)
-                key = nobodys(policy, queue)
-        return words_of(queue, key)
+        of_queue = words_of_queue(self._settings, self._notices, task, request, args, kwargs)
+        return replace(charge, of_queue=of_queue)
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""

@@ -1,0 +1,75 @@
+"""What people and settings say of keys and queues, as the limiter in memory keeps it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from celery_fairness.queues import queue_key
+from celery_fairness.scheduling.clock import LogicalClock
+from celery_fairness.scheduling.limits import Limit
+from celery_fairness.scheduling.overrides import Override, Overrides
+from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
+from celery_fairness.scheduling.stops import Stops
+from celery_fairness.units import Milliseconds, milliseconds
+
+
+class SaidInMemory:
+    """Stops, overrides, and limits of queues.
+
+    Args:
+        clock: The time in ms.
+        lease_ms: A lease.
+    """
+
+    def __init__(self, clock: Callable[[], Milliseconds], lease_ms: Milliseconds) -> None:
+        self._clock, self._lease_ms = clock, lease_ms
+        self._lock = threading.Lock()
+        self._logical = LogicalClock()
+        self._tick()
+        self._stops, self._overrides = Stops(), Overrides()
+        self._queues = QueueLimits()
+
+    def stop(self, how: str, key: str, wait_seconds: float = 0.0) -> None:
+        """``pause`` (0: until resumed) or ``resume`` a key, ``cool`` it down, or ``clear`` that."""
+        with self._lock:
+            wait_ms, now, logical = milliseconds(wait_seconds), int(self._clock()), self._tick()
+            if how == "pause":
+                self._stops.pause(key, now + wait_ms if wait_ms else None)
+            elif how == "resume":
+                self._stops.resume(key)
+            elif how == "cool":
+                self._stops.cool(key, logical + wait_ms)
+            else:
+                self._stops.clear(key)
+
+    def override(self, key: str, override: Override | None) -> None:
+        """Put numbers in the place of a key's own; None clears them."""
+        with self._lock:
+            self._overrides.put(key, override)
+
+    def limit_queue(
+        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+    ) -> QueueRow | None:
+        """Say what a queue may."""
+        with self._lock:
+            row = self._queues.rows.get(queue, QueueRow(queue_key(queue)))
+            self._queues.rows[queue] = row = row.after(how, parts, numbers)
+            if row.declared is None and row.said is None and how != KNOWN:
+                del self._queues.rows[queue]
+            return self._queues.rows.get(queue)
+
+    def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return what is known of queues."""
+        with self._lock:
+            return dict(self._queues.rows)
+
+    def _numbered(self, limit: Limit) -> Limit:
+        """Return a limit with the numbers that it is judged by now."""
+        return self._overrides.judged(self._queues.judged(limit), int(self._clock()))
+
+    def _reading(self) -> int:
+        return self._logical.read(int(self._clock()), self._lease_ms)
+
+    def _tick(self) -> int:
+        return self._logical.tick(int(self._clock()), self._lease_ms)

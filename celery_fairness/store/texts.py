@@ -1,0 +1,54 @@
+"""Words of the dispatch path's scripts that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from celery_fairness.scheduling.words import Bounds, Rules, Settle
+
+
+def bounds_args(bounds: Bounds | None) -> tuple[str, str, str]:
+    """Return what a put must know of bounds."""
+    if bounds is None:
+        return "", "", ""
+    return bounds.default_tier, most_text(bounds.of_tier), most_text(bounds.of_queue)
+
+
+def most_text(most: int | None) -> str:
+    """Return a bound; None is none."""
+    return "" if most is None else str(most)
+
+
+def triples(ends: Sequence[Settle]) -> list[str]:
+    """Return ends as settle and claim read them."""
+    args: list[str] = []
+    for end in ends:
+        args += (end.lease, end.verdict.value, end.lane)
+    return args
+
+
+def rules_args(rules: Rules) -> tuple[str, ...]:
+    """Return what scripts that judge are told of a worker's settings."""
+    return (
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        limit_text(rules),
+        str(rules.max_deliveries),
+    )
+
+
+def limit_text(rules: Rules) -> str:
+    """Return the limit of the default tier."""
+    return "unlimited" if rules.default_limit is None else str(rules.default_limit)
+
+
+def epoch_text(epoch: int | None) -> str:
+    """Return an epoch; None is not known."""
+    return "" if epoch is None else str(epoch)
+
+
+def as_text(value: Any) -> str:
+    """Return an answer as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,37 @@
+"""The limits of the queue that an attempt came through, at a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_fairness.errors import KeyMissing
+from celery_fairness.notice import Notices
+from celery_fairness.partition import nobodys, partition_of, words_of
+from celery_fairness.settings import Settings
+
+
+def words_of_queue(
+    settings: Settings, notices: Notices, task: Any, request: dict[str, Any], args: Any, kwargs: Any
+) -> str:
+    """Return the limits of an attempt's queue as the scripts read them, "" where it has none.
+
+    Args:
+        settings: Those that name the queue.
+        notices: Where it is said that a partition cannot be read.
+        task: Of the attempt.
+        request: Its request, whose routing key is the queue.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    queue = (request.get("delivery_info") or {}).get("routing_key")
+    if not isinstance(queue, str) or queue not in settings.queues:
+        return ""
+    policy = settings.queues[queue]
+    key = None
+    if policy.partitioned:
+        try:
+            key = partition_of(policy, queue, task.name, task.run, args, kwargs)
+        except KeyMissing as error:
+            notices.warning(f"partition:{task.name}", "%s", error)
+            key = nobodys(policy, queue)
+    return words_of(queue, key)
