@@ -9,9 +9,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from celery_fairness import RateLimitPolicy
 from celery_fairness.decision import Admitted, Lease, SlotRequest
 from celery_fairness.tenants import tier_key
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
+from tests.integration.test_gate_limits import KEY, key_taken, send
+from tests.integration.test_parked import assert_nothing_parked, await_parked
 from tests.support.nodes import WorkerNode
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
@@ -26,11 +29,11 @@ def proxied(
     """A factory of shops whose workers reach the broker through a proxy."""
     proxies: list[Proxy] = []
 
-    def make(broker: str, *, late: bool) -> tuple[Shop, Proxy]:
+    def make(broker: str, *, late: bool, lease_seconds: float = 60) -> tuple[Shop, Proxy]:
         # Celery swallows an ack that fails on a dead connection, and with RabbitMQ hears of the
         # death only from the next heartbeat: a minute by default.
         conf = {"task_acks_late": late, "broker_heartbeat": 2}
-        shop = make_shop(broker, conf, {"lease_seconds": 60, "redis_url": redis_url})
+        shop = make_shop(broker, conf, {"lease_seconds": lease_seconds, "redis_url": redis_url})
         url = shop.env["CELERY_BROKER_URL"]
         proxy = Proxy(urlsplit(url).port or 0).start()
         proxies.append(proxy)
@@ -107,6 +110,25 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     assert shop.runs() == {result.id: 1 for result in results}
     assert shop.most_at_once("42") == 1
     shop.await_held("42", 0)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_broker_cut_while_promoting_loses_and_doubles_nothing(
+    proxied: Callable[..., tuple[Shop, Proxy]], broker: str
+) -> None:
+    shop, proxy = proxied(broker, late=False, lease_seconds=2)
+    worker = shop.worker(pool="threads", concurrency=4)
+    one = RateLimitPolicy(KEY, concurrency=1)
+    with key_taken(shop):
+        results = [send(shop, None, one) for _ in range(10)]
+        await_parked(shop, 10)
+        proxy.refuse()
+    worker.wait_for_log("parked tasks could not be promoted")
+    proxy.resume()
+    for result in results:
+        assert result.get(timeout=60) == "done", worker.log_text()
+    assert shop.runs() == {result.id: 1 for result in results}
+    assert_nothing_parked(shop)
 
 
 @pytest.mark.rabbitmq
