@@ -131,6 +131,8 @@ class Auditor:
             # What begins with a space is a tenant that is judged anew then.
             if not lease.startswith(" "):
                 yield LeaseOfTask(lease)
+        for lease, _ in reader.pairs("HSCAN", keys.charged):
+            yield LeaseOfTask(lease)
 
     def _while_there(self, found: list[Finding], *command: str) -> list[Finding]:
         return found if self._reader.read(*command) else []

@@ -49,18 +49,21 @@ class LeaseOfTask:
             ("HGET", keys.running, self.lease),
             ("ZSCORE", keys.ends, self.lease),
             ("SISMEMBER", keys.known, self.lease.rpartition(".")[0]),
+            ("HEXISTS", keys.charged, self.lease),
             *(("ZSCORE", keys.of("leases", key), self.lease) for key in self.keys),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        text, end, known, *scores = answers
+        text, end, known, charged, *scores = answers
         if text and end is None:
             yield Finding("running has an end", self.lease, "its end in ends", "none")
         if text and not known:
             yield Finding("running is known", self.lease, "its tag in known", "none")
         if not text and end is not None:
             yield Finding("an end is of a running", self.lease, "its row in running", "only an end")
+        if not text and charged:
+            yield Finding("a charge is of a running", self.lease, "its row in running", "a charge")
         row = read_row(text) if text else None
         for key, score in zip(self.keys, scores, strict=True):
             counted = score is not None and float(score) == _INFINITE

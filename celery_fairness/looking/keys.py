@@ -56,6 +56,7 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.charged = prefix + "charged"
         self.clock = prefix + "clock"
         self.closed = prefix + "closed"
         self.cooled = prefix + "cooled"

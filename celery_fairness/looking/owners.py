@@ -40,7 +40,7 @@ from celery_fairness.scheduling.words import Rules
 _SINGLE = {
     *("clock", "closed", "cooled", "counts", "ends", "events", "idle", "known", "looks", "news"),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *("herald", "heralded"),
+    *("charged", "herald", "heralded"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
     *("unused", "virtual", "waiting"),
 }

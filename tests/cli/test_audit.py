@@ -49,6 +49,10 @@ PLANTED = {
         change("ZADD", "leases:tenant:42", "inf", "gone.1"),
         [("counted is running", "gone.1")],
     ),
+    "a charge of what does not run": (
+        change("HSET", "charged", "gone.1", "1 1 0 0 celery"),
+        [("a charge is of a running", "gone.1")],
+    ),
     "a running task that is not counted": (
         change("ZREM", "leases:tenant:42", LEASE),
         [("running is counted", LEASE)],

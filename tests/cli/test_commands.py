@@ -146,6 +146,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "pause_seconds": None,
         },
         "override": None,
+        "parked": 0,
         "known": True,
     }
 

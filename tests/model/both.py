@@ -13,6 +13,7 @@ from dataclasses import replace
 from redis import Redis
 
 from celery_fairness.events import TYPES
+from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
 from celery_fairness.scheduling.overrides import Override
@@ -283,7 +284,7 @@ class Both:
 
     def do_queue(self, how, queue, numbers, parts):
         """What is said of a queue's limit, by the settings or by people."""
-        rules, key = self.rules("on"), KEYS[queue]
+        rules, key = self.rules("on"), KEYS.get(queue) or queue_key(queue)
         text = numbers.text if numbers else ""
         args = verbs.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
         theirs = self.scripts.run(verbs.QUEUE, args)

@@ -25,7 +25,7 @@ class Pair:
     def __init__(self, client, budget=WHOLE):
         place = scene(0)
         rules = replace(place.rules, default_limit=None, max_deliveries=5, lease_ms=15_000)
-        place = replace(place, budget=budget, rules=rules)
+        place = replace(place, budget=budget, rules=rules, queues=("q", "p q|1"))
         self.both = Both(client, f"{{a{next(_numbers)}}}:", place)
         self.model = self.both.model
 
