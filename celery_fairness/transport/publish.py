@@ -5,11 +5,15 @@ refuses it where they are others: one round trip, and no table that is out of da
 
 Where too many wait a put is refused, and the publish raises. Of a batch the others are put all the
 same, and it raises when it has been sent.
+
+A publish that failed may have put its message all the same. Who publishes the same again, as kombu
+does where it retries, publishes it under the same delivery tag, so that it waits once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
 
@@ -28,6 +32,25 @@ else:
 
 class BindingsChanged(Exception):
     """An exchange has other bindings than this channel has read."""
+
+
+class _Unsure(NamedTuple):
+    """A message of which nobody knows whether it was put."""
+
+    headers: Any
+    body: Any
+    exchange: str
+    routing_key: str
+    tag: str
+
+    def is_again(self, message: dict[str, Any], exchange: str, routing_key: str) -> bool:
+        """Say whether a publish is another try of it: of the same object, with all that it says."""
+        same = message["headers"] is self.headers and message["body"] == self.body
+        return same and (exchange, routing_key) == (self.exchange, self.routing_key)
+
+
+#: The last publish of this thread or greenlet, where it failed: a retry has another channel.
+_last = threading.local()
 
 
 class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
@@ -65,6 +88,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         self._tables: dict[str, Any] = {}
         #: Bindings that were looked up for a publish: exchange, and each as it lies in Redis.
         self._unchecked: tuple[str, list[str]] | None = None
+        self._tag = ""
         super().__init__(*args, **kwargs)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
@@ -113,6 +137,23 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
         """Publish; bindings are read again where they have changed."""
         body = message["body"]
+        unsure: _Unsure | None = getattr(_last, "unsure", None)
+        again = unsure is not None and unsure.is_again(message, exchange, routing_key)
+        self._tag = unsure.tag if unsure is not None and again else new_id(16)
+        _last.unsure = None
+        try:
+            return self._publish(message, exchange, routing_key, **kwargs)
+        except BacklogFull:
+            raise
+        except BaseException:
+            # Without headers two messages of one content cannot be told apart.
+            if message["headers"]:
+                made = _Unsure(message["headers"], body, exchange, routing_key, self._tag)
+                _last.unsure = made
+            raise
+
+    def _publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        body = message["body"]
         if self._tables and "_publish_batch" in kwargs:
             # A batch has no answer that could say so.
             self._tables.clear()
@@ -131,7 +172,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
             message["body"] = body
 
     def _next_delivery_tag(self) -> str:
-        return new_id(16)
+        return self._tag or new_id(16)
 
     def _queue_bind(self, exchange: str, *args: Any) -> Any:
         self._tables.pop(exchange, None)
