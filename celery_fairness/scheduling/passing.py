@@ -22,8 +22,8 @@ from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.words import Passing
 
 Local = Callable[[Limit], int | None]
-#: Lanes of one tenant in one queue that a claim looks at.
-LANES_AT_MOST = 64
+#: Parts of one tenant's lanes in one queue that a claim looks at.
+LANES_AT_MOST = 1024
 
 
 class Look:

@@ -346,3 +346,12 @@ def test_a_limit_with_the_key_of_another_tenant_s_tier_opens_it_when_it_is_free(
     assert pair.model.accounts["tenant:a"].closed
     pair.end(verdict)
     assert 2 in pair.claim()[0]
+
+
+def test_what_stands_behind_a_hundred_lanes_of_a_kind_that_is_not_taken_is_served(pair):
+    for number in range(100):
+        pair.put("a", Limit(f"customer:{number}", 1), kind="x")
+    pair.put("a", kind="y")
+    # As many heads are set aside as one claim may; then it goes on.
+    given = [number for _ in range(10) for number in pair.claim(never=["x"])[0]]
+    assert given == [101]

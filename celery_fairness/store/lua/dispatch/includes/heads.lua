@@ -17,11 +17,13 @@ local function head_is_taken(prefix, queue, key, lane, look)
   end
 end
 
+-- Parts of one tenant in one queue that a claim looks at.
+local LANES_AT_MOST = 1024
+
 -- The first part whose head is taken, and whether there are others. Returns nil where there is none,
 -- or no move is left.
 local function open_part(prefix, queue, key, look, rules)
-  -- There are more only where more kinds are not taken than a program has mistakes.
-  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 63)
+  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
   local moves = look.moves
   for index = 1, #parts do
     local part = parts[index]
