@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
+from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Put, Rules, Settle, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
@@ -203,6 +204,35 @@ def test_a_tenant_whose_keys_somebody_deleted_keeps_no_other_from_its_turn(dispa
     assert [task.key for task in tasks] == ["tenant:b"]
     dispatch.settle(tasks)
     assert [task.key for task in dispatch.claim_all()] == ["tenant:b"]
+
+
+def stands_in_its_ring(dispatch):
+    dispatch.put("a", kind="x", expires_ms=NOW + DAY_MS)
+
+
+def is_at_its_tier(dispatch):
+    dispatch.publish_tiers(free=1, pro=None)
+    dispatch.put("a", tier="free")
+    dispatch.claim()
+    dispatch.put("a", kind="x", expires_ms=NOW + DAY_MS)
+
+
+def is_dropped(dispatch):
+    limits = write_limits((Limit("api", 1, on_limit="drop"),))
+    dispatch.put("z", limits=limits)
+    dispatch.claim()
+    dispatch.put("a", kind="x", limits=limits, expires_ms=NOW + DAY_MS)
+
+
+@pytest.mark.parametrize("wait", [stands_in_its_ring, is_at_its_tier, is_dropped])
+@pytest.mark.parametrize("table", ["back:*", "returned"])
+def test_a_list_of_what_came_back_that_is_gone_stops_nobody(dispatch, client, wait, table):
+    wait(dispatch)
+    dispatch.put("b", tier="pro")
+    assert client.delete(*client.keys(PREFIX + table)) == 1
+    assert [task.key for task in dispatch.claim_all()] == ["tenant:b"]
+    dispatch.put("c", tier="pro")
+    assert [task.key for task in dispatch.claim_all()] == ["tenant:c"]
 
 
 @pytest.mark.parametrize("lane", ["tenant:b 0 q", "tenant:a 5 q"])

@@ -21,6 +21,11 @@ end
 -- Takes out the first task of a part; `refused` says what of it, by whom and how soon.
 local function act(prefix, queue, key, part, group, others, refused, rules, turns)
   local record = pop_part(prefix, queue, key, part, group, others)
+  if not record then
+    -- Somebody has deleted the lane: the others of the queue go on.
+    leave_ring(prefix, queue, key)
+    return
+  end
   local task, message = read_record(record)
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)

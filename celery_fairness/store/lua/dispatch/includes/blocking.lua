@@ -11,7 +11,7 @@ local function first_untold(prefix, queue, key, part)
   local record, tag
   if kind then
     tag = redis.call("ZRANGE", prefix .. back_name(key, lane, kind, queue), 0, 0)[1]
-    record = redis.call("HGET", prefix .. "returned", tag)
+    record = tag and redis.call("HGET", prefix .. "returned", tag)
   else
     record = redis.call("LINDEX", prefix .. list_name(key, lane, queue), 0)
   end

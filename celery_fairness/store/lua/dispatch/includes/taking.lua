@@ -33,8 +33,8 @@ local function forget_part(prefix, queue, key, part)
   end
 end
 
--- The record of the first task of a part, which is in no lane any more; and whether nothing is left in
--- the order that it stood in.
+-- The record of the first task of a part, which is in no lane any more, nil or false where somebody has
+-- deleted it; and whether nothing is left in the order that it stood in.
 -- `others` says whether there are other parts in it, nil where the caller does not know; `waiting` how
 -- many tasks of the tenant wait in the queue, nil likewise.
 local function pop_part(prefix, queue, key, part, group, others, waiting)
@@ -44,8 +44,11 @@ local function pop_part(prefix, queue, key, part, group, others, waiting)
   local record
   if kind then
     local tag = redis.call("ZPOPMIN", prefix .. back_name(key, lane, kind, queue))[1]
-    record = redis.call("HGET", prefix .. "returned", tag)
-    redis.call("HDEL", prefix .. "returned", tag)
+    -- Else somebody has deleted the list.
+    if tag then
+      record = redis.call("HGET", prefix .. "returned", tag)
+      redis.call("HDEL", prefix .. "returned", tag)
+    end
   else
     record = redis.call("LPOP", prefix .. list_name(key, lane, queue))
   end
