@@ -74,7 +74,8 @@ from celery_fairness.scheduling.words import (
 )
 from celery_fairness.units import Milliseconds
 
-#: Longest sleep: a bell may be lost with the worker that heard it.
+#: Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the
+#: logical clock may step: that would fall behind, and leases end late.
 SLEEP_MS = 1000
 #: So soon a process has entered again what it holds.
 ENTERED_MS = 10
@@ -118,7 +119,8 @@ class Scheduler(Steering):
         more |= self._judge_anew(logical, rules) == self.budget.due
         more |= self._look_at_limits(queues, logical, rules) == self.budget.due
         more |= self.look_anew(queues, logical) == self.budget.due
-        sleep_ms = min([SLEEP_MS, *(self._bring_in(queue) for queue in queues)])
+        longest = min(SLEEP_MS, rules.lease_ms // 3)
+        sleep_ms = min([longest, *(self._bring_in(queue) for queue in queues)])
         more |= self.end_expired(queues, logical)
 
         leases = []

@@ -223,6 +223,19 @@ def test_an_end_that_comes_late_withdraws_a_task_that_waits_and_no_other(dispatc
     assert dispatch.settle([again]) == [Settled.SETTLED]
 
 
+@pytest.mark.parametrize(("lease_ms", "sleep_ms"), [(1_000, 333), (15_000, 1_000)])
+def test_who_sleeps_as_it_is_told_sees_the_end_of_a_lease_in_time(dispatch, lease_ms, sleep_ms):
+    dispatch.rules = Rules(lease_ms=lease_ms)
+    dispatch.put("a")
+    dispatch.claim()
+    slept = []
+    while not (again := dispatch.claim()).tasks:
+        slept.append(again.sleep_ms)
+        dispatch.now += again.sleep_ms
+    assert set(slept) == {sleep_ms}
+    assert dispatch.now - NOW < lease_ms + sleep_ms
+
+
 def test_a_task_that_kills_its_process_becomes_a_dead_letter(dispatch, client):
     dispatch.rules = Rules(max_deliveries=3)
     dispatch.put("a", tag="poison")

@@ -44,7 +44,8 @@ local fairness_by, told = ARGV[12], tonumber(ARGV[13])
 
 -- Moves that one call makes beside what is due.
 local MOVES_AT_MOST = 64
--- Longest sleep: a bell may be lost with the worker that heard it.
+-- Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the logical
+-- clock's longest step, or that would fall behind and leases end late.
 local SLEEP_MS = 1000
 -- So soon the caller has entered again what it holds.
 local ENTERED_MS = 10
@@ -95,7 +96,8 @@ end
 
 local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
-local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, SLEEP_MS)
+local longest = math.min(SLEEP_MS, math.floor(lease_ms / 3))
+local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, longest)
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, sleep_ms = sleep_ms}

@@ -33,7 +33,7 @@ local function forget_part(prefix, queue, key, part)
   end
 end
 
--- The record of the first task of a part, which is in no lane any more, nil or false where somebody has
+-- The record of the first task of a part, which is in no lane any more, nothing where somebody has
 -- deleted it; and whether nothing is left in the order that it stood in.
 -- `others` says whether there are other parts in it, nil where the caller does not know; `waiting` how
 -- many tasks of the tenant wait in the queue, nil likewise.
