@@ -47,11 +47,13 @@ class Expiring(Cancelling):
             for part in lanes.lists.values()
             for task in part
         }
-        # Of some the time is looked at by a later call.
-        ended = [tasks[tag] for *_, tag in due[: self.budget.due] if tag in tasks]
-        for task in ended:
+        # One that is known and in no lane waits for its time: a later call looks at it.
+        due_tags = [tag for *_, tag in due[: self.budget.due]]
+        ended = [tag for tag in due_tags if tag in tasks or tag not in self.known]
+        for tag in ended:
+            del expires[tag]
+        for task in (tasks[tag] for tag in ended if tag in tasks):
             self.take_out(queue, task.key, partial(Lanes.cancel, task=task))
-            del expires[task.tag]
             self.known.discard(task.tag)
             self.counts["expired_waiting"] += 1
             self.happenings.tell_of("fairness.expired", queue, task)

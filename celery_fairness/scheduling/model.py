@@ -296,10 +296,12 @@ class Scheduler(Steering):
             return Settled.LATE
         tag = end.lease.rpartition(".")[0]
         its = partial(Lanes.withdraw, rank=int(rank), tag=tag)
-        if not any(self.take_out(each, keys[0], its) for each in (queue, *other_queue(queue))):
-            return Settled.LATE
-        self.known.discard(tag)
-        return Settled.WITHDRAWN
+        for each in (queue, *other_queue(queue)):
+            if self.take_out(each, keys[0], its):
+                self.expires[each].pop(tag, None)
+                self.known.discard(tag)
+                return Settled.WITHDRAWN
+        return Settled.LATE
 
     def renew(
         self, held: Sequence[tuple[str, str]], lease_ms: int, epoch: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.scheduling.words import Settled, Verdict
 from celery_fairness.store import verbs
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 from tests.model.server_state import keys_of
@@ -140,6 +140,27 @@ def test_one_claim_ends_a_bounded_number_and_says_that_there_are_more(dispatch, 
     assert client.zcard(PREFIX + "expires:q") == 1
     assert dispatch.claim().sleep_ms > 0
     assert not client.exists(PREFIX + "expires:q", PREFIX + "account:tenant:a")
+
+
+def test_what_a_late_end_takes_out_expires_no_more(dispatch, client):
+    dispatch.put("a", tag="twice", expires_ms=SOON)
+    tasks = dispatch.claim().tasks
+    dispatch.settle(tasks)
+    # Both answers were lost: it is put again, and told again that it ended.
+    dispatch.put("a", tag="twice", expires_ms=SOON)
+    assert dispatch.settle(tasks) == [Settled.WITHDRAWN]
+    assert not client.exists(PREFIX + "expires:q")
+
+
+def test_what_nobody_knows_any_more_keeps_no_other_from_its_expiry(dispatch, client):
+    dispatch.publish_tiers(free=0)
+    dispatch.put("a", tag="late", expires_ms=SOON)
+    client.zadd(PREFIX + "expires:q", {f"gone{n}": SOON - 1 for n in range(DUE_AT_MOST)})
+    dispatch.now = SOON
+    assert dispatch.claim().sleep_ms == 0
+    assert dispatch.claim().sleep_ms > 0
+    assert mourned(dispatch) == [("late", "expired", "-")]
+    assert not client.exists(PREFIX + "expires:q")
 
 
 def test_a_claim_where_nothing_ever_expired_has_no_command_for_it(dispatch, client, commands):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_fairness.scheduling.limits import Limit
 from celery_fairness.scheduling.words import Verdict
 
@@ -35,6 +37,22 @@ def test_what_came_back_is_withdrawn_from_the_group_in_which_it_waits(pair):
     assert pair.model.parking.groups
     pair.end_late(0)
     assert not pair.model.parking.groups
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_what_a_late_end_takes_out_expires_no_more(pair, moves):
+    def put(old):
+        how = ("", "", 0, 1.0, None, "x", "", None, 1_000)
+        pair.both.run(("put", "s_default", old, "a", *how))
+
+    put(None)
+    assert pair.claim(queues=("s_default",))[0] == [1]
+    pair.end()
+    put(1)
+    if moves:
+        pair.both.run(("move", "s_default", ("s_priority",), (0,)))
+    pair.end_late(0)
+    assert not any(pair.model.expires.values())
 
 
 def test_a_tenant_whose_last_ready_task_is_withdrawn_leaves_the_ring(pair):

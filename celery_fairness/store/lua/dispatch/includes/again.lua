@@ -28,9 +28,10 @@ local function withdraw(prefix, queue, key, rank, tag)
   local task = read_record(record)
   if task.key ~= key or task.rank ~= rank then return false end
   local other = other_queue(queue)
-  if not (remove_back(prefix, queue, task) or other and remove_back(prefix, other, task)) then
-    return false
-  end
+  local at = remove_back(prefix, queue, task) and queue
+    or other and remove_back(prefix, other, task) and other
+  if not at then return false end
+  redis.call("ZREM", prefix .. "expires:" .. at, tag)
   redis.call("SREM", prefix .. "known", tag)
   return true
 end

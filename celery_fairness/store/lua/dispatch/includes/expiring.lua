@@ -18,15 +18,17 @@ local function end_expired(prefix, queues, rules, most)
     for place = 1, #due do
       local tag = due[place]
       local record = redis.call("HGET", prefix .. "returned", tag)
-      -- Else its time is looked at by a later call.
       if record then
         local task, message = read_record(record)
         remove_back(prefix, queue, task)
-        redis.call("ZREM", expires, tag)
         redis.call("SREM", prefix .. "known", tag)
         redis.call("HINCRBY", prefix .. "counts", "expired_waiting", 1)
         write_event_of(prefix, "fairness.expired", queue, task, message)
         leave_obituary(prefix, rules, write_running("-", "expired", queue, record))
+      end
+      -- One that is known waits for its time: a later call looks at it.
+      if record or redis.call("SISMEMBER", prefix .. "known", tag) == 0 then
+        redis.call("ZREM", expires, tag)
         ended = ended + 1
       end
     end
