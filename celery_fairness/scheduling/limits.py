@@ -17,7 +17,8 @@ one stands for it. So a rate is exact up to EXACT, and above it the limit is kep
 fortieth of it is given away.
 
 A throttle may be late (a worker sleeps, a claim comes after the moment) and makes up for it by at
-most a tenth of its interval: two starts are never nearer than nine tenths of it.
+most a tenth of its interval: two starts are never nearer than nine tenths of it. Starts that were
+nearer, because nothing was enforced, leave no debt: one interval after the last of them it is open.
 """
 
 from __future__ import annotations
@@ -175,7 +176,9 @@ class Window:
         self.count += 1
         interval = limit.throttle[1] / limit.throttle[0] if limit.throttle else 0.0
         late_ms = max(1.0, interval / 10)
-        self.ideal_ms = max(self.ideal_ms + interval, logical - late_ms) if interval else logical
+        ideal_ms = max(self.ideal_ms + interval, logical - late_ms) if interval else logical
+        # Where nothing is enforced many start at once: they leave no debt.
+        self.ideal_ms = min(ideal_ms, logical)
         for starts, period_ms in limit.rates:
             self.most = max(self.most, starts)
             self.kept_ms = max(self.kept_ms, period_ms)

@@ -107,6 +107,19 @@ def test_a_throttle_that_is_set_spaces_the_starts(pair):
     assert pair.claim() == ([], 450)
 
 
+@pytest.mark.parametrize("enforcement", ["observe", "off"])
+def test_what_started_while_nothing_was_enforced_leaves_a_throttle_no_debt(pair, enforcement):
+    pair.put("a", Limit("slow", throttle=(1, SECOND)), times=20)
+    assert len(pair.claim(want=10, enforcement=enforcement)[0]) == 10
+    pair.at(300)
+    assert pair.claim(want=1, enforcement=enforcement)[0] == [11]
+    seen = []
+    for now in range(350, 4_500, 50):
+        pair.at(now)
+        seen += [now] * len(pair.claim()[0])
+    assert seen == [1_300, 2_300, 3_300, 4_300]
+
+
 def test_a_later_override_stands_in_the_place_of_the_one_before(pair):
     pair.put("a", ONE, times=2)
     override(pair, "api", 5_000, concurrency=0)

@@ -65,6 +65,8 @@ local function count_start(prefix, limit, logical)
   for starts, period_ms in windows_of(limit.throttle) do
     local interval = period_ms / starts
     next_ideal = math.max(ideal + interval, logical - math.max(1, interval / 10))
+    -- Where nothing is enforced many start at once: they leave no debt.
+    next_ideal = math.min(logical, next_ideal)
     kept = math.max(kept, period_ms)
   end
   for starts, period_ms in windows_of(limit.rates) do
