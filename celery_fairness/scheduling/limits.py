@@ -14,7 +14,8 @@ clock lets more starts into a window. Starts are numbered, and the log says when
 N is open when the start N before the next one has left the window. The last EXACT starts are all in
 the log, of older ones every fortieth part of the largest rate; where one is missing the next later
 one stands for it. So a rate is exact up to EXACT, and above it the limit is kept and up to a
-fortieth of it is given away.
+fortieth of it is given away. One part more than the largest rate is kept: where that has left the
+window the log has all that is in it, and a rate that is raised is open at once.
 
 A throttle may be late (a worker sleeps, a claim comes after the moment) and makes up for it by at
 most a tenth of its interval: two starts are never nearer than nine tenths of it. Starts that were
@@ -150,6 +151,9 @@ class Window:
         most: The largest rate that was asked of it.
         kept_ms: How long it is remembered after a start.
         log: By number, when a start was, logical; not of all.
+
+    Weakness: of a period longer than any before the log knows less than it should: where a rate is
+    replaced by one of such a period, the first that it has stands for those that it has not.
     """
 
     count: int = 0
@@ -185,9 +189,9 @@ class Window:
         if limit.throttle:
             self.kept_ms = max(self.kept_ms, limit.throttle[1])
         self.log[self.count] = logical
-        older = self.count - EXACT
-        if older in self.log and older % -(-self.most // PARTS):
+        older, part = self.count - EXACT, max(1, -(-self.most // PARTS))
+        if older in self.log and older % part:
             del self.log[older]
         for number in sorted(self.log)[:2]:
-            if number <= self.count - max(self.most, 1):
+            if number <= self.count - self.most - part:
                 del self.log[number]

@@ -99,6 +99,19 @@ def test_a_rate_that_is_lifted_lets_all_start_and_one_that_is_set_counts_from_no
     assert pair.claim()[0] == [4, 5]
 
 
+def test_a_rate_that_is_raised_acts_at_once_on_a_key_with_a_history(pair):
+    pair.put("a", Limit("rate", rates=((2, SECOND),)), times=20)
+    for number, now in enumerate((0, 1_001, 2_002, 3_003)):
+        pair.at(now)
+        assert pair.claim()[0] == [2 * number + 1, 2 * number + 2]
+    pair.at(3_300)
+    override(pair, "rate", rates=((5, SECOND),))
+    assert pair.claim(want=9)[0] == [9, 10, 11]
+    assert pair.claim() == ([], 704)
+    pair.at(4_004)
+    assert pair.claim()[0] == [12, 13]
+
+
 def test_a_throttle_that_is_set_spaces_the_starts(pair):
     pair.put("a", FREE, times=2)
     override(pair, "api", throttle=(2, SECOND))

@@ -289,4 +289,33 @@ def test_a_window_counts_by_the_last_starts_alone():
     assert window.rate_wait_ms(3, 1_000, 20) == 981
     window.start(limit, 1_001)
     assert window.rate_wait_ms(3, 1_000, 1_001) == 10
-    assert sorted(window.log.values()) == [10, 20, 1_001]
+    window.start(limit, 1_011)
+    # One more than the rate: that it has left the window says that no other is in it.
+    assert sorted(window.log.values()) == [10, 20, 1_001, 1_011]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rate_that_changes_counts_what_is_in_the_window(seed):
+    random, window, starts = Random(seed), Window(), []
+    rate, now = 1, 0
+    for _ in range(500):
+        if random.random() < 0.05:
+            rate = random.choice([1, 2, 3, 8, 50])
+        now += random.choice([0, 1, 30, 200])
+        leaves = [each + 1_001 for each in starts[-rate:]] if len(starts) >= rate else [0]
+        wait_ms = max(0, leaves[0] - now)
+        assert window.rate_wait_ms(rate, 1_000, now) == wait_ms
+        if not wait_ms:
+            window.start(Limit("api", rates=((rate, 1_000),)), now)
+            starts.append(now)
+
+
+@pytest.mark.parametrize("rest", [0, 1, 60, 124])
+def test_a_large_rate_that_is_raised_is_open_at_once(rest):
+    window, limit = Window(), Limit("api", rates=((5_000, 1_000),))
+    for at, starts in ((0, 5_000), (1_001, 5_000), (2_002, 5_000), (3_003, rest), (4_004, 5_000)):
+        for _ in range(starts):
+            window.start(limit, at)
+    assert window.rate_wait_ms(5_000, 1_000, 4_100) > 0
+    assert window.rate_wait_ms(10_000, 1_000, 4_100) == 0
+    assert len(window.log) < 1_000 + 40

@@ -3,7 +3,9 @@
 
   `window:KEY` (count, ideal, most, kept) and `starts:KEY` say it: of the last EXACT starts all, of
   older ones every fortieth part of the largest rate; where one is missing the next later one stands
-  for it. All by the logical clock. `idle` says when a key's starts are forgotten.
+  for it. One part more than the largest rate is kept: where that has left the window the log has
+  all that is in it, and a rate that is raised is open at once. All by the logical clock. `idle` says
+  when a key's starts are forgotten.
 ]]
 
 -- Starts that are remembered one by one; the parts of a larger rate's log.
@@ -75,11 +77,11 @@ local function count_start(prefix, limit, logical)
   redis.call("HSET", window_key, "count", whole(count),
     "ideal", string.format("%.17g", next_ideal), "most", whole(most), "kept", whole(kept))
   redis.call("ZADD", starts_key, count, whole(count) .. " " .. whole(logical))
-  local older = count - EXACT
-  if older > 0 and older % math.ceil(most / PARTS) ~= 0 then
+  local older, part = count - EXACT, math.max(1, math.ceil(most / PARTS))
+  if older > 0 and older % part ~= 0 then
     redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
   end
-  redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - math.max(most, 1))
+  redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - most - part)
   redis.call("ZADD", prefix .. "idle", logical + kept, limit.key)
 end
 
