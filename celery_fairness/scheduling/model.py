@@ -154,6 +154,8 @@ class Scheduler(Steering):
                 some = bool(ring.members) or self.parking.candidate(queue) is not None
                 ring.left = some and queue not in turns.shut
                 ring.bell = ring.bell and ring.left
+                if not some and queue not in turns.shut and len(leases) < want:
+                    ring.forget_debts()
                 self._forget_unused(queue)
         tasks = tuple(map(self._claimed, leases))
         sleep_ms = min(

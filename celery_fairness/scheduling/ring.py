@@ -12,6 +12,9 @@ nobody loses a debt by leaving.
     waiting, may start none   full      (at its limit, or all its lanes are parked; costs nothing)
     nothing waiting           out       (only while its finish is ahead of the ring)
 
+Where a claim wants more and nobody may start anything, nobody competes: the ring's time goes on to
+the greatest finish of those who are out, and their debts are over.
+
 Weakness: where nothing at all waits in the queue, the ring begins anew and debts are forgotten.
 Where what a task charges is put right at its end (``charging``), a tenant may lag behind the ring;
 what it lags by because it was passed over is then its credit too.
@@ -102,12 +105,19 @@ class Ring:
         return max(self.full[key], self.virtual)
 
     def leave(self, key: str) -> None:
-        """The tenant has nothing waiting any more."""
+        """The tenant has nothing waiting any more: its finish is kept while it is a debt."""
         places = self.members if key in self.members else self.full
-        self.out[key] = places.pop(key)
+        finish = places.pop(key)
+        if finish > self.virtual:
+            self.out[key] = finish
 
     def forget_passed(self, tasks: int) -> None:
         """``tasks`` were served: forget some debts that the ring has passed, the oldest first."""
         passed = sorted((finish, key) for key, finish in self.out.items() if finish <= self.virtual)
         for _, key in passed[: CLEAR_AT_MOST * tasks]:
             del self.out[key]
+
+    def forget_debts(self) -> None:
+        """A claim wanted more, and nobody may start anything."""
+        self.virtual = max([self.virtual, *self.out.values()])
+        self.out.clear()

@@ -7,10 +7,13 @@ import pytest
 
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules
-from tests.lua.dispatching import Dispatch
+from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 UNLIMITED = Rules(default_limit=None)
 MANY = 400
+#: Each kind of task that expires is a part of its lane.
+MANY_KINDS = 1_100
+API = write_limits((Limit("api", 1),))
 
 
 @pytest.fixture
@@ -102,3 +105,32 @@ def test_who_is_not_charged_by_time_pays_no_command_for_it(dispatch, client, com
     assert ran[fairness_by] == ran["tasks"]
     assert 0 < ran["runtime"][0] - ran["tasks"][0] <= 2 * 2
     assert 0 < ran["runtime"][1] - ran["tasks"][1] <= 2 * 10
+
+
+def with_many_kinds(dispatch):
+    """A lane of many kinds waits at a full limit; returns what holds that."""
+    dispatch.put("first", limits=API)
+    held = dispatch.claim(want=1).tasks
+    for number in range(MANY_KINDS):
+        dispatch.put("a", kind=f"k{number}", limits=API, expires_ms=NOW + 10**9)
+    return held
+
+
+def test_a_lane_is_parked_whole_however_many_kinds_it_has(dispatch, client):
+    held = with_many_kinds(dispatch)
+    dispatch.put("b")
+    assert [task.key for task in dispatch.claim().tasks] == ["tenant:b"]
+    assert not client.exists(PREFIX + "ready:tenant:a q", PREFIX + "ring:q")
+    dispatch.settle(held)
+    assert len(dispatch.claim().tasks) == 1
+
+
+def test_a_group_goes_on_whose_first_member_has_no_lane_any_more(dispatch, client):
+    dispatch.put("first", limits=API)
+    held = dispatch.claim(want=1).tasks
+    for tenant in "ab":
+        dispatch.put(tenant, limits=API)
+    assert dispatch.claim().tasks == ()
+    assert client.delete(PREFIX + f"shelf:tenant:a {API} q") == 1
+    dispatch.settle(held)
+    assert [task.key for task in dispatch.claim().tasks] == ["tenant:b,api"]

@@ -138,8 +138,8 @@ if #leases > 0 then
 end
 for index = 1, #turns.queues do
   local queue = turns.queues[index]
-  forget_passed(prefix, queue, rules.virtual[queue], #leases)
-  pass_on(prefix, queue, rules.limited, turns.shut[queue])
+  local nobody = pass_on(prefix, queue, rules.limited, turns.shut[queue])
+  forget_passed(prefix, queue, rules.virtual[queue], #leases, nobody and #leases < want)
 end
 if next(bells) then redis.call("DEL", unpack(bells)) end
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)

@@ -67,6 +67,12 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
     return nil, true
   end
   local part = redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 0)[1]
+  if not part then
+    -- Somebody has deleted its lanes: the others of the group go on.
+    if not spend(turns) then return nil, false end
+    leave_group(prefix, queue, group, key)
+    return nil, true
+  end
   local ready = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 0)[1]
   local lane = read_part(part)
   local refused = refusal(prefix, string.sub(lane, 3), rules)

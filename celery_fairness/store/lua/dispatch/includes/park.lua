@@ -4,8 +4,8 @@
 --- @include "groups"
 --- @include "parking"
 
--- More kinds than programs have that no worker of theirs knows.
-local KINDS_AT_MOST = 1000
+-- More kinds than any program has: a part that stayed behind would be met by every claim.
+local KINDS_AT_MOST = 1000000
 
 -- The parts that a lane may have.
 local function parts_of(prefix, queue, key, lane)

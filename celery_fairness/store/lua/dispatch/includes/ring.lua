@@ -3,7 +3,8 @@
 
   A tenant enters at the larger of its own finish and the ring's virtual time, for whatever reason
   it was out: no credit for having been idle, no debt forgiven. A tenant that is at its limit keeps
-  its place in `full`, one that has nothing waiting in `out` until the ring has passed it.
+  its place in `full`, one that has nothing waiting in `out` until the ring has passed it, or until
+  a claim finds nobody: then nobody competes, and the ring goes on to the last of them.
 
   A queue has two bells. `bell` says that something came, `left` that a claim left something: a worker
   that passed it over does not listen to that one, and hears of what comes all the same.
@@ -15,12 +16,13 @@ local function ring_bell(prefix, queue)
 end
 
 -- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
--- `shut` where the queue's own limit lets nothing start.
+-- `shut` where the queue's own limit lets nothing start. Returns whether nobody else may start.
 local function pass_on(prefix, queue, limited_here, shut)
   local left = prefix .. "left:" .. queue
   if shut or redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 and not (limited_here
     and redis.call("ZCOUNT", prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
     redis.call("DEL", prefix .. "bell:" .. queue, left)
+    return not shut
   elseif redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
   end
@@ -70,19 +72,35 @@ local function enter_again(prefix, queue, key)
   ring_bell(prefix, queue)
 end
 
--- A tenant has nothing waiting any more: its finish outlives its place while it is a debt.
-local function leave(prefix, queue, key, finish)
+-- A tenant has nothing waiting any more: its finish outlives its place while it is a debt. Where it
+-- was charged, its `finish` and the ring's time are told.
+local function leave(prefix, queue, key, finish, virtual)
   local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
   finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
   if redis.call("ZREM", ring, key) == 0 then redis.call("ZREM", full, key) end
-  redis.call("ZADD", prefix .. "out:" .. queue, finish, key)
+  if tonumber(finish) > (virtual or virtual_time(prefix, queue)) then
+    redis.call("ZADD", prefix .. "out:" .. queue, finish, key)
+  end
+end
+
+-- Nobody competes for what is free: the ring goes on to where the last of those who are out is.
+local function forget_debts(prefix, queue, virtual)
+  local out = prefix .. "out:" .. queue
+  local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
+  if not greatest then return end
+  redis.call("UNLINK", out)
+  if tonumber(greatest) > (virtual or virtual_time(prefix, queue)) then
+    redis.call("HSET", prefix .. "virtual", queue, greatest)
+  end
 end
 
 -- Debts that the ring has passed and one task clears away.
 local CLEAR_AT_MOST = 4
 
 -- A claim of `tasks` took some of the queue, whose time is now `virtual`; nil where it took none.
-local function forget_passed(prefix, queue, virtual, tasks)
+-- `wanted` where it wanted more, and nobody may start anything.
+local function forget_passed(prefix, queue, virtual, tasks, wanted)
+  if wanted then return forget_debts(prefix, queue, virtual) end
   if not virtual then return end
   local out = prefix .. "out:" .. queue
   local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)

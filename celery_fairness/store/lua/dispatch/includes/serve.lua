@@ -67,7 +67,7 @@ local function serve(prefix, queue, found, weight, rules)
   if group and redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane) then
     limited().served(prefix, queue, group, found.name, key)
   end
-  if task_left(prefix, queue, key, finish, waiting) > 0 then
+  if task_left(prefix, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
     if group and not redis.call("ZSCORE", ring, key) then ring = full end
     redis.call("ZADD", ring, finish, key)

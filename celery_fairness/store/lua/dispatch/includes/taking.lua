@@ -65,9 +65,9 @@ local function pop_part(prefix, queue, key, part, group, others, waiting)
   return record, is_last
 end
 
--- A task has left its lane; `finish` where the tenant was charged for it, `waiting` as for pop_part.
--- Returns how many the tenant has left in the queue.
-local function task_left(prefix, queue, key, finish, waiting)
+-- A task has left its lane; `finish` and `virtual` where the tenant was charged for it, as for leave,
+-- `waiting` as for pop_part. Returns how many the tenant has left in the queue.
+local function task_left(prefix, queue, key, finish, waiting, virtual)
   local account = prefix .. "account:" .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", prefix .. "waiting", queue, -1)
@@ -83,7 +83,7 @@ local function task_left(prefix, queue, key, finish, waiting)
     else
       redis.call("HDEL", account, "q:" .. queue)
     end
-    leave(prefix, queue, key, finish)
+    leave(prefix, queue, key, finish, virtual)
   end
   if of_queue == 0 then
     redis.call("HDEL", prefix .. "waiting", queue)
