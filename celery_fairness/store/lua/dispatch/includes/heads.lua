@@ -17,13 +17,13 @@ local function head_is_taken(prefix, queue, key, lane, look)
   end
 end
 
--- Parts of one tenant in one queue that a claim looks at.
-local LANES_AT_MOST = 1024
+-- Of the parts of one tenant in one queue the last that a claim looks at.
+local LAST_PART = 1023
 
 -- The first part whose head is taken, and whether there are others. Returns nil where there is none,
 -- or no move is left.
 local function open_part(prefix, queue, key, look, rules)
-  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
+  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, LAST_PART)
   local moves = look.moves
   for index = 1, #parts do
     local part = parts[index]
