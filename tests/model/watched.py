@@ -59,7 +59,7 @@ class WatchedScheduler(Scheduler):
     def _shut(self, queue, whole, logical, rules, turns):
         super()._shut(queue, whole, logical, rules, turns)
         wait_ms = self.wait_ms(whole, logical, rules)
-        assert turns.sleep_ms <= wait_ms
+        assert turns.sleep_ms < wait_ms + 1
         self.shut_until[queue] = logical + wait_ms
 
     def wake_queue(self, queue):
