@@ -24,7 +24,14 @@ from celery_fairness.scheduling.limits import (
     read_limits,
     write_limits,
 )
-from celery_fairness.scheduling.parking import CLOSED, PAUSED, PUMPED_AT_MOST, VERSIONS, Parking
+from celery_fairness.scheduling.parking import (
+    CLOSED,
+    PAUSED,
+    PUMPED_AT_MOST,
+    TAGS_AT_MOST,
+    VERSIONS,
+    Parking,
+)
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.rows import Account, Running
 from celery_fairness.scheduling.words import SYSTEM, Rules
@@ -32,12 +39,13 @@ from celery_fairness.scheduling.words import SYSTEM, Rules
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one call does of what is due."""
+    """How much one call does of what is due, and how many tags of one key are kept."""
 
     due: int = 16
     moves: int = 64
     passed: int = 16
     purged: int = 100
+    tags: int = TAGS_AT_MOST
 
 
 class Installation(Counting):
@@ -75,7 +83,7 @@ class Installation(Counting):
         #: Ends that nobody was there to tell, and the logical time from which each is handed out.
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
-        self.parking = Parking()
+        self.parking = Parking(self.budget.tags)
         self.happenings = Happenings()
 
     # -- waiting ----------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ claim finds it closed; nothing is handed to anybody, so nothing is lost with who
 
 Among the tenants of a group the one with the least tag goes first. Tags are the limit's own virtual
 time, over all queues: so a limit that many share is divided fairly among them. They are kept only
-while somebody waits at the limit. A tag that is out of date is put right before it decides.
+while somebody waits at the limit, and of a bounded number of tenants, because who waits may be of a
+queue whose workers are gone: where there are more, the time goes on to the least tag, and nobody is
+let off before who owes less. A tag that is out of date is put right before it decides.
 
 Invariants: a group that waits has at least one lane; a limit of a key at which groups wait is a
 candidate of their queues, or it is closed, and where only time opens it, that time stands in
@@ -34,6 +36,8 @@ PUMPED_AT_MOST = 64
 CLOSED, PAUSED = -1.0, -2.0
 #: Of a partition the version of its queue's numbers, divided by this, is taken off.
 VERSIONS = 2**24
+#: Of one key, tags that are kept.
+TAGS_AT_MOST = 1000
 
 
 @dataclass(slots=True)
@@ -67,9 +71,14 @@ class SharedTime:
 
 
 class Parking:
-    """Every group of an installation."""
+    """Every group of an installation.
 
-    def __init__(self) -> None:
+    Args:
+        tags: Of one key, so many are kept.
+    """
+
+    def __init__(self, tags: int = TAGS_AT_MOST) -> None:
+        self.tags = tags
         #: By queue and name.
         self.groups: dict[tuple[str, str], Group] = {}
         #: By key: the limits and queues that are waited for, in the order in which they are looked
@@ -194,6 +203,9 @@ class Parking:
         passed = sorted((tag, each) for each, tag in time.tags.items() if tag <= time.virtual)
         for _, other in passed[:4]:
             del time.tags[other]
+        if len(time.tags) > self.tags:
+            least = min(time.tags, key=lambda each: (time.tags[each], each))
+            time.virtual = time.tags.pop(least)
 
     def correct(self, limit_key: str, key: str, amount: float) -> None:
         """A tenant was charged ``amount`` too little: its tag, where it is kept, is put right."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
+from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.limits import Limit, write_limits
 from tests.model.operations import QUEUES
 
 
@@ -101,3 +102,55 @@ def test_who_leaves_without_a_start_leaves_no_debt(pair):
     pair.both.run(("cancel", "q", (tasks.index("tenant:a"),)))
     assert ring_of(pair).out == {}
     assert ring_of(pair).members == {"tenant:b": 0.0}
+
+
+class TestOfALimit:
+    """Somebody waits at a limit, in a queue whose workers are gone."""
+
+    API = Limit("api", 1)
+
+    @pytest.fixture
+    def waited(self, make_pair):
+        pair = make_pair(budget=Budget(tags=3))
+        pair.put("first", self.API)
+        assert pair.claim()[0] == [1]
+        pair.put("gone", self.API, queue="other")
+        assert pair.claim(queues=("other",))[0] == []
+        pair.end()
+        return pair
+
+    def run(self, pair, tenant, cost=1.0):
+        word = write_limits((self.API,))
+        pair.both.run(("put", "q", None, tenant, "", "", 0, cost, None, "x", word))
+        assert len(pair.claim(want=1)[0]) == 1
+        pair.end()
+
+    def test_a_bounded_number_of_debts_is_kept(self, waited):
+        for number in range(20):
+            self.run(waited, f"t{number}")
+            assert len(waited.model.parking.times["api"].tags) <= 3
+
+    def test_the_least_debt_goes_first_and_the_others_stay(self, waited):
+        time = waited.model.parking.times["api"]
+        for tenant, cost in (("a", 3.0), ("b", 2.0), ("c", 2.0)):
+            self.run(waited, tenant, cost)
+        assert (time.virtual, time.tags) == (
+            0.0,
+            {"tenant:a": 3.0, "tenant:b": 2.0, "tenant:c": 2.0},
+        )
+        self.run(waited, "d", 1.0)
+        assert (time.virtual, set(time.tags)) == (1.0, {"tenant:a", "tenant:b", "tenant:c"})
+        self.run(waited, "e", 5.0)
+        assert (time.virtual, set(time.tags)) == (2.0, {"tenant:a", "tenant:c", "tenant:e"})
+        self.run(waited, "f", 1.0)
+        assert (time.virtual, set(time.tags)) == (2.0, {"tenant:a", "tenant:e", "tenant:f"})
+
+    def test_who_waits_for_longer_is_still_the_first(self, waited):
+        for number in range(8):
+            self.run(waited, f"t{number}")
+        assert waited.model.parking.times["api"].virtual > 0
+        waited.put("last", self.API, times=2)
+        assert waited.claim(want=1)[0] == [11]
+        assert waited.claim(want=1)[0] == []
+        waited.end()
+        assert waited.claim(queues=("q", "other"))[0] == [2]

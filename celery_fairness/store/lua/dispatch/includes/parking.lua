@@ -20,6 +20,8 @@ local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
 local CLEAR_TAGS_AT_MOST = 4
+-- Tags of one key: it goes on to the least one where there are more.
+local TAGS_AT_MOST = 1000
 
 -- When a tenant is due at a key, if it comes now.
 local function shared_start(prefix, limit_key, key)
@@ -33,10 +35,14 @@ local function charge_shared(prefix, limit_key, key, amount)
   local tags = prefix .. "tags:" .. limit_key
   local start = shared_start(prefix, limit_key, key)
   redis.call("HSET", prefix .. "shared", limit_key, string.format("%.17g", start))
-  redis.call("ZADD", tags, start + amount, key)
+  local is_new = redis.call("ZADD", tags, start + amount, key) == 1
   local passed = redis.call(
     "ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
-  if #passed > 0 then redis.call("ZREM", tags, unpack(passed)) end
+  if #passed > 0 then
+    redis.call("ZREM", tags, unpack(passed))
+  elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
+    redis.call("HSET", prefix .. "shared", limit_key, redis.call("ZPOPMIN", tags)[2])
+  end
 end
 
 local function shut(prefix, queue, limit, stopped)
