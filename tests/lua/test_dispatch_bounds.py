@@ -13,7 +13,7 @@ from tests.lua.dispatching import PREFIX, RULES, Dispatch
 #: Moves, tenants passed over, and leases that end, of one call.
 MOVES, PASSED, DUE = 64, 16, 16
 #: Lanes of a tenant that one look sees.
-LANES = 64
+LANES = 1024
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_as_many_heads_are_set_aside_as_one_call_may(dispatch):
 @pytest.mark.parametrize(("kinds", "taken"), [(LANES - 1, 1), (LANES, 0)])
 def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
     dispatch = Dispatch(client, Rules(default_limit=None))
-    names = [f"kind{number:03}" for number in range(kinds)]
+    names = [f"kind{number:04}" for number in range(kinds)]
     for name in [*names, "y"]:
         dispatch.put("a", kind=name)
-    dispatch.settle(dispatch.claim(want=100).tasks, Verdict.HEAD)
+    dispatch.settle(dispatch.claim(want=LANES + 1).tasks, Verdict.HEAD)
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
 
 

@@ -17,13 +17,11 @@ local function head_is_taken(prefix, queue, key, lane, look)
   end
 end
 
--- Of the parts of one tenant in one queue the last that a claim looks at.
-local LAST_PART = 1023
-
 -- The first part whose head is taken, and whether there are others. Returns nil where there is none,
 -- or no move is left.
 local function open_part(prefix, queue, key, look, rules)
-  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, LAST_PART)
+  -- There are more only where a tenant has so many lanes.
+  local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 1023)
   local moves = look.moves
   for index = 1, #parts do
     local part = parts[index]
