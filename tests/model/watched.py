@@ -47,7 +47,7 @@ class WatchedScheduler(Scheduler):
     def __init__(self, *args):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
-        #: By queue whose own limit was found closed: the logical time at which it opens by itself.
+        #: By queue whose own limit was found closed: when whoever found it so wakes (server time).
         self.shut_until = {}
 
     def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
@@ -60,7 +60,7 @@ class WatchedScheduler(Scheduler):
         super()._shut(queue, whole, logical, rules, turns)
         wait_ms = self.wait_ms(whole, logical, rules)
         assert turns.sleep_ms < wait_ms + 1
-        self.shut_until[queue] = logical + wait_ms
+        self.shut_until[queue] = self.now_ms() + wait_ms
 
     def wake_queue(self, queue):
         super().wake_queue(queue)
@@ -68,12 +68,15 @@ class WatchedScheduler(Scheduler):
 
     def opens_alone(self, queue, logical, rules):
         """Say whether nobody need be woken: a queue's limit is closed, or who saw that wakes."""
-        whole = self.queues.whole(queue)
-        return (
-            whole is not None
-            and queue in self.shut_until
-            and (self.wait_ms(whole, logical, rules) > 0 or self.shut_until[queue] <= logical + 50)
-        )
+        whole, now = self.queues.whole(queue), self.now_ms()
+        if whole is None or queue not in self.shut_until:
+            return False
+        override = self.overrides.rows.get(whole.key)
+        ends = [self.stops.paused_until.get(whole.key), override and override.ends_ms]
+        # The next claim, of whomever, hears that it has ended, and wakes.
+        is_due = any(end is not None and end <= now for end in ends)
+        woke = self.shut_until[queue] <= now + 50
+        return is_due or woke or self.wait_ms(whole, logical, rules) > 0
 
     def find(self, queue, logical, rules, turns, look):
         self.places, self.look = look.places, look
