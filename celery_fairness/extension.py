@@ -73,6 +73,7 @@ class Fairness(Steering):
         self._lock = threading.RLock()
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
+        self._resenders: list[Resender] = []
         #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
         #: another place than the settings publishes them again.
         self.publishers: list[Callable[[], None]] = []
@@ -95,6 +96,8 @@ class Fairness(Steering):
         """Undo the wiring and close the connections: for tests that make many apps."""
         self._disconnect()
         registry.wire(self.app, None)
+        for resender in self._resenders:
+            resender.close()
         for limiter in self._limiters:
             limiter.close()
 
@@ -207,10 +210,9 @@ class Fairness(Steering):
     def promoter(self) -> Promoter:
         """Brings parked tasks back to the broker."""
         # Connections of its own: they belong to its thread.
-        resender = Resender(self.app, self.limiter, self._stopping, self.router.again)
         return Promoter(
             self.make_limiter,
-            resender.promote,
+            self._make_resender().promote,
             self.settings.enforcement,
             self.settings.lease_seconds / 3,
             self.notices,
@@ -218,7 +220,12 @@ class Fairness(Steering):
 
     @cached_property
     def _resender(self) -> Resender:
-        return Resender(self.app, self.limiter, self._stopping, self.router.again)
+        return self._make_resender()
+
+    def _make_resender(self) -> Resender:
+        made = Resender(self.app, self.limiter, self._stopping, self.router.again)
+        self._resenders.append(made)
+        return made
 
     @cached_property
     def gate(self) -> Gate:

@@ -241,6 +241,11 @@ class Resender:
         connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
         return connection
 
+    def close(self) -> None:
+        """Close idle connections."""
+        while self._idle:
+            self._idle.pop().release()
+
     def forget_connections(self) -> None:
         """Drop idle connections without closing them: they belong to the process that forked."""
         self._idle = []
