@@ -65,7 +65,9 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
     # Measured inside of what holds a slot, so it is at most what Redis let through.
     assert 1 <= meter.most["crowd"] <= cap
     assert limiter.inspect(tier_key("crowd"), "crowd", tier).held == 0
-    assert limiter.counts() == {f"refused:{tier}": refusals.total()}
+    # A thread that is not interrupted in its slot refuses nobody.
+    told = {f"refused:{tier}": refusals.total()} if refusals.total() else {}
+    assert limiter.counts() == told
 
 
 def test_the_most_at_once_is_reached_and_not_passed(make_limiter):
