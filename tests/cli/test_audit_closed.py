@@ -144,10 +144,14 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, audit):
         if turn % 3 == 0:
             enter_the_gate(it, tenant, f"gate-{turn}", lease_ms=100 + turn % 400)
 
+    found, closed = [], 0
     with coming_and_going(put):
-        found = [audit() for _ in range(12)]
+        for _ in range(12):
+            found.append(audit())
+            closed += client.zcard("{fairness}:closed")
     assert [each.findings for each in found] == [()] * 12
-    assert client.zcard("{fairness}:closed")
+    # There were some; whether there are at the end is chance.
+    assert closed
 
 
 def publish_tenant(it, tenant, tier, keep_ms):
