@@ -72,6 +72,34 @@ def test_what_is_claimed_keeps_the_gate_out_and_the_other_way_round(make_limiter
     limiter.release([ask("l1", ONE, tenant="42").lease])
 
 
+class Admits:
+    """The script itself, for a system task under one limit."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def ask(self, lease, message="", serial="", next_serial=""):
+        known = ("", "tenant:_", "pro", "3", "free", "1")
+        copies = (message, serial, next_serial, 60_000)
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "")
+        return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
+
+
+def test_an_attempt_that_asks_twice_has_the_same_answer(client):
+    admits = Admits(client)
+    assert admits.ask("l1") == admits.ask("l1") == [1, 0, -1, -1, 0, "", "", "w"]
+
+
+def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):
+    admits = Admits(client)
+    admits.ask("l1")
+    assert admits.ask("l2", "message", "first", "second")[0] == 0
+    kept = client.hgetall(NAMES.copy("message"))
+    assert kept == {"current": "first", "next": "second"}
+    # Neither may run but these two.
+    assert admits.ask("l3", "message", "other", "next")[0] == -2
+
+
 def test_a_claim_starts_when_the_gate_has_released_the_slot(make_limiter, claims, clock):
     limiter = make_limiter(frozen=True)
     lease = ask("l1", ONE).lease
