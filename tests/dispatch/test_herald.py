@@ -126,7 +126,7 @@ def test_what_a_dispatcher_could_not_send_is_sent_by_the_next_look(workers):
     herald, dispatcher = workers.start()
     herald.look()
     workers.happen("a")
-    dispatcher.send = None  # type: ignore[assignment]
+    dispatcher.send = None
     with pytest.raises(TypeError):
         herald.look()
     del dispatcher.send
