@@ -37,7 +37,7 @@ def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., R
 
 
 @pytest.fixture
-def client(redis_server) -> Iterator[Redis]:
+def client(redis_server, redis_url: str) -> Iterator[Redis]:
     with redis_server.client(decode_responses=True) as made:
         yield made
 

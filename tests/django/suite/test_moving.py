@@ -28,7 +28,7 @@ def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
 
 
 @pytest.fixture
-def client(redis_server) -> Redis:
+def client(redis_server, redis_url: str) -> Redis:
     with redis_server.client(decode_responses=True) as made:
         yield made
 
