@@ -34,14 +34,23 @@ WARNING = '<span class="fairness-warning">⚠ {}</span>'
 class TierAdmin(FairnessAdmin):
     """Tiers; their numbers are edited in the list."""
 
-    list_display = ("name", "concurrency", "origin", "weight", "queue_class", "tenants", "refused")
+    list_display = (
+        *("name", "concurrency", "origin", "weight", "max_waiting", "queue_class"),
+        *("tenants", "refused"),
+    )
     list_editable = ("concurrency",)
     search_fields = ("name", "description")
     search_help_text = gettext_lazy("Search by name or description")
-    empty_number = gettext_lazy("unlimited")
+    empty_numbers = {
+        "concurrency": gettext_lazy("unlimited"),
+        "max_waiting": gettext_lazy("any number"),
+    }
     key_field = "name"
     live_fields = ("origin", "refused")
-    fields = ("name", "concurrency", "origin", "refused", "weight", "queue_class", "description")
+    fields = (
+        *("name", "concurrency", "origin", "refused", "weight", "max_waiting", "queue_class"),
+        "description",
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tier]:
         """Count the tenants of each tier in the same query."""
@@ -95,7 +104,7 @@ class TenantTierAdmin(FairnessAdmin):
     show_full_result_count = False
     search_fields = ("tenant", "note")
     search_help_text = gettext_lazy("Search by tenant or note")
-    empty_number = gettext_lazy("as its tier")
+    empty_numbers = {"concurrency": gettext_lazy("as its tier")}
     key_field = "tenant"
     live_fields = ("limit", "running")
     fields = ("tenant", "tier", "concurrency", "limit", "running", "note")

@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models, router, transaction
 from django.db.models import Q
 from django.db.models.lookups import LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
+from celery_fairness.backlog import MAX_WAITING
 from celery_fairness.errors import TenantError
 from celery_fairness.tenants import TENANT_BYTES, normalise
 from celery_fairness.tiers import MAX_CONCURRENCY, MAX_WEIGHT
@@ -32,6 +33,7 @@ CONCURRENCY_EXPECTED = _(
     "Expected a whole number from 0 (pause) to 1,000,000, or nothing (see the help text)."
 )
 WEIGHT_EXPECTED = _("Expected a number above 0, up to 1,000,000.")
+WAITING_EXPECTED = _("Expected a whole number from 1 to 1,000,000,000, or nothing (any number).")
 TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 
 
@@ -52,7 +54,7 @@ def validate_tenant(value: str) -> None:
 
 
 class Tier(models.Model):
-    """A plan: how much a tenant of it may run at once."""
+    """A plan: how much a tenant of it may run at once, and how much of it may wait."""
 
     class QueueClass(models.TextChoices):
         """Which of a service's queues the tasks of a tier go to."""
@@ -100,6 +102,16 @@ class Tier(models.Model):
             "service “analysis” uses analysis_priority."
         ),
     )
+    max_waiting = models.PositiveIntegerField(
+        _("may wait"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_WAITING)],
+        help_text=_(
+            "How many tasks of one tenant of this tier may wait on fairredis, for example 10000: "
+            "over it delay() raises BacklogFull. Empty is any number."
+        ),
+    )
     description = models.TextField(
         _("description"),
         blank=True,
@@ -130,6 +142,11 @@ class Tier(models.Model):
                 name="fairness_tier_weight_bounds",
                 condition=Q(weight__gt=0, weight__lte=MAX_WEIGHT),
                 violation_error_message=WEIGHT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tier_max_waiting_bounds",
+                condition=Q(max_waiting=None) | Q(max_waiting__range=(1, MAX_WAITING)),
+                violation_error_message=WAITING_EXPECTED,
             ),
             models.CheckConstraint(
                 name="fairness_tier_queue_class_known",
@@ -171,6 +188,7 @@ class Tier(models.Model):
             concurrency=self.concurrency,
             weight=self.weight,
             queue_class="priority" if self.queue_class == "priority" else "default",
+            max_waiting=self.max_waiting,
         )
 
 

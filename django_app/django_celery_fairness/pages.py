@@ -8,6 +8,7 @@ Weakness: the banner speaks for the process that serves the page (:mod:`.standin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,8 @@ class FairnessAdmin(ModelAdmin):
     change_form_template = "django_celery_fairness/change_form.html"
     actions = ("publish_now",)
     empty_value_display = "–"
-    #: Text in the empty field of a number: what empty means.
-    empty_number: Any = ""
+    #: Text in the empty field of a number, by its name: what empty means.
+    empty_numbers: Mapping[str, Any] = {}
     #: The field that cannot be changed once a row is made.
     key_field = ""
     #: What the form shows of a row that exists, and of no other.
@@ -98,8 +99,9 @@ class FairnessAdmin(ModelAdmin):
     ) -> FormField | None:
         """Say inside an empty number what empty means, and keep texts for people small."""
         field = super().formfield_for_dbfield(db_field, request, **options)
-        if field is not None and db_field.name == "concurrency":
-            field.widget.attrs.update(placeholder=self.empty_number, min=0, style="width: 8em")
+        if field is not None and db_field.name in self.empty_numbers:
+            empty = self.empty_numbers[db_field.name]
+            field.widget.attrs.update(placeholder=empty, style="width: 8em")
         elif field is not None and db_field.name in ("description", "note"):
             field.widget.attrs.update(rows=3)
         return field

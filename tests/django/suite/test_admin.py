@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import time
 
@@ -145,6 +146,27 @@ def test_names_cannot_be_changed_once_made(client, boss, fairness):
     client.post(page, data)
     pro.refresh_from_db()
     assert (pro.name, pro.concurrency) == ("pro", 4)
+
+
+def test_an_empty_number_says_what_empty_means(client, boss, fairness):
+    pro = Tier.objects.get(name="pro")
+    for page, texts in (
+        (reverse(f"{TIERS}_changelist"), ["unlimited"]),
+        (reverse(f"{TIERS}_change", args=[pro.pk]), ["unlimited", "any number"]),
+        (reverse(f"{TENANTS}_changelist"), ["as its tier"]),
+    ):
+        seen = re.findall('placeholder="(.+?)"', client.get(page).content.decode())
+        assert set(seen) - {"Start typing to filter…"} == set(texts)
+
+
+def test_how_much_may_wait_is_edited_and_published(client, boss, fairness, redis_server):
+    pro = Tier.objects.get(name="pro")
+    page = reverse(f"{TIERS}_change", args=[pro.pk])
+    data = {"concurrency": "3", "weight": "1", "queue_class": "priority"}
+    assert "less than or equal" in read(client.post(page, {**data, "max_waiting": "2000000000"}))
+    client.post(page, {**data, "max_waiting": "7"})
+    with redis_server.client(decode_responses=True) as redis:
+        assert json.loads(redis.hget("{fairness}:tiers", "pro"))["max_waiting"] == 7
 
 
 def test_each_number_says_where_it_comes_from(client, boss, fairness):

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 APP = "django_celery_fairness"
 TABLES = "0001_initial"
 TIERS = "0002_tiers_from_settings"
+NEWEST = "0003_max_waiting"
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def as_before():
     yield
     go_to(TABLES)
     Tier.objects.all()._raw_delete("default")
-    go_to(TIERS)
+    go_to(NEWEST)
 
 
 def go_to(name: str) -> None:
@@ -29,7 +30,7 @@ def go_to(name: str) -> None:
 
 def again() -> dict[str, int | None]:
     go_to(TABLES)
-    go_to(TIERS)
+    go_to(NEWEST)
     return numbers()
 
 
@@ -55,9 +56,21 @@ def test_variables_and_settings_of_the_moment_are_what_is_stored(wire, monkeypat
     wire(tiers={"gold": {"concurrency": 9, "weight": 2.0}, "free": {"concurrency": 2}})
     go_to(TABLES)
     Tier.objects.all()._raw_delete("default")
-    go_to(TIERS)
+    go_to(NEWEST)
     assert numbers() == {"free": 2, "pro": 7, "pro_plus": 7, "enterprise": None, "gold": 9}
     assert Tier.objects.get(name="gold").weight == 2.0
+
+
+def test_how_much_may_wait_is_filled_once_from_the_settings(wire):
+    wire(tiers={"free": {"max_waiting": 500}, "pro": {"max_waiting": 600}})
+    go_to(TABLES)
+    go_to(TIERS)
+    go_to(NEWEST)
+    bounds = dict(Tier.objects.values_list("name", "max_waiting"))
+    assert bounds == {"free": 500, "pro": 600, "pro_plus": None, "enterprise": None}
+    Tier.objects.filter(name="free").update(max_waiting=9)
+    call_command("migrate", APP, verbosity=0)
+    assert Tier.objects.get(name="free").max_waiting == 9
 
 
 def test_settings_count_before_fairness_is_wired(unwired, settings, monkeypatch):
@@ -65,7 +78,7 @@ def test_settings_count_before_fairness_is_wired(unwired, settings, monkeypatch)
     monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "2")
     go_to(TABLES)
     Tier.objects.all()._raw_delete("default")
-    go_to(TIERS)
+    go_to(NEWEST)
     assert numbers() == {"free": 2, "pro": 4, "pro_plus": 4, "enterprise": 5}
 
 
@@ -73,7 +86,7 @@ def test_a_setting_that_cannot_be_meant_stops_the_migration(unwired, monkeypatch
     go_to(TABLES)
     monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "-1")
     with pytest.raises(SettingsError, match="FAIRNESS_FREE_LIMIT"):
-        go_to(TIERS)
+        go_to(NEWEST)
     monkeypatch.undo()
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.django_db
 TIER_BOUNDS = [
     ("concurrency", (None, 0, 1, 1_000_000), (-1, 1_000_001)),
     ("weight", (1e-9, 1.0, 1_000_000.0), (0.0, -1.0, 1_000_000.5, math.inf, math.nan, None)),
+    ("max_waiting", (None, 1, 1_000_000_000), (-1, 0, 1_000_000_001)),
     ("queue_class", ("priority", "default"), ("fast", "")),
     ("name", ("a", "Pro_plus-2", "x" * 100), ("", "x" * 101)),
 ]
@@ -131,8 +132,8 @@ def test_the_default_tier_is_the_one_of_the_settings(wire):
 
 
 def test_a_tier_is_published_as_it_is_stored():
-    row = tier(concurrency=None, weight=2.5, queue_class="priority")
-    assert row.published() == PublishedTier("gold", None, 2.5, "priority")
+    row = tier(concurrency=None, weight=2.5, queue_class="priority", max_waiting=10)
+    assert row.published() == PublishedTier("gold", None, 2.5, "priority", 10)
 
 
 @pytest.mark.parametrize("model", [Tier, TenantTier])
