@@ -12,7 +12,13 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.worker.herald import ELECTED_SECONDS, Herald, bus_type
+from celery_fairness.worker.herald import (
+    ELECTED_SECONDS,
+    NOTED_SECONDS,
+    TOGETHER,
+    Herald,
+    bus_type,
+)
 from tests.dispatch.conftest import PREFIX
 from tests.support.waiting import eventually
 
@@ -131,6 +137,56 @@ def test_what_a_dispatcher_could_not_send_is_sent_by_the_next_look(workers):
         herald.look()
     del dispatcher.send
     assert herald.look() == 1
+
+
+def test_what_one_sent_before_it_died_is_not_sent_again(workers):
+    first, dispatcher = workers.start()
+    second, other = workers.start()
+    first.look()
+    names = [str(number) for number in range(TOGETHER + 2)]
+    workers.happen(*names)
+    send = dispatcher.send
+
+    def send_a_page(kind: str, **fields: Any) -> None:
+        send(kind, **fields)
+        if len(dispatcher.sent) > TOGETHER:
+            raise ConnectionError
+
+    dispatcher.send = send_a_page
+    with pytest.raises(ConnectionError):
+        first.look()
+    workers.end_election()
+    assert second.look() == 2
+    assert keys_of(other) == names[TOGETHER:]
+
+
+def test_who_reads_is_elected_for_longer_with_each_look(workers):
+    herald, _ = workers.start()
+    herald.look()
+    workers.memory.expire(PREFIX + "herald", 1)
+    herald.look()
+    assert workers.memory.ttl(PREFIX + "herald") > 1
+
+
+def test_how_far_was_read_is_not_kept_for_ever(workers):
+    herald, _ = workers.start()
+    herald.look()
+    assert 0 < workers.memory.ttl(PREFIX + "heralded") <= NOTED_SECONDS
+    workers.memory.persist(PREFIX + "heralded")
+    workers.happen("a")
+    herald.look()
+    assert 0 < workers.memory.ttl(PREFIX + "heralded") <= NOTED_SECONDS
+
+
+def test_it_ends_with_its_worker(workers):
+    herald, _ = workers.start()
+    herald.start()
+    herald.stop()
+
+    def it_has_ended() -> None:
+        assert "herald" not in [thread.name for thread in threading.enumerate()]
+
+    eventually(it_has_ended, 5)
 
 
 def test_a_listener_of_celery_hears_them(fair_shop):
