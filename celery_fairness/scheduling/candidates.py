@@ -157,9 +157,12 @@ class Candidates(Actions):
     def _look_at_limits(self, queues: Sequence[str], logical: int, rules: Rules) -> int:
         """Look at limits whose time has come; return how many were due."""
         due = sorted((at, key) for key, at in self.parking.due.items() if at <= logical)
+        self.looks = self.budget.looks
         for _, key in due[: self.budget.due]:
-            del self.parking.due[key]
-            self.pump(key, logical, rules, anew=False)
+            if not self.looks:
+                break
+            self.parking.due.pop(key, None)
+            self.pump(key.strip(), logical, rules, anew=not key.startswith(" "))
         looked = len(due[: self.budget.due])
         idle = sorted((at, key) for key, at in self.idle.items() if at <= logical)
         for _, key in idle[: self.budget.due]:

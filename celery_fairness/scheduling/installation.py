@@ -46,6 +46,7 @@ class Budget:
     passed: int = 16
     purged: int = 100
     tags: int = TAGS_AT_MOST
+    looks: int = PUMPED_AT_MOST
 
 
 class Installation(Counting):
@@ -84,7 +85,14 @@ class Installation(Counting):
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking(self.budget.tags)
+        #: Waiting limits that this call may still look at.
+        self.looks = self.budget.looks
         self.happenings = Happenings()
+
+    def begin(self, lease_ms: int) -> int:
+        """A call begins; return its logical time."""
+        self.looks = self.budget.looks
+        return self.clock.tick(self.now_ms(), lease_ms)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -224,21 +232,21 @@ class Installation(Counting):
     def pump(self, key: str, logical: int, rules: Rules, anew: bool = True) -> None:
         """A key may have room: what waits at its limits and is open becomes a candidate.
 
-        Of a key at which more wait than one call looks at, the others are due at once; ``anew``
-        False goes on with them.
+        Where more wait than this call may look at, the others are due at once; ``anew`` False goes
+        on with them, where a look has not come to them since.
         """
         self.wake_queue(self.queues.queue_of(key) if key.count(":") == 1 else None)
-        if anew:
-            self.parking.left.pop(key, None)
-        waited = self.parking.waited.get(key)
+        parking, left = self.parking, self.parking.goes_on(key)
+        waited = parking.waited.get(key)
         if not waited:
             return
-        left = self.parking.left.pop(key, len(waited))
-        looked = waited[: min(left, PUMPED_AT_MOST)]
+        left = len(waited) if anew else min(left, len(waited))
+        looked = waited[: min(left, self.looks)]
+        self.looks -= len(looked)
         waited[:] = waited[len(looked) :] + looked
         if left > len(looked):
-            self.parking.left[key] = left - len(looked)
-            self.parking.due[key] = logical
+            parking.left[key], parking.due[" " + key] = left - len(looked), logical
+            self.rings[waited[0][1]].bell = True
         for name, queue in looked:
             limit = limit_named(name)
             if self.parking.candidates[queue][name] >= 0:

@@ -104,7 +104,7 @@ class Scheduler(Steering):
         Where the memory was lost since ``epoch`` it leases nothing: what the process holds counts
         for no limit until a renewal enters it again.
         """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         for end in ends:
             self._settle(end, logical, rules)
         if epoch is not None and epoch != self.clock.epoch:
@@ -259,7 +259,7 @@ class Scheduler(Steering):
 
     def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
         """Say what became of claimed tasks."""
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         return [self._settle(each, logical, rules) for each in ends]
 
     def _settle(self, end: Settle, logical: int, rules: Rules) -> Settled:
@@ -334,7 +334,7 @@ class Scheduler(Steering):
 
     def mourn(self, written: str, rules: Rules) -> Obituary | None:
         """Forget the obituary whose text is ``written``, and hand out the next for a lease."""
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         self._expire(logical, rules)
         left = {row: due for row, due in self.obituaries.items() if row.text != written}
         self.obituaries = left

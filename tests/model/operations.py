@@ -135,7 +135,9 @@ def scene(seed: int) -> Scene:
             max_deliveries=random.choice([0, 1, 2, 5]),
             fairness_by="cost",
         ),
-        random.choice([Budget(), Budget(2, 1, 3, 1, 1), Budget(3, 2, passed=3, tags=2)]),
+        random.choice(
+            [Budget(), Budget(2, 1, 3, 1, 1, 1), Budget(3, 2, passed=3, tags=2, looks=2)]
+        ),
         random.choice([("",), ("",), ("s", "t")]),
         TENANTS[: random.randint(2, len(TENANTS))],
         QUEUES[: random.randint(1, len(QUEUES))],

@@ -1,0 +1,103 @@
+"""No call is slow because much waits: what one call does at most is the same for more of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules
+from celery_fairness.store import verbs
+from tests.lua.dispatching import PREFIX, Dispatch
+
+UNLIMITED = Rules(default_limit=None)
+#: Waiting limits that one call looks at, and a claim as many again; ends of pauses of one claim.
+LOOKS, DUE = 64, 16
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client, UNLIMITED)
+
+
+def stop(dispatch, how, key, wait_ms=0):
+    args = verbs.stop_args(
+        how, key, wait_ms, dispatch.rules.lease_ms, "on", str(dispatch.now), "a reason"
+    )
+    dispatch.run(verbs.STOP, args)
+
+
+def park_all(dispatch, queues=("q",)):
+    """Let claims meet all that is to be parked."""
+    assert dispatch.claim_all(want=1, queues=queues) == []
+
+
+class TestLooksOfEnds:
+    """Many tasks end at once whose key many limits wait for."""
+
+    def held(self, dispatch, waiting):
+        """As many tasks of one key as it may have; of others, with less, so many limits wait."""
+        for number in range(LOOKS):
+            dispatch.put(f"h{number}", limits=write_limits((Limit("api", LOOKS),)))
+        held = dispatch.claim(want=LOOKS).tasks
+        for number in range(waiting):
+            limit = Limit("api", LOOKS, rates=((1 + number, 1_000),))
+            dispatch.put(f"w{number}", limits=write_limits((limit,)))
+        park_all(dispatch)
+        return held
+
+    def test_they_share_what_one_call_looks_at(self, redis_url, client, commands):
+        totals = []
+        for waiting in (LOOKS, 2 * LOOKS, 4 * LOOKS):
+            client.flushall()
+            dispatch = Dispatch(client, UNLIMITED)
+            held = self.held(dispatch, waiting)
+            with commands() as ran:
+                dispatch.settle(held)
+            assert ran["lmove"] == LOOKS
+            totals.append(sum(ran.values()))
+        assert totals[1] == totals[2]
+        # Of the first everything is looked at, which the first end does; then it is left too.
+        assert max(totals) - min(totals) <= LOOKS
+
+    def test_a_claim_looks_at_as_many_again(self, dispatch, commands):
+        held = self.held(dispatch, 4 * LOOKS)
+        dispatch.settle(held)
+        with commands() as ran:
+            dispatch.claim(want=1)
+        assert ran["lmove"] == LOOKS
+
+    def test_what_is_left_is_looked_at_by_the_next(self, dispatch, client):
+        held = self.held(dispatch, 2 * LOOKS)
+        for name in ("bell:q", "left:q"):
+            client.delete(PREFIX + name)
+        dispatch.settle(held)
+        assert client.exists(PREFIX + "bell:q")
+        assert client.hgetall(PREFIX + "looks") == {"api": str(2 * LOOKS)}
+        while client.exists(PREFIX + "looks"):
+            assert dispatch.claim(want=1).sleep_ms == 0
+        assert client.zcount(PREFIX + "candidates:q", "-inf", "(0") == 0
+
+
+class TestLooksOfWhatPeopleSaid:
+    """Pauses end at once of keys that many queues wait for."""
+
+    def paused(self, dispatch, queues):
+        keys = [f"api{number}" for number in range(DUE)]
+        for key in keys:
+            stop(dispatch, "pause", key, wait_ms=1_000)
+            for queue in queues:
+                dispatch.put(key, queue, limits=write_limits((Limit(key, 1),)))
+        park_all(dispatch, queues)
+
+    @pytest.mark.parametrize("queues", [8, 24])
+    def test_they_share_what_one_call_looks_at(self, dispatch, commands, client, queues):
+        names = [f"q{number}" for number in range(queues)]
+        self.paused(dispatch, names)
+        dispatch.now += 1_001
+        dispatch.renew(())
+        with commands() as ran:
+            dispatch.claim(want=1, queues=["other"])
+        # Those that ended, and those whose time came.
+        assert ran["lmove"] <= 2 * LOOKS
+        assert len(dispatch.claim_all(want=DUE, queues=names)) == DUE
+        assert not client.exists(PREFIX + "looks")
