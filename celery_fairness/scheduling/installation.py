@@ -47,6 +47,8 @@ class Budget:
     purged: int = 100
     tags: int = TAGS_AT_MOST
     looks: int = PUMPED_AT_MOST
+    unit_bytes: int = 16_384
+    taken: int = 256
 
 
 class Installation(Counting):
@@ -183,27 +185,38 @@ class Installation(Counting):
 
     # -- parked and ready -------------------------------------------------------------------------
 
-    def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> None:
-        """A limit refused a lane: it waits there, alone where the limit is the tenant's own."""
+    def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> int:
+        """A limit refused a lane: it waits there, alone where the limit is the tenant's own.
+
+        Returns:
+            Of how many kinds it moved what came back.
+        """
         lanes = self.lanes[queue, key]
         before, shut_as = lanes.parked.get(lane), self.shut_as(at, logical)
         if at.private:
             group = f"{key} {Part(lane, None).text}"
         else:
             group = write_limits(tuple(x for x in read_limits(lane.limits) if not x.private))
+        kinds = 0
         if before == group:
             self.parking.move(queue, group, at, shut_as)
             self._arm(at, logical, rules)
         else:
+            kinds = lanes.kinds_of(lane)
             lanes.parked[lane] = group
             self._left_group(queue, key, before)
             if self.parking.enter(queue, group, key, at, shut_as):
                 self._arm(at, logical, rules)
         if key in self.rings[queue].members and not lanes.in_order():
             self.rings[queue].fill(key)
+        return kinds
 
-    def unpark(self, queue: str, key: str, lane: Lane) -> None:
-        """A lane is ready again, whatever its limits say: whoever meets it asks them."""
+    def unpark(self, queue: str, key: str, lane: Lane) -> int:
+        """A lane is ready again, whatever its limits say: whoever meets it asks them.
+
+        Returns:
+            Of how many kinds it moved what came back.
+        """
         lanes = self.lanes[queue, key]
         group = lanes.parked.pop(lane)
         for part in lanes.lists:
@@ -212,6 +225,11 @@ class Installation(Counting):
         self._left_group(queue, key, group)
         if not self.accounts[key].closed:
             self.rings[queue].enter_again(key)
+        return lanes.kinds_of(lane)
+
+    def units_of(self, task: Task) -> int:
+        """Return by how many units the message of a task is more than one move."""
+        return len(task.message.encode()) // self.budget.unit_bytes
 
     # -- limits -----------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class WholeQueues(Candidates):
         key = self.rings[queue].at(0)
         if key is not None:
             part = self.lanes[queue, key].in_order()[0]
-            self.block(queue, key, part, self.why_closed(whole, logical))
+            self._block(queue, key, part, self.why_closed(whole, logical), turns)
 
     def with_whole(self, queue: str, task: Task) -> Task:
         """Return a task that starts, with the limit of its queue."""

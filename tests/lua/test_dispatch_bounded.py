@@ -101,3 +101,90 @@ class TestLooksOfWhatPeopleSaid:
         assert ran["lmove"] <= 2 * LOOKS
         assert len(dispatch.claim_all(want=DUE, queues=names)) == DUE
         assert not client.exists(PREFIX + "looks")
+
+
+class TestWeight:
+    """A claim does less of what is much."""
+
+    #: Full units of a message, and so many moves more.
+    UNIT, MOVES = 16_384, 64
+    #: What one claim takes: a task weighs one, one for each limit, one for each full unit.
+    TAKEN = 256
+
+    def with_kinds(self, dispatch, lanes, kinds):
+        """Lanes of many kinds, each of one tenant, that a claim will refuse."""
+        stop(dispatch, "pause", "api")
+        for lane in range(lanes):
+            for kind in range(kinds):
+                dispatch.put(
+                    f"a{lane}",
+                    kind=f"k{kind}",
+                    limits=write_limits((Limit("api", 1),)),
+                    expires_ms=dispatch.now + 10**9,
+                )
+
+    @pytest.mark.parametrize(("lanes", "kinds"), [(8, 30), (16, 30), (3, 90), (6, 90)])
+    def test_a_claim_parks_fewer_lanes_of_many_kinds(
+        self, dispatch, client, commands, lanes, kinds
+    ):
+        self.with_kinds(dispatch, lanes, kinds)
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        # The last lane may have more kinds than moves were left.
+        parked = -(-self.MOVES // (kinds + 1))
+        assert len(client.keys(PREFIX + "parked:*")) == parked
+        assert sum(ran.values()) <= 40 * parked + 60
+        park_all(dispatch)
+        assert len(client.keys(PREFIX + "parked:*")) == lanes
+        stop(dispatch, "resume", "api")
+        with commands() as ran:
+            assert len(dispatch.claim(want=1).tasks) == 1
+
+    def test_what_is_made_ready_again_is_weighed_too(self, dispatch, client):
+        self.with_kinds(dispatch, 4, 40)
+        park_all(dispatch)
+        for lane in range(4):
+            stop(dispatch, "pause", f"tenant:a{lane}")
+        stop(dispatch, "resume", "api")
+        # Whoever is stopped all the same is not to be looked at again for the limit's sake.
+        dispatch.claim(want=1)
+        assert len(client.keys(PREFIX + "ready:*")) == 2
+        park_all(dispatch)
+        assert len(client.keys(PREFIX + "ready:*")) == 4
+
+    @pytest.mark.parametrize("tenants", [12, 24])
+    @pytest.mark.parametrize("units", [9, 31])
+    def test_a_claim_reads_a_bounded_part_of_what_it_refuses(
+        self, redis_url, client, commands, tenants, units
+    ):
+        dispatch = Dispatch(client, Rules(default_limit=0))
+        self.put_long(dispatch, tenants, units)
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        read = -(-self.MOVES // (units + 1))
+        assert client.zcard(PREFIX + "closed") == ran["lset"] == read
+        dispatch.claim_all(want=1)
+        assert client.zcard(PREFIX + "closed") == tenants
+
+    def put_long(self, dispatch, tenants, units):
+        for number in range(tenants):
+            dispatch.put(f"t{number}", message="x" * (units * self.UNIT))
+
+    def test_a_claim_takes_a_bounded_part_of_long_messages(self, dispatch):
+        self.put_long(dispatch, 40, 9)
+        taken = len(dispatch.claim(want=40).tasks)
+        assert taken == -(-self.TAKEN // 10)
+        assert taken + len(dispatch.claim_all(want=40)) == 40
+
+    @pytest.mark.parametrize("limits", [3, 16])
+    def test_a_claim_takes_fewer_tasks_of_many_limits(self, dispatch, commands, limits):
+        words = write_limits(
+            tuple(Limit(f"k{number:02}", rates=((500, 60_000),)) for number in range(limits))
+        )
+        for number in range(70):
+            dispatch.put(f"t{number}", limits=words)
+        with commands() as ran:
+            taken = len(dispatch.claim(want=70).tasks)
+        assert taken == -(-self.TAKEN // (limits + 1))
+        assert sum(ran.values()) <= 15 * self.TAKEN + 100
+        assert taken + len(dispatch.claim_all(want=70)) == 70
