@@ -188,3 +188,36 @@ class TestWeight:
         assert taken == -(-self.TAKEN // (limits + 1))
         assert sum(ran.values()) <= 15 * self.TAKEN + 100
         assert taken + len(dispatch.claim_all(want=70)) == 70
+
+
+class TestCancelling:
+    """What is taken out of a long lane is looked for from the nearer end."""
+
+    @pytest.fixture
+    def lane(self, dispatch, client):
+        for _ in range(7):
+            dispatch.put("a")
+        return client.lrange(PREFIX + "lane:tenant:a 0 q", 0, -1)
+
+    def cancel(self, dispatch, record):
+        args = verbs.cancel_args("q", [record], dispatch.rules.lease_ms, str(dispatch.now))
+        return verbs.read_cancel(dispatch.run(verbs.CANCEL, args))
+
+    @pytest.mark.parametrize(
+        ("task", "other", "left"), [(1, 4, 4), (5, 2, 2), (6, 1, 1), (0, 5, 5)]
+    )
+    def test_it_begins_at_the_nearer_end(self, dispatch, client, lane, task, other, left):
+        # The same once more, where a look from the other end would come first.
+        name = PREFIX + "lane:tenant:a 0 q"
+        client.lset(name, other, lane[task])
+        assert self.cancel(dispatch, lane[task]) == [True]
+        at = client.lrange(name, 0, -1).index(lane[task])
+        assert at == (left if task > other else left - 1)
+
+    @pytest.mark.parametrize("task", [0, 6])
+    def test_what_is_not_between_them_is_not_looked_for(self, dispatch, commands, lane, task):
+        assert self.cancel(dispatch, lane[task]) == [True]
+        with commands() as ran:
+            # Its obituary says that it was.
+            assert self.cancel(dispatch, lane[task]) == [True]
+        assert "lrem" not in ran
