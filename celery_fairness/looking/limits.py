@@ -78,7 +78,7 @@ class WaitingLimit:
             ("ZSCORE", keys.of("candidates", self.queue), self.limit),
             ("LPOS", keys.of("waited", key), name, "COUNT", 0),
             ("ZCARD", keys.of("leases", key)),
-            ("ZSCORE", keys.opens, key),
+            ("ZMSCORE", keys.opens, key, f" {key}"),
             ("SISMEMBER", keys.paused, key),
             ("ZSCORE", keys.cooled, key),
             ("ZSCORE", keys.paused_until, key),
@@ -103,7 +103,8 @@ class WaitingLimit:
         if looked is not None and override is None:
             stopped = bool(paused) or cooled is not None or until is not None
             numbers = self._concurrency(row)
-            yield from self._opens(name, float(looked), numbers, leases, opens, stopped)
+            opens_alone = any(at is not None for at in opens)
+            yield from self._opens(name, float(looked), numbers, leases, opens_alone, stopped)
 
     def _concurrency(self, row: str | None) -> str:
         """Return its concurrency as text; that of a partition is its queue's."""
@@ -119,7 +120,7 @@ class WaitingLimit:
         looked: float,
         concurrency: str,
         leases: int,
-        opens: Any,
+        opens_alone: bool,
         stopped: bool,
     ) -> Iterator[Finding]:
         older = looked != int(looked) and looked < 0
@@ -128,10 +129,10 @@ class WaitingLimit:
             return
         if concurrency == "0" and looked != PAUSED:
             yield Finding("candidates of a queue", name, "paused", f"{looked:.0f}")
-        if looked == PAUSED and concurrency != "0" and not stopped and opens is None:
+        if looked == PAUSED and concurrency != "0" and not stopped and not opens_alone:
             yield Finding("candidates of a queue", name, "not paused", f"{looked:.0f}")
         full = bool(concurrency) and leases >= int(concurrency)
-        if looked == CLOSED and not full and opens is None:
+        if looked == CLOSED and not full and not opens_alone:
             expected = "a time in opens, or as many leases"
             yield Finding("a closed limit opens", name, expected, f"{leases} leases and no time")
 
@@ -177,7 +178,7 @@ class LimitKey:
             ("HEXISTS", keys.shared, self.key),
             ("EXISTS", keys.of("tags", self.key)),
             ("HEXISTS", keys.looks, self.key),
-            ("ZSCORE", keys.opens, self.key),
+            ("ZMSCORE", keys.opens, self.key, f" {self.key}"),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
@@ -187,11 +188,13 @@ class LimitKey:
             yield Finding("claims look at limits", self.key, "limited in the clock", "none")
         if waited and not shared:
             yield Finding("a key is waited for", self.key, "its virtual time in shared", "none")
-        if looks and opens is None:
-            yield Finding("a closed limit opens", self.key, "a time in opens", "only left looks")
+        at, goes_on = opens
+        if bool(looks) != (goes_on is not None):
+            found = "only left looks" if looks else "only a time"
+            yield Finding("a closed limit opens", self.key, "left looks and a time", found)
         if waited:
             return
-        kept = {"shared": shared, "tags": tags, "looks": looks, "opens": opens is not None}
+        kept = {"shared": shared, "tags": tags, "looks": looks, "opens": at is not None}
         if any(kept.values()):
             found = " and ".join(table for table, there in kept.items() if there)
             yield Finding("a key is waited for", self.key, "something in waited", f"only {found}")

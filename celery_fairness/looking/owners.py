@@ -112,7 +112,7 @@ class Owners:
             ("HSCAN", keys.shared),
         ):
             for key, _ in reader.pairs(command, table):
-                yield LimitKey(key)
+                yield LimitKey(key.strip())
         for key, _ in reader.pairs("ZSCAN", keys.idle):
             yield StartsOfKey(key)
         for queue, _ in reader.pairs("HSCAN", keys.queue_limits):

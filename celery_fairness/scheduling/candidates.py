@@ -4,7 +4,7 @@ Of the two the tenant with the lesser start goes first. What is met on the way a
 put where no claim looks at it: a tenant at its tier's limit leaves the ring, a lane that a limit
 refuses is parked, a group whose second limit is closed moves there, and what the limits of a task
 say of it is done (``actions``). Each of these is one move, and a claim makes a bounded number of
-them.
+them. A long message that is read for it, and a lane of which many kinds came back, are more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celery_fairness.scheduling.actions import Actions, Refusal
+from celery_fairness.scheduling.blocking import Closed
 from celery_fairness.scheduling.lanes import Part
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
 from celery_fairness.scheduling.passing import Look
@@ -48,6 +49,10 @@ class Turns:
         self.moves -= 1
         return True
 
+    def weigh(self, more: int) -> None:
+        """A move was more than one; the last may be more than were left."""
+        self.moves = max(0, self.moves - more)
+
 
 class Candidates(Actions):
     """An installation that can say what is next."""
@@ -77,13 +82,13 @@ class Candidates(Actions):
             if not turns.spend():
                 break
             if refused is None:
-                self.block(queue, key, part, self.why_full(key, logical, rules))
+                self._block(queue, key, part, self.why_full(key, logical, rules), turns)
                 ring.fill(key)
                 self.count_refusal(key, rules)
                 self.close(key, logical, rules)
             elif refused.action == "wait":
-                self.block(queue, key, part, self.why_closed(refused.at, logical))
-                self.park(queue, key, part.lane, refused.at, logical, rules)
+                self._block(queue, key, part, self.why_closed(refused.at, logical), turns)
+                turns.weigh(self.park(queue, key, part.lane, refused.at, logical, rules))
             else:
                 self._act(queue, key, part, refused, logical, turns)
         return self._chosen(*opened, logical, rules) if opened else None
@@ -117,12 +122,12 @@ class Candidates(Actions):
                 if not turns.spend():
                     return None
                 at = refused.at
-                self.block(queue, key, part, self.why_closed(at, logical))
+                self._block(queue, key, part, self.why_closed(at, logical), turns)
                 if at.name == name:
                     parking.shut(queue, name, self.shut_as(at, logical))
                     self._arm(at, logical, rules)
                 else:
-                    self.park(queue, key, part.lane, at, logical, rules)
+                    turns.weigh(self.park(queue, key, part.lane, at, logical, rules))
             elif (
                 (ready and ready[0].lane.rank > part.lane.rank)
                 or not self.is_open(key, logical, rules)
@@ -131,7 +136,7 @@ class Candidates(Actions):
             ):
                 if not turns.spend():
                     return None
-                self.unpark(queue, key, part.lane)
+                turns.weigh(self.unpark(queue, key, part.lane))
             elif refused is not None:
                 if not turns.spend():
                     return None
@@ -146,10 +151,16 @@ class Candidates(Actions):
                 return key, part
         return None
 
+    def _block(self, queue: str, key: str, part: Part, closed: Closed, turns: Turns) -> None:
+        """The first task of a part is refused, and is read for it."""
+        turns.weigh(self.units_of(self.lanes[queue, key].lists[part][0]))
+        self.block(queue, key, part, closed)
+
     def _act(
         self, queue: str, key: str, part: Part, refusal: Refusal, logical: int, turns: Turns
     ) -> None:
         """What may be dropped or tried again is what would start but for its limits."""
+        turns.weigh(self.units_of(self.lanes[queue, key].lists[part][0]))
         again_ms = self.act(queue, key, part, refusal, logical)
         if again_ms is not None:
             turns.sleep_ms = min(turns.sleep_ms, again_ms)
@@ -157,9 +168,12 @@ class Candidates(Actions):
     def _look_at_limits(self, queues: Sequence[str], logical: int, rules: Rules) -> int:
         """Look at limits whose time has come; return how many were due."""
         due = sorted((at, key) for key, at in self.parking.due.items() if at <= logical)
+        self.looks = self.budget.looks
         for _, key in due[: self.budget.due]:
-            del self.parking.due[key]
-            self.pump(key, logical, rules, anew=False)
+            if not self.looks:
+                break
+            self.parking.due.pop(key, None)
+            self.pump(key.strip(), logical, rules, anew=not key.startswith(" "))
         looked = len(due[: self.budget.due])
         idle = sorted((at, key) for key, at in self.idle.items() if at <= logical)
         for _, key in idle[: self.budget.due]:

@@ -46,6 +46,9 @@ class Budget:
     passed: int = 16
     purged: int = 100
     tags: int = TAGS_AT_MOST
+    looks: int = PUMPED_AT_MOST
+    unit_bytes: int = 16_384
+    taken: int = 256
 
 
 class Installation(Counting):
@@ -84,7 +87,14 @@ class Installation(Counting):
         self.obituaries: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking(self.budget.tags)
+        #: Waiting limits that this call may still look at.
+        self.looks = self.budget.looks
         self.happenings = Happenings()
+
+    def begin(self, lease_ms: int) -> int:
+        """A call begins; return its logical time."""
+        self.looks = self.budget.looks
+        return self.clock.tick(self.now_ms(), lease_ms)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -175,27 +185,38 @@ class Installation(Counting):
 
     # -- parked and ready -------------------------------------------------------------------------
 
-    def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> None:
-        """A limit refused a lane: it waits there, alone where the limit is the tenant's own."""
+    def park(self, queue: str, key: str, lane: Lane, at: Limit, logical: int, rules: Rules) -> int:
+        """A limit refused a lane: it waits there, alone where the limit is the tenant's own.
+
+        Returns:
+            Of how many kinds it moved what came back.
+        """
         lanes = self.lanes[queue, key]
         before, shut_as = lanes.parked.get(lane), self.shut_as(at, logical)
         if at.private:
             group = f"{key} {Part(lane, None).text}"
         else:
             group = write_limits(tuple(x for x in read_limits(lane.limits) if not x.private))
+        kinds = 0
         if before == group:
             self.parking.move(queue, group, at, shut_as)
             self._arm(at, logical, rules)
         else:
+            kinds = lanes.kinds_of(lane)
             lanes.parked[lane] = group
             self._left_group(queue, key, before)
             if self.parking.enter(queue, group, key, at, shut_as):
                 self._arm(at, logical, rules)
         if key in self.rings[queue].members and not lanes.in_order():
             self.rings[queue].fill(key)
+        return kinds
 
-    def unpark(self, queue: str, key: str, lane: Lane) -> None:
-        """A lane is ready again, whatever its limits say: whoever meets it asks them."""
+    def unpark(self, queue: str, key: str, lane: Lane) -> int:
+        """A lane is ready again, whatever its limits say: whoever meets it asks them.
+
+        Returns:
+            Of how many kinds it moved what came back.
+        """
         lanes = self.lanes[queue, key]
         group = lanes.parked.pop(lane)
         for part in lanes.lists:
@@ -204,6 +225,11 @@ class Installation(Counting):
         self._left_group(queue, key, group)
         if not self.accounts[key].closed:
             self.rings[queue].enter_again(key)
+        return lanes.kinds_of(lane)
+
+    def units_of(self, task: Task) -> int:
+        """Return by how many units the message of a task is more than one move."""
+        return len(task.message.encode()) // self.budget.unit_bytes
 
     # -- limits -----------------------------------------------------------------------------------
 
@@ -224,21 +250,21 @@ class Installation(Counting):
     def pump(self, key: str, logical: int, rules: Rules, anew: bool = True) -> None:
         """A key may have room: what waits at its limits and is open becomes a candidate.
 
-        Of a key at which more wait than one call looks at, the others are due at once; ``anew``
-        False goes on with them.
+        Where more wait than this call may look at, the others are due at once; ``anew`` False goes
+        on with them, where a look has not come to them since.
         """
         self.wake_queue(self.queues.queue_of(key) if key.count(":") == 1 else None)
-        if anew:
-            self.parking.left.pop(key, None)
-        waited = self.parking.waited.get(key)
+        parking, left = self.parking, self.parking.goes_on(key)
+        waited = parking.waited.get(key)
         if not waited:
             return
-        left = self.parking.left.pop(key, len(waited))
-        looked = waited[: min(left, PUMPED_AT_MOST)]
+        left = len(waited) if anew else min(left, len(waited))
+        looked = waited[: min(left, self.looks)]
+        self.looks -= len(looked)
         waited[:] = waited[len(looked) :] + looked
         if left > len(looked):
-            self.parking.left[key] = left - len(looked)
-            self.parking.due[key] = logical
+            parking.left[key], parking.due[" " + key] = left - len(looked), logical
+            self.rings[waited[0][1]].bell = True
         for name, queue in looked:
             limit = limit_named(name)
             if self.parking.candidates[queue][name] >= 0:

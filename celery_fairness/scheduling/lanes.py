@@ -152,6 +152,10 @@ class Lanes:
         parts = (part for part in self.lists if self.parked.get(part.lane) == group)
         return sorted(parts, key=lambda part: (-part.lane.rank, self.noted[part], part.text))
 
+    def kinds_of(self, lane: Lane) -> int:
+        """Return of how many kinds something of a lane came back."""
+        return sum(part.lane == lane and part.kind is not None for part in self.lists)
+
     def first_parked(self) -> str:
         """Return the group of the first parked lane: of those that wait with others, by name."""
         groups = (

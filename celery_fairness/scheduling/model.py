@@ -57,7 +57,7 @@ from math import ceil
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.charging import Charged, charge_of
 from celery_fairness.scheduling.lanes import Lanes, Part
-from celery_fairness.scheduling.limits import NEVER
+from celery_fairness.scheduling.limits import NEVER, read_limits
 from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.rows import Running
@@ -104,7 +104,7 @@ class Scheduler(Steering):
         Where the memory was lost since ``epoch`` it leases nothing: what the process holds counts
         for no limit until a renewal enters it again.
         """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         for end in ends:
             self._settle(end, logical, rules)
         if epoch is not None and epoch != self.clock.epoch:
@@ -128,8 +128,8 @@ class Scheduler(Steering):
         look = Look(passing, self.budget.passed, self.queues.local_of if is_local else None)
         turns = Turns(self.budget.moves, queues, sleep_ms)
         waiting = {queue for queue, _ in self.lanes}
-        asked, turn = [queue for queue in queues if queue in waiting], 0
-        while asked and len(leases) < want:
+        asked, turn, taken = [queue for queue in queues if queue in waiting], 0, 0
+        while asked and len(leases) < want and taken < self.budget.taken:
             turn %= len(asked)
             queue = asked[turn]
             found = self.find_in(queue, logical, rules, turns, look)
@@ -140,7 +140,9 @@ class Scheduler(Steering):
                     asked, turns.left = list(dict.fromkeys(turns.left)), None
                 continue
             leases.append(self._serve(queue, *found, owner, logical, rules))
-            look.took(self.running[leases[-1]].task)
+            task = self.running[leases[-1]].task
+            taken += 1 + len(read_limits(task.limits)) + self.units_of(task)
+            look.took(task)
             turn += 1
         more |= turns.over
         if leases:
@@ -259,7 +261,7 @@ class Scheduler(Steering):
 
     def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
         """Say what became of claimed tasks."""
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         return [self._settle(each, logical, rules) for each in ends]
 
     def _settle(self, end: Settle, logical: int, rules: Rules) -> Settled:
@@ -334,7 +336,7 @@ class Scheduler(Steering):
 
     def mourn(self, written: str, rules: Rules) -> Obituary | None:
         """Forget the obituary whose text is ``written``, and hand out the next for a lease."""
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         self._expire(logical, rules)
         left = {row: due for row, due in self.obituaries.items() if row.text != written}
         self.obituaries = left

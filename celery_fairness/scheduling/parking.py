@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 
 from celery_fairness.scheduling.limits import Limit
 
-#: Of one key, waiting limits that one call looks at.
+#: Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose
+#: time has come.
 PUMPED_AT_MOST = 64
 #: A limit that waits for room or a time, and one that is stopped.
 CLOSED, PAUSED = -1.0, -2.0
@@ -87,7 +88,8 @@ class Parking:
         #: By queue, names of limits at which its groups wait: when each was looked at last where it
         #: may be open, else CLOSED or PAUSED.
         self.candidates: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        #: By key: the logical time at which it is looked at in any case.
+        #: By key: the logical time at which it is looked at in any case; with a space before it:
+        #: that at which a look goes on.
         self.due: dict[str, float] = {}
         #: By key: how many of those that are waited for a look has not come to yet.
         self.left: dict[str, int] = {}
@@ -141,7 +143,12 @@ class Parking:
         if not self.waited[at.key]:
             del self.waited[at.key], self.times[at.key]
             self.due.pop(at.key, None)
-            self.left.pop(at.key, None)
+            self.goes_on(at.key)
+
+    def goes_on(self, key: str) -> int:
+        """Return how many a look has not come to yet, and forget it."""
+        self.due.pop(" " + key, None)
+        return self.left.pop(key, 0)
 
     def groups_of(self, queue: str) -> dict[str, Group]:
         """Return the groups of a queue by name."""

@@ -33,7 +33,7 @@ class Steering(Moving):
             How long it still cools down, and is paused, in ms; None until it is resumed.
         """
         now, stops = self.now_ms(), self.stops
-        logical = self.clock.tick(now, rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         before = stops.paused_ms(key, now)
         if how == "pause":
             stops.pause(key, now + wait_ms if wait_ms else None)
@@ -56,7 +56,7 @@ class Steering(Moving):
     def override(self, key: str, override: Override | None, rules: Rules) -> Said:
         """Set or replace a key's numbers; None clears what was set."""
         now = self.now_ms()
-        logical = self.clock.tick(now, rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         if override is not None and override.ends_ms is not None and override.ends_ms <= now:
             return Said.PAST
         if override is not None:

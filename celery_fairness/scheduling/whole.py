@@ -60,7 +60,7 @@ class WholeQueues(Candidates):
         key = self.rings[queue].at(0)
         if key is not None:
             part = self.lanes[queue, key].in_order()[0]
-            self.block(queue, key, part, self.why_closed(whole, logical))
+            self._block(queue, key, part, self.why_closed(whole, logical), turns)
 
     def with_whole(self, queue: str, task: Task) -> Task:
         """Return a task that starts, with the limit of its queue."""
@@ -90,7 +90,7 @@ class WholeQueues(Candidates):
             numbers: Those; None: there are none declared.
             parts: They are declared for each partition of it.
         """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical = self.begin(rules.lease_ms)
         rows, before = self.queues.rows, self.queues.rows.get(queue)
         if before is not None and how == KNOWN:
             return before.text

@@ -25,7 +25,7 @@ _FOR = re.compile(r"^\s*for (.+?) do", re.MULTILINE)
 _TYPE_OF = {
     "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"}
     | {"HSETNX", "HGETALL"},
-    "zset": {"ZADD", "ZREM", "ZSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
+    "zset": {"ZADD", "ZREM", "ZSCORE", "ZMSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE", "LSET"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
@@ -58,6 +58,7 @@ _ENDS = {
     "looked": "a constant, or fewer",
     "#fields": "the queues in which one tenant waits",
     "#parts": "of one reading",
+    "#some": "a constant, or fewer",
     "#limits": "of one task",
     "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",

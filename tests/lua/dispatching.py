@@ -32,7 +32,7 @@ class Dispatch:
     def put(self, tenant="", queue="q", tag=None, **fields):
         self.tags += 1
         tag = tag or f"t{self.tags}"
-        waiting = Waiting(queue, tag, tenant, message=f"of {tag}", **fields)
+        waiting = Waiting(queue, tag, tenant, **{"message": f"of {tag}", **fields})
         return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
 
     def put_from(self, plain, entry, tenant, **fields):

@@ -66,7 +66,7 @@ def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
     names = [f"kind{number:04}" for number in range(kinds)]
     for name in [*names, "y"]:
         dispatch.put("a", kind=name)
-    dispatch.settle(dispatch.claim(want=LANES + 1).tasks, Verdict.HEAD)
+    dispatch.settle(dispatch.claim_all(want=LANES + 1), Verdict.HEAD)
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
 
 

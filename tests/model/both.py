@@ -65,6 +65,9 @@ class Scripts:
                 ("PASSED_AT_MOST = 16", self.budget.passed),
                 ("FORGET_AT_MOST = 100", self.budget.purged),
                 ("local TAGS_AT_MOST = 1000", self.budget.tags),
+                ("local PUMPED_AT_MOST = 64", self.budget.looks),
+                ("UNIT_BYTES = 16384", self.budget.unit_bytes),
+                ("TAKEN_AT_MOST = 256", self.budget.taken),
             ):
                 source = source.replace(name, f"{name.partition('=')[0]}= {value}")
             self.shas[verb] = self.client.script_load(source)

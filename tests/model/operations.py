@@ -135,7 +135,14 @@ def scene(seed: int) -> Scene:
             max_deliveries=random.choice([0, 1, 2, 5]),
             fairness_by="cost",
         ),
-        random.choice([Budget(), Budget(2, 1, 3, 1, 1), Budget(3, 2, passed=3, tags=2)]),
+        random.choice(
+            [
+                Budget(),
+                Budget(2, 1, 3, 1, 1, 1, unit_bytes=100, taken=5),
+                Budget(3, 2, passed=3, tags=2, looks=2),
+                Budget(moves=6, looks=2, unit_bytes=50, taken=8),
+            ]
+        ),
         random.choice([("",), ("",), ("s", "t")]),
         TENANTS[: random.randint(2, len(TENANTS))],
         QUEUES[: random.randint(1, len(QUEUES))],

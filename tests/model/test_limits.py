@@ -87,7 +87,9 @@ class Walk:
     def __init__(self, seed):
         self.random = random = Random(seed)
         self.now = START_MS
-        budget = random.choice([Budget(), Budget(2, 1, 3, 1), Budget(3, 2, passed=3)])
+        budget = random.choice(
+            [Budget(), Budget(2, 1, 3, 1, looks=1), Budget(3, 2, passed=3, looks=2)]
+        )
         self.model = Watched(lambda: self.now, budget)
         self.rules = Rules(
             lease_ms=random.choice([1_000, 15_000]), default_limit=random.choice([1, 2, None])
@@ -229,7 +231,8 @@ class Walk:
                     told = is_out
                 else:
                     at = model.parking.groups[queue, group].at
-                    told = model.parking.due.get(at.key, float("inf")) <= logical
+                    due = model.parking.due
+                    told = any(due.get(k, logical + 1) <= logical for k in (at.key, f" {at.key}"))
                     told |= model.parking.candidates[queue][at.name] < 0 and self.judged_again(at)
                 assert told or ring.bell or ring.left or queue in self.heard, (queue, key, part)
 
@@ -271,7 +274,8 @@ class Walk:
             waited[group.at.key].add((group.at.name, queue))
         assert {key: set(each) for key, each in parking.waited.items()} == waited
         assert set(parking.times) == set(waited)
-        assert set(parking.due) <= set(waited)
+        assert {key.strip() for key in parking.due} <= set(waited)
+        assert {key for key in parking.due if key[0] == " "} == {f" {key}" for key in parking.left}
         assert set(parking.left) <= set(waited)
         assert {q: set(each) for q, each in parking.candidates.items()} == {
             queue: {name for each in waited.values() for name, other in each if other == queue}

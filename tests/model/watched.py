@@ -84,7 +84,7 @@ class WatchedScheduler(Scheduler):
 
     def unpark(self, queue, key, lane):
         self.moved.add(queue)
-        super().unpark(queue, key, lane)
+        return super().unpark(queue, key, lane)
 
     def is_full_here(self, task, rules):
         """Say whether the process holds as much as it may of a partition of a task."""

@@ -34,6 +34,7 @@
 --- @include "find"
 --- @include "due"
 --- @include "tick"
+--- @include "answering"
 --- @later limited "limited"
 --- @later rare "rare"
 --- @later timed "correcting"
@@ -71,12 +72,11 @@ if known_epoch ~= "" and known_epoch ~= epoch_text then
   return {ENTERED_MS .. " " .. epoch_text .. " "}
 end
 
-local answer, leases = {""}, {}
+local answer, leases, taken = {""}, {}, 0
 local function tell(lease, queue, task, message)
   leases[#leases + 1] = lease
-  -- A format would end a name at its first zero byte.
-  answer[#answer + 1] = lease .. " " .. task.attempt .. " " .. keys_of(task.key, task.limits) .. " " .. task.rank .. " "
-    .. #queue .. " " .. queue .. message
+  taken = taken + weight_of(task, message)
+  answer[#answer + 1] = as_told(lease, queue, task, message)
 end
 
 -- The answer to this number was lost on the way.
@@ -124,7 +124,7 @@ end
 -- Each turn takes a task or is the last of its queue; what was left to others is asked once more.
 local turn = 1
 for _ = 1, want + 2 * #turns.queues do
-  if #leases == want then break end
+  if #leases == want or taken >= TAKEN_AT_MOST then break end
   if #queues == 0 then
     if not turns.left or #turns.left == 0 then break end
     queues = turns.left

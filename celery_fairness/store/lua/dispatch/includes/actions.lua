@@ -7,6 +7,7 @@
 --- @include "closed"
 --- @include "taking"
 --- @include "until"
+--- @include "weight"
 
 -- The jitter is a part of the wait, and not more than this.
 local JITTER_PARTS, JITTER_MS = 4, 1000
@@ -27,6 +28,7 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
     return
   end
   local task, message = read_record(record)
+  weigh(turns, units_of(message))
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)
   local expires = prefix .. "expires:" .. queue

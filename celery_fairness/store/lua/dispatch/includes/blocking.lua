@@ -4,9 +4,10 @@
 ]]
 --- @include "events"
 --- @include "lanes"
+--- @include "weight"
 
--- The first task of a part, its message, and its tag where it came back; nil where it was told of.
-local function first_untold(prefix, queue, key, part)
+-- The first task of a part, its message, and its tag where it came back; nil where there is none.
+local function first_of(prefix, queue, key, part)
   local lane, kind = read_part(part)
   local record, tag
   if kind then
@@ -17,7 +18,7 @@ local function first_untold(prefix, queue, key, part)
   end
   if not record then return nil end
   local task, message = read_record(record)
-  if task.blocked == "" then return task, message, tag end
+  return task, message, tag
 end
 
 -- `closed` says strategy, key, limit and current.
@@ -37,9 +38,11 @@ local function mark_first(prefix, queue, key, part, task, message, tag)
 end
 
 -- A tenant is at its tier's limit: `part` is the first of its lanes.
-local function block_by_tier(prefix, queue, key, part, verdict, rules)
-  local task, message, tag = first_untold(prefix, queue, key, part)
+local function block_by_tier(prefix, queue, key, part, verdict, rules, turns)
+  local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
+  weigh(turns, units_of(message))
+  if task.blocked ~= "" then return end
   local held = verdict.held or redis.call("ZCOUNT", prefix .. "leases:" .. key,
     string.format("(%.0f", rules.logical), "+inf")
   tell_blocked(prefix, queue, task, message, {key = key,

@@ -78,12 +78,12 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
   local refused = refusal(prefix, string.sub(lane, 3), rules)
   if refused and not refused.action then
     if not spend(turns) then return nil, false end
-    block_by_limit(prefix, queue, key, part, refused, rules)
+    block_by_limit(prefix, queue, key, part, refused, rules, turns)
     if refused.name == name then
       shut(prefix, queue, refused, stopped_ms(prefix, refused, rules) > 0)
       arm(prefix, refused, rules)
     else
-      park(prefix, queue, key, lane, refused, rules)
+      park(prefix, queue, key, lane, refused, rules, turns)
     end
     return nil, true
   end
@@ -91,7 +91,7 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
   if ready and string.sub(ready, 1, 1) > string.sub(part, 1, 1) or not verdict.open
     or not takes(prefix, queue, key, part, look, rules) then
     if not spend(turns) then return nil, false end
-    unpark(prefix, queue, key, lane)
+    unpark(prefix, queue, key, lane, turns)
     return nil, true
   end
   if refused then

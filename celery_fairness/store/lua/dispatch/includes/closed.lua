@@ -26,9 +26,11 @@ local function why_closed(prefix, limit, rules)
 end
 
 -- A limit refuses the first task of a part.
-local function block_by_limit(prefix, queue, key, part, limit, rules)
-  local task, message, tag = first_untold(prefix, queue, key, part)
+local function block_by_limit(prefix, queue, key, part, limit, rules, turns)
+  local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
+  weigh(turns, units_of(message))
+  if task.blocked ~= "" then return end
   tell_blocked(prefix, queue, task, message, why_closed(prefix, limit, rules))
   mark_first(prefix, queue, key, part, task, message, tag)
 end

@@ -41,10 +41,10 @@ local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
   if refused and refused.action then
     limited().act(prefix, queue, key, part, nil, others, refused, rules, turns)
   elseif refused then
-    limited().block_by_limit(prefix, queue, key, part, refused, rules)
-    limited().park(prefix, queue, key, lane, refused, rules)
+    limited().block_by_limit(prefix, queue, key, part, refused, rules, turns)
+    limited().park(prefix, queue, key, lane, refused, rules, turns)
   else
-    rare().block_by_tier(prefix, queue, key, part, verdict, rules)
+    rare().block_by_tier(prefix, queue, key, part, verdict, rules, turns)
     fill(prefix, queue, key, start, verdict, rules)
   end
   return nil, true

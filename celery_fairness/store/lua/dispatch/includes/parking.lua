@@ -8,14 +8,13 @@
   `candidates:QUEUE` holds every limit at which something of the queue waits: when it was looked at
   last where it may be open, else CLOSED or PAUSED. `waited:KEY` lists "LIMIT QUEUE" in the order in
   which they are looked at next, `opens` says when a key is looked at in any case, `looks` how many of
-  those that wait a look has not come to yet.
+  those that wait a look has not come to yet: it goes on with the first ones of the list when the key
+  with a space before it is due in `opens`.
 
   `shared` and `tags:KEY` are the virtual time of a key, while somebody waits at it.
 ]]
 --- @include "limits"
 
--- Of one key, waiting limits that one call looks at.
-local PUMPED_AT_MOST = 64
 local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
@@ -66,6 +65,11 @@ local function order_group(prefix, queue, group, name)
   if best[2] then redis.call("ZADD", wait, best[2], group) else redis.call("ZREM", wait, group) end
 end
 
+local function forget_looks(prefix, key)
+  redis.call("HDEL", prefix .. "looks", key)
+  redis.call("ZREM", prefix .. "opens", " " .. key)
+end
+
 local function unregister(prefix, queue, group, name)
   redis.call("ZREM", prefix .. "wait:" .. name .. " " .. queue, group)
   if redis.call("EXISTS", prefix .. "wait:" .. name .. " " .. queue) == 1 then return end
@@ -74,7 +78,7 @@ local function unregister(prefix, queue, group, name)
   redis.call("ZREM", prefix .. "candidates:" .. queue, name)
   if redis.call("EXISTS", prefix .. "waited:" .. key) == 0 then
     redis.call("ZREM", prefix .. "opens", key)
-    redis.call("HDEL", prefix .. "looks", key)
+    forget_looks(prefix, key)
     redis.call("HDEL", prefix .. "shared", key)
     redis.call("UNLINK", prefix .. "tags:" .. key)
   end

@@ -1,11 +1,15 @@
 --[[
   pump: a key may have room: what waits at its limits and is open becomes a candidate of its queue.
 
-  Level by level: whoever changed something calls it, as often as it likes. Of a key at which more
-  wait than one call looks at, the others are due at once.
+  Level by level: whoever changed something calls it, as often as it likes. Where more wait than one
+  call looks at, the others are due at once: `rules.looks` says how many it may still look at.
 ]]
 --- @include "judge"
 --- @include "parking"
+
+-- Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose time
+-- has come.
+local PUMPED_AT_MOST = 64
 
 -- What waits in a queue may start.
 local function wake_queue(prefix, queue)
@@ -20,15 +24,16 @@ local function pump(prefix, key, rules, goes_on)
   local waited = prefix .. "waited:" .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return end
-  local left = length
-  if redis.call("EXISTS", prefix .. "looks") == 1 then
-    left = goes_on and tonumber(redis.call("HGET", prefix .. "looks", key) or length) or length
-    redis.call("HDEL", prefix .. "looks", key)
-  end
-  local looked = math.min(left, PUMPED_AT_MOST)
+  -- A look from the first on may have been made since.
+  local left = goes_on and tonumber(redis.call("HGET", prefix .. "looks", key) or 0) or length
+  left = math.min(left, length)
+  if redis.call("EXISTS", prefix .. "looks") == 1 then forget_looks(prefix, key) end
+  local may = rules.looks or PUMPED_AT_MOST
+  local looked = math.min(left, may)
+  rules.looks = may - looked
   if left > looked then
     redis.call("HSET", prefix .. "looks", key, left - looked)
-    redis.call("ZADD", prefix .. "opens", "LT", rules.logical, key)
+    redis.call("ZADD", prefix .. "opens", rules.logical, " " .. key)
   end
   for _ = 1, looked do
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
@@ -48,6 +53,9 @@ local function pump(prefix, key, rules, goes_on)
       end
     end
   end
+  if left > looked then
+    ring_bell(prefix, string.match(redis.call("LINDEX", waited, 0), "^%S+ (.*)$"))
+  end
 end
 
 -- A lease of these keys has ended, told as a word with commas: a limit's may be that of another
@@ -63,9 +71,13 @@ end
 local function look_at_limits(prefix, rules, most)
   local due = redis.call(
     "ZRANGEBYSCORE", prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
+  rules.looks = PUMPED_AT_MOST
   for index = 1, #due do
+    -- Those that are left keep their turn.
+    if rules.looks == 0 then break end
     redis.call("ZREM", prefix .. "opens", due[index])
-    pump(prefix, due[index], rules, true)
+    local key = string.match(due[index], "%S+")
+    pump(prefix, key, rules, key ~= due[index])
   end
   forget_idle(prefix, rules.logical, most)
   forget_cooled(prefix, rules.logical, most)

@@ -26,6 +26,15 @@ local function remove_back(prefix, queue, task)
   return true
 end
 
+-- From which end of a list, which is in the order of its tasks, a task is found sooner: 1 or -1; nil
+-- where it is not between them.
+local function nearer_end(list, seq)
+  local first = tonumber(string.match(redis.call("LINDEX", list, 0) or "", "^%d+"))
+  local last = tonumber(string.match(redis.call("LINDEX", list, -1) or "", "^%d+"))
+  if not first or seq < first or seq > last then return nil end
+  return seq - first <= last - seq and 1 or -1
+end
+
 -- Takes a task out of a queue, with this record, wherever it waits. Returns whether it waited there:
 -- false or nil where not, else true; where it waited for its time, that time.
 local function remove_waiting(prefix, queue, task, record)
@@ -36,7 +45,9 @@ local function remove_waiting(prefix, queue, task, record)
     return due
   end
   local lane = lane_of(task)
-  if redis.call("LREM", prefix .. list_name(task.key, lane, queue), 1, record) == 1 then
+  local list = prefix .. list_name(task.key, lane, queue)
+  local from = nearer_end(list, task.seq)
+  if from and redis.call("LREM", list, from, record) == 1 then
     removed(prefix, queue, task.key, lane)
     return true
   end

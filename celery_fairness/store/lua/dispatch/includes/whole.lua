@@ -33,7 +33,7 @@ local function look_at_queue(prefix, queue, rules, turns, look)
   turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
   local key = redis.call("ZRANGE", prefix .. "ring:" .. queue, 0, 0)[1]
   local part = key and redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 0)[1]
-  if part then block_by_limit(prefix, queue, key, part, refused, rules) end
+  if part then block_by_limit(prefix, queue, key, part, refused, rules, turns) end
   return refused
 end
 

@@ -1,0 +1,223 @@
+"""No call is slow because much waits: what one call does at most is the same for more of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules
+from celery_fairness.store import verbs
+from tests.lua.dispatching import PREFIX, Dispatch
+
+UNLIMITED = Rules(default_limit=None)
+#: Waiting limits that one call looks at, and a claim as many again; ends of pauses of one claim.
+LOOKS, DUE = 64, 16
+
+
+@pytest.fixture
+def dispatch(redis_url, client):
+    return Dispatch(client, UNLIMITED)
+
+
+def stop(dispatch, how, key, wait_ms=0):
+    args = verbs.stop_args(
+        how, key, wait_ms, dispatch.rules.lease_ms, "on", str(dispatch.now), "a reason"
+    )
+    dispatch.run(verbs.STOP, args)
+
+
+def park_all(dispatch, queues=("q",)):
+    """Let claims meet all that is to be parked."""
+    assert dispatch.claim_all(want=1, queues=queues) == []
+
+
+class TestLooksOfEnds:
+    """Many tasks end at once whose key many limits wait for."""
+
+    def held(self, dispatch, waiting):
+        """As many tasks of one key as it may have; of others, with less, so many limits wait."""
+        for number in range(LOOKS):
+            dispatch.put(f"h{number}", limits=write_limits((Limit("api", LOOKS),)))
+        held = dispatch.claim(want=LOOKS).tasks
+        for number in range(waiting):
+            limit = Limit("api", LOOKS, rates=((1 + number, 1_000),))
+            dispatch.put(f"w{number}", limits=write_limits((limit,)))
+        park_all(dispatch)
+        return held
+
+    def test_they_share_what_one_call_looks_at(self, redis_url, client, commands):
+        totals = []
+        for waiting in (LOOKS, 2 * LOOKS, 4 * LOOKS):
+            client.flushall()
+            dispatch = Dispatch(client, UNLIMITED)
+            held = self.held(dispatch, waiting)
+            with commands() as ran:
+                dispatch.settle(held)
+            assert ran["lmove"] == LOOKS
+            totals.append(sum(ran.values()))
+        assert totals[1] == totals[2]
+        # Of the first everything is looked at, which the first end does; then it is left too.
+        assert max(totals) - min(totals) <= LOOKS
+
+    def test_a_claim_looks_at_as_many_again(self, dispatch, commands):
+        held = self.held(dispatch, 4 * LOOKS)
+        dispatch.settle(held)
+        with commands() as ran:
+            dispatch.claim(want=1)
+        assert ran["lmove"] == LOOKS
+
+    def test_what_is_left_is_looked_at_by_the_next(self, dispatch, client):
+        held = self.held(dispatch, 2 * LOOKS)
+        for name in ("bell:q", "left:q"):
+            client.delete(PREFIX + name)
+        dispatch.settle(held)
+        assert client.exists(PREFIX + "bell:q")
+        assert client.hgetall(PREFIX + "looks") == {"api": str(2 * LOOKS)}
+        while client.exists(PREFIX + "looks"):
+            assert dispatch.claim(want=1).sleep_ms == 0
+        assert client.zcount(PREFIX + "candidates:q", "-inf", "(0") == 0
+
+
+class TestLooksOfWhatPeopleSaid:
+    """Pauses end at once of keys that many queues wait for."""
+
+    def paused(self, dispatch, queues):
+        keys = [f"api{number}" for number in range(DUE)]
+        for key in keys:
+            stop(dispatch, "pause", key, wait_ms=1_000)
+            for queue in queues:
+                dispatch.put(key, queue, limits=write_limits((Limit(key, 1),)))
+        park_all(dispatch, queues)
+
+    @pytest.mark.parametrize("queues", [8, 24])
+    def test_they_share_what_one_call_looks_at(self, dispatch, commands, client, queues):
+        names = [f"q{number}" for number in range(queues)]
+        self.paused(dispatch, names)
+        dispatch.now += 1_001
+        dispatch.renew(())
+        with commands() as ran:
+            dispatch.claim(want=1, queues=["other"])
+        # Those that ended, and those whose time came.
+        assert ran["lmove"] <= 2 * LOOKS
+        assert len(dispatch.claim_all(want=DUE, queues=names)) == DUE
+        assert not client.exists(PREFIX + "looks")
+
+
+class TestWeight:
+    """A claim does less of what is much."""
+
+    #: Full units of a message, and so many moves more.
+    UNIT, MOVES = 16_384, 64
+    #: What one claim takes: a task weighs one, one for each limit, one for each full unit.
+    TAKEN = 256
+
+    def with_kinds(self, dispatch, lanes, kinds):
+        """Lanes of many kinds, each of one tenant, that a claim will refuse."""
+        stop(dispatch, "pause", "api")
+        for lane in range(lanes):
+            for kind in range(kinds):
+                dispatch.put(
+                    f"a{lane}",
+                    kind=f"k{kind}",
+                    limits=write_limits((Limit("api", 1),)),
+                    expires_ms=dispatch.now + 10**9,
+                )
+
+    @pytest.mark.parametrize(("lanes", "kinds"), [(8, 30), (16, 30), (3, 90), (6, 90)])
+    def test_a_claim_parks_fewer_lanes_of_many_kinds(
+        self, dispatch, client, commands, lanes, kinds
+    ):
+        self.with_kinds(dispatch, lanes, kinds)
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        # The last lane may have more kinds than moves were left.
+        parked = -(-self.MOVES // (kinds + 1))
+        assert len(client.keys(PREFIX + "parked:*")) == parked
+        assert sum(ran.values()) <= 40 * parked + 60
+        park_all(dispatch)
+        assert len(client.keys(PREFIX + "parked:*")) == lanes
+        stop(dispatch, "resume", "api")
+        with commands() as ran:
+            assert len(dispatch.claim(want=1).tasks) == 1
+
+    def test_what_is_made_ready_again_is_weighed_too(self, dispatch, client):
+        self.with_kinds(dispatch, 4, 40)
+        park_all(dispatch)
+        for lane in range(4):
+            stop(dispatch, "pause", f"tenant:a{lane}")
+        stop(dispatch, "resume", "api")
+        # Whoever is stopped all the same is not to be looked at again for the limit's sake.
+        dispatch.claim(want=1)
+        assert len(client.keys(PREFIX + "ready:*")) == 2
+        park_all(dispatch)
+        assert len(client.keys(PREFIX + "ready:*")) == 4
+
+    @pytest.mark.parametrize("tenants", [12, 24])
+    @pytest.mark.parametrize("units", [9, 31])
+    def test_a_claim_reads_a_bounded_part_of_what_it_refuses(
+        self, redis_url, client, commands, tenants, units
+    ):
+        dispatch = Dispatch(client, Rules(default_limit=0))
+        self.put_long(dispatch, tenants, units)
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        read = -(-self.MOVES // (units + 1))
+        assert client.zcard(PREFIX + "closed") == ran["lset"] == read
+        dispatch.claim_all(want=1)
+        assert client.zcard(PREFIX + "closed") == tenants
+
+    def put_long(self, dispatch, tenants, units):
+        for number in range(tenants):
+            dispatch.put(f"t{number}", message="x" * (units * self.UNIT))
+
+    def test_a_claim_takes_a_bounded_part_of_long_messages(self, dispatch):
+        self.put_long(dispatch, 40, 9)
+        taken = len(dispatch.claim(want=40).tasks)
+        assert taken == -(-self.TAKEN // 10)
+        assert taken + len(dispatch.claim_all(want=40)) == 40
+
+    @pytest.mark.parametrize("limits", [3, 16])
+    def test_a_claim_takes_fewer_tasks_of_many_limits(self, dispatch, commands, limits):
+        words = write_limits(
+            tuple(Limit(f"k{number:02}", rates=((500, 60_000),)) for number in range(limits))
+        )
+        for number in range(70):
+            dispatch.put(f"t{number}", limits=words)
+        with commands() as ran:
+            taken = len(dispatch.claim(want=70).tasks)
+        assert taken == -(-self.TAKEN // (limits + 1))
+        assert sum(ran.values()) <= 15 * self.TAKEN + 100
+        assert taken + len(dispatch.claim_all(want=70)) == 70
+
+
+class TestCancelling:
+    """What is taken out of a long lane is looked for from the nearer end."""
+
+    @pytest.fixture
+    def lane(self, dispatch, client):
+        for _ in range(7):
+            dispatch.put("a")
+        return client.lrange(PREFIX + "lane:tenant:a 0 q", 0, -1)
+
+    def cancel(self, dispatch, record):
+        args = verbs.cancel_args("q", [record], dispatch.rules.lease_ms, str(dispatch.now))
+        return verbs.read_cancel(dispatch.run(verbs.CANCEL, args))
+
+    @pytest.mark.parametrize(
+        ("task", "other", "left"), [(1, 4, 4), (5, 2, 2), (6, 1, 1), (0, 5, 5)]
+    )
+    def test_it_begins_at_the_nearer_end(self, dispatch, client, lane, task, other, left):
+        # The same once more, where a look from the other end would come first.
+        name = PREFIX + "lane:tenant:a 0 q"
+        client.lset(name, other, lane[task])
+        assert self.cancel(dispatch, lane[task]) == [True]
+        at = client.lrange(name, 0, -1).index(lane[task])
+        assert at == (left if task > other else left - 1)
+
+    @pytest.mark.parametrize("task", [0, 6])
+    def test_what_is_not_between_them_is_not_looked_for(self, dispatch, commands, lane, task):
+        assert self.cancel(dispatch, lane[task]) == [True]
+        with commands() as ran:
+            # Its obituary says that it was.
+            assert self.cancel(dispatch, lane[task]) == [True]
+        assert "lrem" not in ran
