@@ -193,12 +193,15 @@ class Renewal:
 
     Attributes:
         gone: Leases that are no longer held: expired, released or never taken.
-        epoch: Changes when the limiter's memory was lost (a Redis that came back empty). Leases
-            renewed with an older epoch are entered again.
+        epoch: Changes when the limiter's memory may have been lost: a Redis that came back empty,
+            or another server. Leases renewed with another epoch are entered again where they are
+            missing.
+        entered: Those that were missing, and were entered again.
     """
 
     gone: tuple[Lease, ...]
     epoch: int
+    entered: tuple[Lease, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,14 +148,16 @@ class InMemoryLimiter(SaidInMemory):
         with self._lock:
             end = self._tick() + self._lease_ms
             lost = epoch is not None and epoch != self._logical.epoch
-            gone: dict[Lease, None] = {}
+            missing: dict[Lease, None] = {}
             for lease, key in slots_of(leases):
-                if lost or lease.id in self._leases.get(key, {}):
+                counts = lease.id in self._leases.get(key, {})
+                if not counts:
+                    missing[lease] = None
+                if counts or lost:
                     self._leases.setdefault(key, {})[lease.id] = end
-                else:
-                    gone[lease] = None
             self._forget(end - self._lease_ms)
-            return Renewal(tuple(gone), self._logical.epoch)
+            gone, entered = ((), tuple(missing)) if lost else (tuple(missing), ())
+            return Renewal(gone, self._logical.epoch, entered)
 
     def release(self, leases: Sequence[Lease]) -> int:
         """End ``leases``; returns how many slots they held."""

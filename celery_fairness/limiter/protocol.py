@@ -47,8 +47,8 @@ class Limiter(Protocol):
 
         Args:
             leases: Named one by one; an empty list only moves the clock.
-            epoch: Of the last renewal. Where the limiter lost its memory since, the leases are
-                entered again.
+            epoch: Of the last renewal. Where the limiter lost its memory since, what is missing
+                is entered again.
         """
         ...
 

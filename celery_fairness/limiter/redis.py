@@ -1,7 +1,7 @@
 """The limiter in Redis: every decision is one script, by the server's clock.
 
-Weakness: a Redis that loses its memory forgets the leases too; workers enter theirs again at their
-next renewal, and until then more may start than the limit says.
+Weakness: a Redis that loses its memory, or a part of it, forgets leases too; workers enter theirs
+again at their next renewal, and until then more may start than the limit says.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class RedisLimiter:
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Keep ``leases`` and move the limiter's clock."""
-        gone: dict[Lease, None] = {}
+        missing: dict[Lease, None] = {}
         known = "" if epoch is None else str(epoch)
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
@@ -167,9 +167,11 @@ class RedisLimiter:
             args = (self._lease_ms, known, self._now_text(), *(lease.id for lease, _ in batch))
             answer = self._redis.run("renew", keys, args)
             new_epoch = int(answer[0])
-            gone |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
+            missing |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
         self._redis.run(verbs.FORGET, (self._names.prefix,), (self._lease_ms, self._now_text()))
-        return Renewal(tuple(gone), new_epoch)
+        if epoch in (None, new_epoch):
+            return Renewal(tuple(missing), new_epoch)
+        return Renewal((), new_epoch, tuple(missing))
 
     def release(self, leases: Sequence[Lease]) -> int:
         """End ``leases``; returns how many slots they held."""

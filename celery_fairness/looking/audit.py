@@ -29,6 +29,7 @@ from celery_fairness.looking.owners import Owners
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.sums import SumOfQueue
 from celery_fairness.looking.values import Audit, Finding
+from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.words import Rules
 
 #: Things that did not agree at the first look, and that are remembered for the second.
@@ -226,12 +227,12 @@ class Auditor:
             for record in reader.list_items(keys.of("lane", name)):
                 yield from self._task("lane", name, record, record)
         for lease in self._leases_of_running():
-            yield WaitingTask(lease.rpartition(".")[0], "running", "", lease)
+            yield WaitingTask(tag_of(lease), "running", "", lease)
         for name in reader.names("back"):
             for tag, _ in reader.pairs("ZSCAN", keys.of("back", name)):
                 yield WaitingTask(tag, "back", name, tag)
         for lease in self._leases_of_running():
-            yield WaitingTask(lease.rpartition(".")[0], "running", "", lease)
+            yield WaitingTask(tag_of(lease), "running", "", lease)
         for name in reader.names("dead"):
             for record in reader.list_items(keys.of("dead", name)):
                 yield from self._task("dead", name, record, record)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from celery_fairness.looking.keys import Keys, read_row
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
+from celery_fairness.scheduling.lanes import tag_of
 
 _INFINITE = float("inf")
 #: Kinds of keys that a queue has only while something waits in its lanes.
@@ -48,7 +49,7 @@ class LeaseOfTask:
         return [
             ("HGET", keys.running, self.lease),
             ("ZSCORE", keys.ends, self.lease),
-            ("SISMEMBER", keys.known, self.lease.rpartition(".")[0]),
+            ("SISMEMBER", keys.known, tag_of(self.lease)),
             ("HEXISTS", keys.charged, self.lease),
             *(("ZSCORE", keys.of("leases", key), self.lease) for key in self.keys),
         ]

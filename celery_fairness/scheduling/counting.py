@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from celery_fairness.scheduling.lanes import Task
 from celery_fairness.scheduling.limits import NEVER, Limit, Window
 from celery_fairness.scheduling.overrides import Overrides
 from celery_fairness.scheduling.queues import QueueLimits
@@ -78,9 +77,9 @@ class Counting:
                 waits.append(window.throttle_wait_ms(*judged.throttle, logical))
         return waits
 
-    def count_start(self, limit: Limit, task: Task, logical: int) -> None:
+    def count_start(self, limit: Limit, lease: str, logical: int) -> None:
         """A task starts under a limit."""
-        self.leases[limit.key][task.lease] = NEVER
+        self.leases[limit.key][lease] = NEVER
         judged = self.judged(limit)
         if judged.rates or judged.throttle or limit.key in self.windows:
             window = self.windows.setdefault(limit.key, Window())

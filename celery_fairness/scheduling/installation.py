@@ -233,10 +233,10 @@ class Installation(Counting):
 
     # -- limits -----------------------------------------------------------------------------------
 
-    def take(self, task: Task, logical: int, amount: float) -> None:
+    def take(self, task: Task, lease: str, logical: int, amount: float) -> None:
         """A task starts: its limits count it."""
         for limit in of_one_key(tuple(map(self.judged, read_limits(task.limits)))):
-            self.count_start(limit, task, logical)
+            self.count_start(limit, lease, logical)
             if not limit.private:
                 self.parking.charge(limit.key, task.key, amount)
 

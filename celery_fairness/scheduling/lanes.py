@@ -17,12 +17,16 @@ A lane that a limit refused is *parked*: its tasks are on a shelf, in the same o
 from __future__ import annotations
 
 import bisect
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM
+
+#: How an owner ends, which no other has.
+_NONCE = re.compile(r"[0-9A-Za-z]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,14 @@ class Task:
             f"{self.tenant} {self.service} {self.tier} {kind}\n{self.message}"
         )
 
-    @property
-    def lease(self) -> str:
-        """The name of its last attempt's lease."""
-        return f"{self.tag}.{self.attempt}"
+    def lease_of(self, owner: str) -> str:
+        """Return the name of its last attempt's lease, which is ``owner``'s and nobody else's."""
+        return f"{self.tag}.{self.attempt}.{_NONCE.findall(owner)[0]}"
+
+
+def tag_of(lease: str) -> str:
+    """Return whose lease it is, by its delivery tag."""
+    return lease.rsplit(".", 2)[0]
 
 
 class Lane(NamedTuple):

@@ -56,7 +56,7 @@ from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.charging import Charged, charge_of
-from celery_fairness.scheduling.lanes import Lanes, Part
+from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
 from celery_fairness.scheduling.limits import NEVER, read_limits
 from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
@@ -191,18 +191,19 @@ class Scheduler(Steering):
         expected, by_runtime = self.expected(task, rules), rules.fairness_by == "runtime"
         charge = charge_of(expected, weight)
         finish = ring.charge(key, charge, lags=by_runtime)
+        lease = task.lease_of(owner)
         if by_runtime:
-            self.charged[task.lease] = Charged(expected, weight, logical, finish, queue)
+            self.charged[lease] = Charged(expected, weight, logical, finish, queue)
         group = self.lanes[queue, key].parked.get(part.lane)
         task = self.with_whole(queue, task)
-        self.take(task, logical, charge)
+        self.take(task, lease, logical, charge)
         if group is not None:
             self.parking.served(queue, group, key)
         self.task_left(queue, key)
-        self.running[task.lease] = Running(owner, "claimed", queue, task)
-        self.ends[task.lease] = logical + rules.lease_ms
-        self.leases[key][task.lease] = NEVER
-        return task.lease
+        self.running[lease] = Running(owner, "claimed", queue, task)
+        self.ends[lease] = logical + rules.lease_ms
+        self.leases[key][lease] = NEVER
+        return lease
 
     # -- what is due ------------------------------------------------------------------------------
 
@@ -298,7 +299,7 @@ class Scheduler(Steering):
                 self.freed(keys, logical, rules)
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
-        tag = end.lease.rpartition(".")[0]
+        tag = tag_of(end.lease)
         its = partial(Lanes.withdraw, rank=int(rank), tag=tag)
         for each in (queue, *other_queue(queue)):
             if self.take_out(each, keys[0], its):
@@ -313,24 +314,28 @@ class Scheduler(Steering):
         """Keep leases, given with their keys.
 
         Where the memory was lost since ``epoch`` they are entered again: they count, and end by
-        themselves, because their tasks are known to their workers alone.
+        themselves, because their tasks are known to their workers alone. It may have been lost in
+        part: a server that takes over the memory of another may have an older one.
 
         Returns:
-            The epoch, and the positions (from 1) of leases that are gone.
+            The epoch, and the positions (from 1) of leases that are gone, or were.
         """
         ends = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
+        self.clock.meet_server(self.now_ms())
         lost = epoch is not None and epoch != self.clock.epoch
-        gone = []
+        missing = []
         for position, (lease, words) in enumerate(held, 1):
             keys = words.split(",")
             if lease in self.ends:
                 self.ends[lease] = ends
-            elif lost or any(lease in self.leases.get(key, {}) for key in keys):
+                continue
+            counts = any(lease in self.leases.get(key, {}) for key in keys)
+            if not counts:
+                missing.append(position)
+            if counts or lost:
                 for key in keys:
                     self.leases[key][lease] = ends
-            else:
-                gone.append(position)
-        return self.clock.epoch, gone
+        return self.clock.epoch, missing
 
     # -- ends that nobody was there to tell -------------------------------------------------------
 

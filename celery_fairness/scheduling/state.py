@@ -24,7 +24,9 @@ def dump(installation: Installation) -> dict[str, Any]:
             lanes[f"{name} {queue}"] = [astuple(task) for task in tasks]
     rings = {queue: _ring(ring) for queue, ring in installation.rings.items()}
     return {
-        "clock": None if clock.logical is None else (clock.logical, clock.seen, clock.epoch),
+        "clock": None
+        if clock.logical is None
+        else (clock.logical, clock.seen, clock.epoch, clock.server),
         "version": installation.news.version,
         "sequence": installation.sequence,
         "known": sorted(installation.known),

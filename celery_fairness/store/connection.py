@@ -81,6 +81,8 @@ class Connection:
             "max_connections": 2**31,
         }
         self._retries = retries
+        #: How many connections were taken; behind a new one may be another server.
+        self.opened = 0
         #: Scripts that the server has run for this connection: it knows them.
         self._answered: set[str] = set()
         self._made: Any = None
@@ -222,6 +224,7 @@ class Connection:
                 line = self._idle.pop()
             except IndexError:
                 line = _Line(client.connection_pool.get_connection())
+                self.opened += 1
             try:
                 self._settle(line)
                 line.connection.send_packed_command(packed, check_health=False)

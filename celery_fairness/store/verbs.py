@@ -203,9 +203,12 @@ def renew_args(
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
-    """Read the answer to a renewal: the epoch, and the positions (from 1) of what is gone."""
-    epoch, *gone = answer
-    return int(epoch), [int(each) for each in gone]
+    """Read the answer to a renewal: the epoch, and the positions (from 1) of what was missing.
+
+    It is gone, and in another epoch than the caller knew it was entered again.
+    """
+    epoch, *missing = answer
+    return int(epoch), [int(each) for each in missing]
 
 
 def unused_args(

@@ -67,6 +67,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         self.claimed: set[str] = set()
         self._claimant: Claimant | None = None
         self._claim_wants = 0
+        self._claim_epoch: int | None = None
+        #: The socket on which Redis was last asked for its epoch.
+        self._met: Any = None
         self._asleep_until = 0.0
         self._napping = False
         #: By queue, how many tenants the last claim has passed over; and where the next goes on.
@@ -171,21 +174,37 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     def _wake_up(self) -> None:
         self._napping = False
 
+    def _meet(self) -> None:
+        """Hear in which epoch Redis is: behind a new connection may be an older memory."""
+        connection = self.client.connection
+        if self._met is not None and self._met is connection._sock:
+            return
+
+        def call(verb: str, args: list[str]) -> Any:
+            script = load_script(verb)
+            packed = pack(("EVAL", script.source, "1", self.home.prefix, *args))
+            connection.send_packed_command([packed])
+            return self._read()
+
+        self.home.renewals.meet(call)
+        self._met = connection._sock
+
     def _send_claim(self, queues: list[str], want: int) -> None:
+        self._meet()
         home = self.home
         claimant = self._claimant = self._claimant or home.borrow_claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
-        owner, number = claimant.owner, claimant.number
+        owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
         self._passing = replace(
             home.kinds.passing(self._places), places=self._places, held=home.book.of_queues()
         )
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
             passing=self._passing,
-            epoch=home.renewals.epoch,
+            epoch=epoch,
             ends=ends,
         )
-        self._claim, self._claim_wants = ends, want
+        self._claim, self._claim_wants, self._claim_epoch = ends, want, epoch
         home.asked(want, self.serves_worker)
         claimant.sends()
         try:
@@ -260,8 +279,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         finally:
             self._claim_over()
         home.scripts_known = True
-        claimant.number += 1
         claim = verbs.read_claim(answer)
+        # In another epoch it was not served, nor the answer told that was lost with a connection.
+        claimant.number += self._claim_epoch in (None, claim.epoch)
         self._sleep(claim)
         # All are held before one is delivered: a body may run here and take its time.
         waiting = home.enter(claimant, claim, self.serves_worker)

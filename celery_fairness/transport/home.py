@@ -107,6 +107,8 @@ class Home:
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
         self._connection = Connection(self._address, make=lambda: self._client)
+        #: How many of its connections there were when Redis was last asked for its epoch.
+        self._met: int | None = None
         of_thread = self._client_of_thread
         self.renewals = Renewals(
             self.book,
@@ -159,6 +161,12 @@ class Home:
     def call(self, verb: str, args: list[str]) -> Any:
         """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
         return self._connection.execute(verb, (self.prefix,), args)
+
+    def meet(self) -> None:
+        """Hear in which epoch Redis is, once for each connection that was opened."""
+        if self._met != self._connection.opened:
+            self.renewals.meet(self.call)
+            self._met = self._connection.opened
 
     def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put | Full:
         """Begin to wait, unless too many do."""
@@ -213,20 +221,20 @@ class Home:
             return entered
         all_held = [held for _, held in entered]
         try:
-            _, gone = self.renewals.renew_batch(self.call, all_held, claim.epoch)
+            gone = self.renewals.renew_batch(self.call, all_held, claim.epoch).gone
         except BaseException:
             for held in all_held:
                 self.book.end(held, Verdict.HEAD)
             raise
-        for position in gone:
-            self.book.drop(all_held[position - 1])
+        for held in gone:
+            self.book.drop(held)
         return [(task, held) for task, held in entered if not held.ended]
 
     def is_lost(self, held: Held) -> bool:
         """Say whether the lease has ended; asks where nobody has renewed it for its length."""
         if monotonic() - max(held.since, self.renewals.renewed_at) >= self.rules.lease_ms / 1000:
             try:
-                _, gone = self.renewals.renew_batch(self.call, [held], held.epoch)
+                gone = self.renewals.renew_batch(self.call, [held], held.epoch).gone
             except (RedisError, OSError):
                 # Nothing ends while nobody can renew.
                 return held.lost

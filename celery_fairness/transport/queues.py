@@ -99,6 +99,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def _claim_now(self, claimant: Claimant, queue: str) -> Claim:
         # What was acknowledged just now may hold the slot.
         self.home.flush()
+        self.home.meet()
         claimant.sends()
         for _ in range(ENTERED_AT_MOST):
             epoch = self.home.renewals.epoch
@@ -106,8 +107,8 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
                 *(claimant.owner, claimant.number, 1, [queue], self.home.rules), epoch=epoch
             )
             claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
-            claimant.number += 1
             if epoch in (None, claim.epoch):
+                claimant.number += 1
                 break
             # What is held is entered again first.
             self.home.renewals.hears(claim.epoch)

@@ -2,6 +2,8 @@
 
 Invariant: ``epoch`` changes to another only after all that is held was entered there. A claim names
 it, and is given nothing where Redis is in another one: so what is held counts before it is served.
+A renewal is where Redis notices that its memory is not what it was; before the first claim on a new
+connection somebody asks with an empty one.
 
     held --a third of a lease, or a claim that heard of another epoch--> renewed
 
@@ -15,7 +17,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.native import Bell, native_lock, start_thread
 from celery_fairness.notice import Notices
@@ -38,6 +40,20 @@ SLEEP_SECONDS = 3600.0
 
 #: Runs a script and returns its answer.
 Call = Callable[[str, list[str]], Any]
+
+
+class Renewed(NamedTuple):
+    """What a renewal found.
+
+    Attributes:
+        epoch: In which all of it is known now.
+        gone: Leases that had ended.
+        entered: Leases that the memory had lost.
+    """
+
+    epoch: int
+    gone: list[Held]
+    entered: list[Held]
 
 
 class Renewals:
@@ -71,7 +87,7 @@ class Renewals:
         self.renewed_at = 0.0
         #: Whether the thread lives.
         self.runs = False
-        #: Called, in the thread, when Redis lost its memory.
+        #: Called, in the thread, when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Called, in the thread, with leases that ended while their tasks are here.
         self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
@@ -112,24 +128,24 @@ class Renewals:
         self._closed = True
         self._bell.ring()
 
-    def renew_batch(
-        self, call: Call, batch: list[Held], epoch: int | None
-    ) -> tuple[int, list[int]]:
-        """Renew what is known in ``epoch``.
-
-        Returns:
-            The epoch now, and the positions (from 1) of leases that are gone.
-        """
+    def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewed:
+        """Renew what is known in ``epoch``."""
         leases = [(each.lease, each.key) for each in batch]
         args = verbs.renew_args(leases, self._lease_ms, epoch)
-        answered, gone = verbs.read_renew(call(verbs.RENEW, args))
+        answered, positions = verbs.read_renew(call(verbs.RENEW, args))
         for each in batch:
             each.epoch = answered
-        return answered, gone
+        missing = [batch[position - 1] for position in positions]
+        lost = epoch not in (None, answered)
+        return Renewed(answered, [] if lost else missing, missing if lost else [])
+
+    def meet(self, call: Call) -> None:
+        """Ask in which epoch Redis is, before anything is claimed on a new connection."""
+        self.hears(self.renew_batch(call, [], None).epoch)
 
     def renew(self, call: Call) -> None:
         """Renew all that is held; where Redis lost its memory the script enters it again."""
-        known, held, answers, lost = self.epoch, self._book.held(), [], []
+        known, held, answers = self.epoch, self._book.held(), list[Renewed]()
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
         for each in held:
             by_epoch[each.epoch].append(each)
@@ -137,16 +153,20 @@ class Renewals:
         for epoch, known_there in (by_epoch or {known: []}).items():
             for start in range(0, max(1, len(known_there)), RENEW_AT_MOST):
                 batch = known_there[start : start + RENEW_AT_MOST]
-                answered, gone = self.renew_batch(call, batch, epoch)
-                answers.append(answered)
-                lost += [batch[position - 1] for position in gone]
-        self._say_lost([each for each in lost if not each.ended and not each.lost])
+                answers.append(self.renew_batch(call, batch, epoch))
+        gone = [each for answer in answers for each in answer.gone]
+        self._say_lost([each for each in gone if not each.ended and not each.lost])
         # Where it changed meanwhile the first one is refused, and the rest is entered then.
-        self.epoch = answers[0]
+        self.epoch = answers[0].epoch
         if any(each.epoch != self.epoch for each in self._book.held()):
             self._at_once = True
         if known is not None and self.epoch != known:
-            logger.error("Redis lost its memory: %d leases entered again", len(held))
+            entered = [each for answer in answers for each in answer.entered if not each.ended]
+            if entered:
+                logger.error("Redis lost its memory: %d leases entered again", len(entered))
+            else:
+                logger.info("Redis began anew: it knows the %d leases held here", len(held))
+            # What lies there beside leases may be older all the same.
             self.on_memory_lost()
 
     def _say_lost(self, lost: list[Held]) -> None:

@@ -166,10 +166,14 @@ class Keeper:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)
         if self._epoch is not None and answer.epoch != self._epoch:
-            self._notices.error(
-                "memory", "the limiter's Redis lost its memory: %d leases entered again", len(kept)
-            )
-            for each in kept:
+            entered = [each for each in kept if each.lease in set(answer.entered)]
+            if entered:
+                self._notices.error(
+                    "memory",
+                    "the limiter's Redis lost its memory: %d leases entered again",
+                    len(entered),
+                )
+            for each in entered:
                 each.entered_again = True
                 if each.lease.id not in self._kept:
                     # It ended while it was entered again.

@@ -11,7 +11,7 @@ from celery_fairness.store import verbs
 from tests.cli.conftest import Installation
 
 #: The running task of the tenant 42.
-LEASE = "t0.1"
+LEASE = "t0.1.1"
 
 
 def test_nothing_is_found_where_everything_agrees(installation, audit):

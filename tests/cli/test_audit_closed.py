@@ -15,7 +15,7 @@ from tests.cli.conftest import RULES, Installation
 
 KEY = "tenant:42"
 #: The running task of that tenant, whose limit is 1.
-LEASE = "t0.1"
+LEASE = "t0.1.1"
 CHECK = ("a closed tenant opens", KEY)
 FAR = 9e15
 #: It may hold two, and no news say so.

@@ -318,16 +318,16 @@ PLANTED = {
         ("counted is running", "gone.1"),
     ),
     "a lease of a limit's key that its task does not have": (
-        change("ZADD", "leases:rate", "inf", "t1.1"),
-        ("counted is running", "t1.1"),
+        change("ZADD", "leases:rate", "inf", "t1.1.w1"),
+        ("counted is running", "t1.1.w1"),
     ),
     "a running task that its limit does not count": (
-        change("ZREM", "leases:api", "t1.1"),
-        ("running is counted", "t1.1"),
+        change("ZREM", "leases:api", "t1.1.w1"),
+        ("running is counted", "t1.1.w1"),
     ),
     "a running task whose count for a limit ends by itself": (
-        change("ZADD", "leases:api", 5, "t1.1"),
-        ("running is counted", "t1.1"),
+        change("ZADD", "leases:api", 5, "t1.1.w1"),
+        ("running is counted", "t1.1.w1"),
     ),
     "a record of a task that came back, and no task": (
         change("HSET", "returned", "gone", f"1 gone 1 0 1 0 d   k {OWN}\n"),

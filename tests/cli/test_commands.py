@@ -110,7 +110,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     lines = lines_of(done)
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
     assert lines[1] == "closed: full in celery; judged by news version 0"
-    (lease,) = (line for line in lines if line.startswith("t0.1"))
+    (lease,) = (line for line in lines if line.startswith("t0.1.1"))
     assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
 
@@ -120,7 +120,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
     (lease,) = found.pop("leases")
     assert 0 < lease.pop("expires_in_seconds") <= 15
     assert lease == {
-        "id": "t0.1",
+        "id": "t0.1.1",
         "owner": "worker-1",
         "queue": "celery",
         "state": "claimed",

@@ -58,8 +58,8 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
         "0 tasks before it in its lane",
         "kept by tenant:42: concurrency, held 1 of 1",
         "",
-        "lease           task  state    owner",
-        f"{tag_of('holds')}.1        claimed  worker-1",
+        "lease             task  state    owner",
+        f"{tag_of('holds')}.1.1        claimed  worker-1",
     ]
     assert told(run, "holds") == [
         "task shop.work[holds] of tenant:42, queue celery",
@@ -85,7 +85,7 @@ def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
     (blocker,) = found["blocked_by"]
     assert (blocker["key"], blocker["reason"]) == ("api", "concurrency")
     assert (blocker["held"], blocker["limit"], blocker["opens_in_seconds"]) == (1, 1, None)
-    assert [each["id"] for each in blocker["holders"]] == [f"{tag_of('holds')}.1"]
+    assert [each["id"] for each in blocker["holders"]] == [f"{tag_of('holds')}.1.1"]
     assert (found["ahead_in_lane"], found["ahead_in_ring"]) == (0, None)
 
 

@@ -179,7 +179,10 @@ def test_a_lease_of_a_lost_memory_is_entered_again(
     clock.advance(1)
     other = make_limiter(namespace="after_the_loss")
     assert other.renew([]).epoch != epoch
-    assert other.renew([request.lease], epoch).gone == ()
+    entered = other.renew([request.lease], epoch)
+    assert (entered.gone, entered.entered) == ((), (request.lease,))
+    again = other.renew([request.lease], epoch)
+    assert (again.gone, again.entered) == ((), ()), "it is there"
     refused(other.acquire(ask()))
 
 

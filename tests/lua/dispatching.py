@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
@@ -60,7 +61,7 @@ class Dispatch:
         raise AssertionError("there is always more to do")
 
     def tags_of(self, claim):
-        return [task.lease.rpartition(".")[0] for task in claim.tasks]
+        return [tag_of(task.lease) for task in claim.tasks]
 
     def settle(self, tasks, verdict=Verdict.DONE):
         ends = [Settle(task.lease, verdict, task.lane) for task in tasks]

@@ -162,7 +162,7 @@ def test_where_the_memory_was_lost_nothing_is_leased_before_what_is_held_counts(
     dispatch.put("a")
     refused = dispatch.claim(epoch=first.epoch)
     assert (refused.tasks, refused.epoch, refused.sleep_ms) == ((), dispatch.now, 10)
-    assert dispatch.renew(first.tasks, first.epoch) == (refused.epoch, [])
+    assert dispatch.renew(first.tasks, first.epoch) == (refused.epoch, [1])
     assert dispatch.claim(epoch=refused.epoch).tasks == (), "its slot is taken"
     dispatch.settle(first.tasks)
     assert len(dispatch.claim(epoch=refused.epoch).tasks) == 1

@@ -163,7 +163,9 @@ def test_many_leases_of_one_lane_that_end_come_back_in_their_order(dispatch):
     dispatch.let_a_lease_pass()
     dispatch.claim_all(queues=["other"])
     again = dispatch.claim_all(want=7)
-    assert [task.lease for task in again] == [f"t{n}.{2 if n <= 100 else 1}" for n in range(1, 121)]
+    assert [task.lease for task in again] == [
+        f"t{n}.{2 if n <= 100 else 1}.w1" for n in range(1, 121)
+    ]
 
 
 def test_tasks_that_wait_for_their_time_come_in_its_order_and_behind_what_waits(dispatch):
@@ -197,7 +199,7 @@ def test_a_rank_goes_before_another_and_what_came_back_before_the_rest_of_it(dis
     for rank in (0, 5, 0, 9, 5):
         dispatch.put("a", rank=rank)
     taken = dispatch.claim(want=2).tasks
-    assert [task.lease for task in taken] == ["t4.1", "t2.1"]
+    assert [task.lease for task in taken] == ["t4.1.w1", "t2.1.w1"]
     assert dispatch.settle(taken, Verdict.HEAD) == [Settled.SETTLED] * 2
     assert dispatch.tags_of(dispatch.claim()) == ["t4", "t2", "t5", "t1", "t3"]
 
@@ -355,7 +357,7 @@ def test_leases_of_a_lost_memory_are_counted_until_they_are_settled(dispatch, cl
     dispatch.now += 100
     dispatch.put("a")
     new_epoch, gone = dispatch.renew([task], epoch)
-    assert (new_epoch != epoch, gone) == (True, [])
+    assert (new_epoch != epoch, gone) == (True, [1])
     assert dispatch.claim().tasks == ()
     dispatch.let_a_lease_pass(kept=[task])
     assert dispatch.claim().tasks == (), "it is renewed"

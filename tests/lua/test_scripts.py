@@ -11,6 +11,7 @@ from celery_fairness.decision import (
     Lease,
     Reason,
     Refused,
+    Renewal,
     SlotRequest,
 )
 from celery_fairness.errors import LimiterUnavailable
@@ -256,6 +257,19 @@ def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     assert limiter.renew([]).epoch == 2**42 + 1
     # Nothing is written as 1.7e+12.
     assert client.hget(NAMES.clock, "seen") == str(2**42 + 1 + 3_600_000)
+
+
+def test_a_memory_that_another_server_wrote_is_a_new_epoch(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    kept, lost = Lease("l1", "tenant:42"), Lease("l2", "tenant:43")
+    limiter.acquire(ask("l1"))
+    epoch = limiter.renew([kept]).epoch
+    assert client.hget(NAMES.clock, "server") == client.info("server")["run_id"]
+    client.hset(NAMES.clock, "server", "another")
+    answer = limiter.renew([kept, lost], epoch)
+    # The server's time stands still.
+    assert (answer.epoch, answer.gone, answer.entered) == (epoch + 1, (), (lost,))
+    assert limiter.renew([kept, lost], answer.epoch) == Renewal((), epoch + 1)
 
 
 def test_the_longest_lease_is_whole(make_limiter, clock):

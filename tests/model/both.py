@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from copy import deepcopy
 from dataclasses import replace
 
 from redis import Redis
@@ -77,6 +78,14 @@ class Scripts:
         source = load_script(verb).source
         return self.client.eval(source, len(names), *(self.prefix + n for n in names), *args)
 
+    def dump(self):
+        return {key: self.client.dump(key) for key in self.client.keys(self.prefix + "*")}
+
+    def restore(self, keys):
+        self.forget()
+        for key, value in keys.items():
+            self.client.restore(key, 0, value)
+
     def forget(self):
         keys = self.client.keys(self.prefix + "*")
         if keys:
@@ -98,10 +107,13 @@ class Both:
         self.places = defaultdict(dict)
         self.heard = set()
         self.starts = 0
+        self.serves = client.info("server")["run_id"]
+        self.saved = None
         self._new_model()
 
     def _new_model(self):
         self.model = WatchedScheduler(lambda: self.now, self.scene.budget)
+        self.model.clock.serves = self.serves
         #: Obituaries whose results were written.
         self.told = 0
 
@@ -377,6 +389,24 @@ class Both:
         self.scripts.forget()
         self._new_model()
         self.heard.clear()
+        return None, None
+
+    def do_save(self):
+        """A file is written."""
+        self.saved = self.scripts.dump(), deepcopy(self.model), self.told, self.heard.copy()
+        return None, None
+
+    def do_restore(self, by_another):
+        """Redis comes back with what the file has, in the same process or in another."""
+        if self.saved is None:
+            return None, None
+        keys, model, self.told, heard = self.saved
+        self.scripts.restore(keys)
+        self.model, self.heard = deepcopy(model), heard.copy()
+        if by_another and self.model.clock.logical is not None:
+            # Which process serves cannot be changed here: another one wrote the file.
+            self.model.clock.server = "0"
+            self.scripts.client.hset(f"{self.scripts.prefix}clock", "server", "0")
         return None, None
 
     # -- what must be true ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q_default", "q_priority", "löng p|1\nname")
-OWNERS = ("w1", "w2", "w3")
+OWNERS = ("w1", "host:2:w2", "host:3:0f3")
 #: What stands in the keys of their limits.
 KEYS = dict(zip(QUEUES, ("queue:q_default", "queue:q_priority", "queue:h_1"), strict=True))
 #: Operations of a long run are cut into pieces of so many.
@@ -118,6 +118,8 @@ def scene(seed: int) -> Scene:
         "size": 0.5,
         "purge": 0.3,
         "lose": 0.05,
+        "save": 0.2,
+        "restore": 0.2,
     }
     often = ("put", "claim", "settle")
     weights = {
@@ -360,6 +362,11 @@ def _queue(scene: Scene, random: Random) -> Operation:
     return (random.choice(scene.queues),)
 
 
+def _restore(scene: Scene, random: Random) -> Operation:
+    """The server may be the same process: its memory went on, or people have restored it."""
+    return (random.random() < 0.8,)
+
+
 def _nothing(scene: Scene, random: Random) -> Operation:
     return ()
 
@@ -386,4 +393,6 @@ _MAKERS = {
     "size": _queue,
     "purge": _queue,
     "lose": _nothing,
+    "save": _nothing,
+    "restore": _restore,
 }

@@ -100,7 +100,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
     if "logical" in (clock := _pairs(keys.pop("clock", []))):
-        state["clock"] = tuple(int(clock[name]) for name in ("logical", "seen", "epoch"))
+        times = (int(clock[name]) for name in ("logical", "seen", "epoch"))
+        state["clock"] = (*times, clock["server"])
     said = ("paused", "paused_until", "overrides")
     assert ("steered" in clock) == any(name in keys for name in said)
     news = _pairs(keys.pop("news", []))

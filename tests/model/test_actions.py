@@ -198,7 +198,7 @@ class TestParked:
         pair.both.run(("tenant", "b", "free", "1"))
         # Of the two that run the one that holds the limits ends.
         pair.both.run(("settle", ((0, Verdict.DONE),), "on"))
-        assert list(pair.model.running) == ["tag.4.1"]
+        assert list(pair.model.running) == ["tag.4.1.w"]
         pair.claim()
         assert pair.counts()["dropped"] == 0
         pair.end()
@@ -251,7 +251,7 @@ class TestTriedAgain:
         pair.at(eta)
         assert pair.claim()[0] == [2]
         assert pair.both.granted[-1].attempt == 1
-        assert pair.model.running["tag.2.1"].task.seq == 4
+        assert pair.model.running["tag.2.1.w"].task.seq == 4
         pair.end()
         assert not pair.model.known
 

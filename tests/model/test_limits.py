@@ -65,7 +65,7 @@ class Watched(Scheduler):
         assert not self.accounts.get(key, NOBODY).closed
         return lease
 
-    def take(self, task, logical, amount):
+    def take(self, task, lease, logical, amount):
         for limit in read_limits(task.limits):
             held = sum(limit.key in row.task.keys for row in self.running.values())
             assert limit.concurrency is None or held < limit.concurrency, limit
@@ -78,7 +78,7 @@ class Watched(Scheduler):
                 interval = limit.throttle[1] / limit.throttle[0]
                 assert gap >= 0.9 * interval - 1, (limit, gap)
             starts.append(logical)
-        super().take(task, logical, amount)
+        super().take(task, lease, logical, amount)
 
 
 class Walk:

@@ -110,7 +110,7 @@ def test_a_limit_is_never_exceeded_and_the_freed_place_is_taken_at_once():
     assert here.start() is None
     here.end(first)
     third = here.start()
-    assert (third.lease, here.start()) == ("t3.1", None)
+    assert (third.lease, here.start()) == ("t3.1.w", None)
     here.end(second)
     here.end(third)
-    assert [here.start().lease, here.start().lease] == ["t4.1", "t5.1"]
+    assert [here.start().lease, here.start().lease] == ["t4.1.w", "t5.1.w"]

@@ -256,6 +256,20 @@ def test_after_a_lost_memory_the_tiers_are_published_again(make, limiter, said, 
     assert published == [1]
 
 
+def test_of_a_memory_in_which_nothing_is_missing_nobody_says_that_it_was_lost(make, limiter, said):
+    published = []
+    keeper = make(republish=lambda: published.append(1))
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    limiter._logical.epoch += 1
+    eventually(lambda: published == [1])
+    assert said.about("memory") == []
+    # Its body's process has released it, as ever.
+    keeper.ended(lease)
+    assert keeper.held() == []
+
+
 def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter):
     keeper = make()
     lease = take(limiter)

@@ -10,7 +10,7 @@
 
   KEYS[1]  prefix         str  what every key of the installation begins with
 
-  ARGV[1]  owner          str  the process that asks
+  ARGV[1]  owner          str  the process that asks; how it ends is the nonce of its leases
   ARGV[2]  number         str  of this request; the same number again gives the same answer
   ARGV[3]  want           int  most tasks
   ARGV[4]  lease_ms       int  how long a lease lives without a renewal
@@ -51,8 +51,8 @@ local SLEEP_MS = 1000
 -- So soon the caller has entered again what it holds.
 local ENTERED_MS = 10
 
-if not string.match(owner, "^%S+$") then
-  return redis.error_reply("claim: expected an owner without a space, got: " .. owner)
+if not string.match(owner, "^%S*%w$") then
+  return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
 end
 
 local logical, now, epoch, said = tick(prefix .. "clock", lease_ms, frozen_ms)
@@ -60,6 +60,7 @@ local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
+  nonce = string.match(owner, "%w+$"),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
   queued = said.queued, fairness_by = fairness_by, timed = said.timed,

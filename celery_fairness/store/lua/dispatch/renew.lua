@@ -1,21 +1,23 @@
 --[[
-  renew: keep leases, named one by one, and say which are gone.
+  renew: keep leases, named one by one, and say which are missing.
 
   A lease that had ended but was not yet cleared away is kept: its task still runs. With an empty
   list it only moves the clock, which every worker does at least once in a third of a lease.
 
-  Where Redis lost its memory a lease is entered again as one that counts for its tenant's limit and
-  ends by itself: its task is known to its worker alone.
+  In another epoch than the caller knows, a lease that is missing is entered again as one that counts
+  for its tenant's limit and ends by itself: its task is known to its worker alone. So it is where
+  Redis lost its memory, or where another server has taken the memory over (server.lua).
 
   KEYS[1]  prefix    str  what every key of the installation begins with
 
   ARGV[1]  lease_ms  int  how long a lease lives without a renewal
-  ARGV[2]  epoch     str  the epoch the caller knows, or ""; where the memory was lost since, the
-                          leases are entered again
+  ARGV[2]  epoch     str  the epoch the caller knows, or ""; in another one what is missing is
+                          entered again
   ARGV[3]  frozen_ms str  "" in production (server TIME); set only by tests
   ARGV[4+] held      str  pairs: the lease; its keys, with commas
 
-  Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that are gone.
+  Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that
+  are gone, or were before they were entered again.
 ]]
 --- @include "tick"
 local prefix, lease_ms, known_epoch, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -23,21 +25,23 @@ local prefix, lease_ms, known_epoch, frozen_ms = KEYS[1], tonumber(ARGV[1]), ARG
 -- What the gate set for the same key must not end the count while a task runs.
 local KEEP_LEASES_MS = 86400000
 
-local logical, _, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, now, epoch = tick(prefix .. "clock", lease_ms, frozen_ms)
+epoch = meet_server(prefix .. "clock", epoch, now)
 local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
 local logical_end = string.format("%.0f", logical + lease_ms)
 local answer = {string.format("%.0f", epoch)}
 for index = 4, #ARGV, 2 do
   local held, keys = ARGV[index], ARGV[index + 1]
   local runs = redis.call("ZSCORE", prefix .. "ends", held)
-  local counts = runs or lost
+  local counts = runs
   if not counts then
     for key in string.gmatch(keys, "[^,]+") do
       counts = counts or redis.call("ZSCORE", prefix .. "leases:" .. key, held)
     end
   end
   if runs then redis.call("ZADD", prefix .. "ends", logical_end, held) end
-  if counts then
+  if not counts then answer[#answer + 1] = (index - 2) / 2 end
+  if counts or lost then
     -- It was lost with the memory that a task had more limits than one.
     if not runs and string.find(keys, ",", 1, true) then
       redis.call("HSET", prefix .. "clock", "limited", 1)
@@ -47,8 +51,6 @@ for index = 4, #ARGV, 2 do
       if not runs then redis.call("ZADD", leases, logical_end, held) end
       redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
     end
-  else
-    answer[#answer + 1] = (index - 2) / 2
   end
 end
 return answer

@@ -4,8 +4,8 @@
   The logical clock follows TIME but advances by at most a third of a lease per call, never back:
   an outage or a jump of the server's clock cannot end a lease before its worker could renew it.
 
-  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when it was made),
-                     limited (a task had limits beside its tier's), steered (a key is paused, or
+  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory
+                     began), server (who wrote it, server.lua), limited (a task had limits beside its tier's), steered (a key is paused, or
                      people changed its numbers), expiring (a task had an expiry), queued (a queue
                      has a limit), timed (a task was charged by the time it takes), parked (a gate
                      has tasks that wait here)

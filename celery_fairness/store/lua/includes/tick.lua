@@ -7,6 +7,7 @@
   Steps shorter than NOTE_AFTER_MS are not noted: the next call sees the longer one.
 ]]
 --- @include "clock"
+--- @include "server"
 
 -- Small against a third of the shortest lease, which is 333 ms.
 local NOTE_AFTER_MS = 50
@@ -14,6 +15,7 @@ local NOTE_AFTER_MS = 50
 local function tick(clock_key, lease_ms, frozen_ms)
   local logical, now, epoch, said, seen = read_clock(clock_key, lease_ms, frozen_ms)
   redis.call("HDEL", clock_key, "")
+  if not seen then redis.call("HSET", clock_key, "server", server_id()) end
   if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
     redis.call("HSET", clock_key,
       "logical", string.format("%.0f", logical),

@@ -99,7 +99,7 @@ local function settle_late(prefix, rules, lease, verdict, lane_text)
     if gone > 0 then freed(prefix, key, keys, rules) end
   end
   if verdict ~= "done" and verdict ~= "acked" then return 0 end
-  local tag = string.match(lease, "^(.+)%.%d+$")
+  local tag = string.match(lease, "^(.+)%.%d+%.%w+$")
   return tag and withdraw(prefix, queue, key, rank, tag) and 2 or 0
 end
 

@@ -2,7 +2,8 @@
   Leases of claimed tasks: `running` holds the task, `ends` the logical time at which the lease ends,
   `leases:KEY` counts it for its tenant's limit.
 
-  A lease is named TAG.ATTEMPT, so that it belongs to one attempt and says whose.
+  A lease is named TAG.ATTEMPT.NONCE. The nonce is its owner's: where Redis comes back with an older
+  memory it gives the same attempt to another, and the first one's end and renewals are not of that.
 ]]
 --- @include "judge"
 

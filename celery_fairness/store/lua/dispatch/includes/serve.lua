@@ -1,8 +1,8 @@
 --[[
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
-  `rules` is as for judge, and owner, ends_at (of a lease that begins now), fairness_by, timed, and
-  virtual: by queue, the ring's time as far as this claim has read it.
+  `rules` is as for judge, and owner, nonce, ends_at (of a lease that begins now), fairness_by, timed,
+  and virtual: by queue, the ring's time as far as this claim has read it.
 ]]
 --- @include "charging"
 --- @include "leases"
@@ -30,7 +30,8 @@ end
 -- Returns the lease, the task, its message, and what it charges before the weight.
 local function lease_task(prefix, queue, key, record, rules, weight)
   local task, message, next_record = start_record(record, key)
-  local lease, expected = task.tag .. "." .. task.attempt, expected_of(prefix, task, rules)
+  local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
+  local expected = expected_of(prefix, task, rules)
   if rules.queued then next_record = limited().add_whole(prefix, queue, task, next_record, rules) end
   if task.limits ~= "" then
     limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight))
