@@ -52,6 +52,10 @@ LATE_SECONDS = 0.1
 ADOPT_SECONDS = 1.0
 #: When something is due sooner than that, it is asked for so often, in seconds.
 NAP_SECONDS = 0.01
+#: A look over all tenants that comes after one in vain rests for so many seconds whenever so many
+#: claims have gone on with it.
+LOOKS_AT_ONCE = 8
+LOOK_SECONDS = 0.5
 
 
 class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
@@ -72,6 +76,10 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         #: By queue, how many tenants the last claim has passed over; and where the next goes on.
         self._passed: Mapping[str, int] = {}
         self._places: Mapping[str, int] = {}
+        #: The last whole look found nothing that is taken, or tasks of limited kinds alone; and how
+        #: many claims have gone on with the next one since it rested.
+        self._in_vain = False
+        self._looks = 0
         self._passing = Passing()
         self._adopt_at = 0.0
         #: What is consumed: queues that are claimed from, and those of the stock transport.
@@ -155,8 +163,16 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         """Ask again after a time, or when a bell rings."""
         seconds = claim.sleep_ms / 1000
         self._passed = claim.passed
-        # A look that one claim could not finish goes on; it found nothing yet.
-        self._places = {} if claim.tasks or seconds else claim.passed
+        if seconds:
+            self._in_vain, self._places, self._looks = bool(claim.passed), {}, 0
+        elif claim.tasks:
+            self._places = self._places if self._in_vain else {}
+        elif any(at > self._places.get(queue, 0) for queue, at in claim.passed.items()):
+            # A look that one claim could not finish goes on; it found nothing yet.
+            self._places = claim.passed
+            self._looks += 1
+            if self._in_vain and self._looks >= LOOKS_AT_ONCE:
+                self._looks, seconds = 0, LOOK_SECONDS
         if claim.passed:
             seconds = min(seconds, self.home.kinds.opens_in(self._passing))
         if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
@@ -176,9 +192,11 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         claimant = self._claimant = self._claimant or home.borrow_claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number = claimant.owner, claimant.number
-        self._passing = replace(
-            home.kinds.passing(self._places), places=self._places, held=home.book.of_queues()
-        )
+        passing = home.kinds.passing(self._places)
+        # What may be taken again is taken from the front, and then the look goes on.
+        opened = set(self._passing.never).difference(passing.never)
+        places = {} if opened else self._places
+        self._passing = replace(passing, places=places, held=home.book.of_queues())
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
             passing=self._passing,
@@ -288,9 +306,13 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         message = self._read_message(task, held)
         if message is None:
             return
-        if self.home.kinds.are_limited and not self.home.kinds.take(kind_of(message.headers)):
+        kinds = self.home.kinds
+        kind = kind_of(message.headers) if kinds.are_limited or self._in_vain else ""
+        if not kinds.take(kind):
             self._end(held, Verdict.HEAD)
             return
+        if not kinds.is_limited(kind):
+            self._in_vain, self._places = False, {}
         if no_ack:
             self._end(held, Verdict.DONE)
         else:
