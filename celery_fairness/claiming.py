@@ -104,6 +104,7 @@ class SettingsOption(Mapping[str, Any]):
             "default_limit": settings.tiers[settings.default_tier].concurrency,
             "max_deliveries": settings.max_deliveries,
             "fairness_by": settings.fairness_by,
+            "snooze_seconds": settings.snooze_seconds,
             "tier_scope": settings.tier_scope,
             "no_tenant": settings.no_tenant,
             "priority_order": settings.priority_order,

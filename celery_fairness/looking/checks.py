@@ -80,6 +80,33 @@ class LeaseOfTask:
 
 
 @dataclass(frozen=True, slots=True)
+class BeganLease:
+    """A lease of which a key knows when it began runs, under that key.
+
+    Attributes:
+        lease: Its name.
+        key: Of the limit.
+    """
+
+    lease: str
+    key: str
+
+    def commands(self, keys: Keys) -> list[Command]:
+        """Return what reads all that is compared."""
+        return [
+            ("ZSCORE", keys.of("began", self.key), self.lease),
+            ("ZSCORE", keys.of("leases", self.key), self.lease),
+        ]
+
+    def findings(self, answers: list[Any]) -> Iterator[Finding]:
+        """Yield what does not agree."""
+        began, counted = answers
+        if began is not None and counted is None:
+            expected, found = f"a lease of {self.key}", "when it began"
+            yield Finding("what began is counted", self.lease, expected, found)
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """A tenant with something waiting somewhere, and whether it is closed."""
 

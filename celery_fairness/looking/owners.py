@@ -9,7 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from celery_fairness.looking.checks import Account, Check, KeyOfNobody, LeaseOfTask, QueueKeys
+from celery_fairness.looking.checks import (
+    Account,
+    BeganLease,
+    Check,
+    KeyOfNobody,
+    LeaseOfTask,
+    QueueKeys,
+)
 from celery_fairness.looking.closed import ClosedTenant
 from celery_fairness.looking.keys import (
     key_of_limit,
@@ -45,7 +52,19 @@ _SINGLE = {
     *("unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
-_FREE = {"aside", "bell", "left", "copy", "dead", "expires", "later", "reply", "tenant"}
+_FREE = {
+    "aside",
+    "bell",
+    "left",
+    "copy",
+    "dead",
+    "expires",
+    "later",
+    "pace",
+    "reply",
+    "rescheduled",
+    "tenant",
+}
 
 
 class Owners:
@@ -73,6 +92,7 @@ class Owners:
         of_kind: dict[str, Callable[[str], Iterator[Check]]] = {
             "account": self._account,
             "back": partial(self._lane, "back"),
+            "began": self._began,
             "candidates": self._candidates,
             "full": partial(self._ring, "full"),
             "group": self._group,
@@ -164,6 +184,10 @@ class Owners:
             if score == "inf":
                 self._compared["leases"] += 1
                 yield LeaseOfTask(lease, (key,))
+
+    def _began(self, key: str) -> Iterator[Check]:
+        for lease, _ in self._reader.pairs("ZSCAN", self._keys.of("began", key)):
+            yield BeganLease(lease, key)
 
     # -- queues -----------------------------------------------------------------------------------
 

@@ -16,18 +16,18 @@ Weakness: a lane that is parked is not looked at, so what waits in it behind a l
 from __future__ import annotations
 
 import hashlib
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
 from celery_fairness.scheduling.blocking import Blocking
 from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit, read_limits
+from celery_fairness.scheduling.pace import SAME_TIME_AT_MOST, TRY_AGAIN_MS
 from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.words import Rules
 
-#: A full limit does not know when it opens: so soon a task is tried again.
-TRY_AGAIN_MS = 1000
-#: The jitter is a part of the wait, and not more than this.
+#: The jitter is a part of the wait, and not more than this; of the longest wait, at which many come
+#: together, than that part of the snooze.
 JITTER_PARTS, JITTER_MS = 4, 1000
 
 
@@ -37,14 +37,14 @@ class Refusal(NamedTuple):
     Attributes:
         at: The first that is closed, at which its lane waits.
         action: ``wait``, ``reschedule`` or ``drop``.
-        by: The key of the first limit that said so.
-        again_ms: How soon it is tried again, before the jitter.
+        by: The first limit that said so.
+        again_ms: How soon the limits may be open, or may be asked again.
     """
 
     at: Limit
     action: str
-    by: str
-    again_ms: int
+    by: Limit
+    again_ms: float
 
 
 class Actions(Blocking):
@@ -56,35 +56,61 @@ class Actions(Blocking):
         closed = [limit for limit, each in waits.items() if max(each, default=0) > 0]
         if not closed:
             return None
-        ahead = (wait for limit in closed for wait in waits[limit])
-        again_ms = ceil(max(TRY_AGAIN_MS if wait == NEVER else wait for wait in ahead))
+        again_ms = max(self._again_ms(limit, waits[limit], logical) for limit in closed)
         for action in ("drop", "reschedule"):
             for limit in closed:
                 says = self.judged(limit).on_limit
                 if says == action and not self.stopped_ms(limit, logical):
-                    return Refusal(closed[0], action, limit.key, again_ms)
-        return Refusal(closed[0], "wait", closed[0].key, again_ms)
+                    return Refusal(closed[0], action, limit, again_ms)
+        return Refusal(closed[0], "wait", closed[0], again_ms)
 
-    def act(self, queue: str, key: str, part: Part, refusal: Refusal, logical: int) -> int | None:
+    def _again_ms(self, limit: Limit, waits: list[float], logical: int) -> float:
+        is_full = not self.stopped_ms(limit, logical) and self.has_no_slot(limit, logical)
+        known = [wait for wait in waits if wait < NEVER]
+        return max([TRY_AGAIN_MS] * (is_full or not known) + known)
+
+    def act(
+        self, queue: str, key: str, part: Part, refusal: Refusal, logical: int, rules: Rules
+    ) -> int | None:
         """Drop the first task of a part, or let it be tried again; return how soon that is."""
+        by, now = refusal.by, self.now_ms()
         task = self.pop(queue, key, part)
         self.task_left(queue, key)
         if refusal.action == "drop":
             self.known.discard(task.tag)
             self.expires[queue].pop(task.tag, None)
             self.counts["dropped"] += 1
-            self.happenings.tell_of("rate_limit.dropped", queue, task, key=refusal.by)
-            self.obituaries[Running(refusal.by, "dropped", queue, task)] = logical
+            self.happenings.tell_of("rate_limit.dropped", queue, task, key=by.key)
+            self.obituaries[Running(by.key, "dropped", queue, task)] = logical
             return None
         self.counts["rescheduled"] += 1
         task = self.tell_blocked(queue, task, self.why_closed(refusal.at, logical))
-        wait_ms = refusal.again_ms + jitter_ms(task, refusal.again_ms)
-        self.wait_until(queue, task, self.now_ms() + wait_ms)
+        wait, most = self.paces.wait_ms(
+            *(self.judged(by), refusal.again_ms, self.has_no_slot(by, logical)),
+            *(now, logical, rules.snooze_ms),
+        )
+        wait_ms = ceil(wait)
+        jitter = rules.snooze_ms / JITTER_PARTS if wait == most else JITTER_MS
+        wait_ms += jitter_ms(task, wait_ms, jitter)
+        self.wait_until(queue, task, now + wait_ms)
+        self.paces.remember(by.key, queue, task.seq, now + wait_ms, now)
         return wait_ms
 
+    def bring_forward(self, key: str) -> None:
+        """Somebody says something else of a key: what it has put back is judged anew."""
+        now = self.now_ms()
+        for queue, seq, eta in self.paces.forget(key, now):
+            later = self.later[queue]
+            of_time = [each for each in later if each[0] == eta][:SAME_TIME_AT_MOST]
+            for each in of_time:
+                if each[1] == seq:
+                    later[later.index(each)] = (now, seq, each[2])
+                    self.rings[queue].bell = True
+            later.sort(key=lambda each: each[:2])
 
-def jitter_ms(task: Task, wait_ms: int) -> int:
+
+def jitter_ms(task: Task, wait_ms: int, longest_ms: float) -> int:
     """Return by how much longer a task waits: those that were refused at once come one by one."""
-    most = min(wait_ms // JITTER_PARTS, JITTER_MS)
+    most = floor(min(wait_ms / JITTER_PARTS, longest_ms))
     name = f"{task.tag}.{task.seq}".encode()
     return int(hashlib.sha1(name, usedforsecurity=False).hexdigest()[:8], 16) % (most + 1)

@@ -90,7 +90,7 @@ class Candidates(Actions):
                 self._block(queue, key, part, self.why_closed(refused.at, logical), turns)
                 turns.weigh(self.park(queue, key, part.lane, refused.at, logical, rules))
             else:
-                self._act(queue, key, part, refused, logical, turns)
+                self._act(queue, key, part, refused, logical, rules, turns)
         return self._chosen(*opened, logical, rules) if opened else None
 
     def _chosen(self, key: str, part: Part, logical: int, rules: Rules) -> tuple[str, Part]:
@@ -140,7 +140,7 @@ class Candidates(Actions):
             elif refused is not None:
                 if not turns.spend():
                     return None
-                self._act(queue, key, part, refused, logical, turns)
+                self._act(queue, key, part, refused, logical, rules, turns)
             else:
                 if turns.left is not None and any(
                     parking.is_before(other, name, group.tags[key]) for other in turns.queues
@@ -157,11 +157,18 @@ class Candidates(Actions):
         self.block(queue, key, part, closed)
 
     def _act(
-        self, queue: str, key: str, part: Part, refusal: Refusal, logical: int, turns: Turns
+        self,
+        queue: str,
+        key: str,
+        part: Part,
+        refusal: Refusal,
+        logical: int,
+        rules: Rules,
+        turns: Turns,
     ) -> None:
         """What may be dropped or tried again is what would start but for its limits."""
         turns.weigh(self.units_of(self.lanes[queue, key].lists[part][0]))
-        again_ms = self.act(queue, key, part, refusal, logical)
+        again_ms = self.act(queue, key, part, refusal, logical, rules)
         if again_ms is not None:
             turns.sleep_ms = min(turns.sleep_ms, again_ms)
 

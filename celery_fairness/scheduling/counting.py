@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from celery_fairness.scheduling.limits import NEVER, Limit, Window
 from celery_fairness.scheduling.overrides import Overrides
+from celery_fairness.scheduling.pace import Paces
 from celery_fairness.scheduling.queues import QueueLimits
 from celery_fairness.scheduling.stops import Stops
 from celery_fairness.scheduling.words import Rules
@@ -36,6 +37,7 @@ class Counting:
         self.stops = Stops()
         self.overrides = Overrides()
         self.queues = QueueLimits()
+        self.paces = Paces()
 
     def judged(self, limit: Limit) -> Limit:
         """Return a limit with the numbers that it is judged by now."""
@@ -67,7 +69,7 @@ class Counting:
             return [stopped_ms] if stopped_ms else []
         judged = self.judged(limit)
         waits: list[float] = []
-        if judged.concurrency is not None and self.held(limit.key, logical) >= judged.concurrency:
+        if self.has_no_slot(limit, logical):
             ends = [end for end in self.leases[limit.key].values() if logical < end < NEVER]
             waits.append(min(min(ends) - logical, LOOK_AGAIN_MS) if ends else NEVER)
         window = self.windows.get(limit.key)
@@ -77,10 +79,16 @@ class Counting:
                 waits.append(window.throttle_wait_ms(*judged.throttle, logical))
         return waits
 
+    def has_no_slot(self, limit: Limit, logical: int) -> bool:
+        """Say whether as many leases of a limit live as may."""
+        most = self.judged(limit).concurrency
+        return most is not None and self.held(limit.key, logical) >= most
+
     def count_start(self, limit: Limit, lease: str, logical: int) -> None:
         """A task starts under a limit."""
         self.leases[limit.key][lease] = NEVER
         judged = self.judged(limit)
+        self.paces.begins(judged, lease, logical)
         if judged.rates or judged.throttle or limit.key in self.windows:
             window = self.windows.setdefault(limit.key, Window())
             window.start(judged, logical)

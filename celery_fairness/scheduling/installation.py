@@ -345,6 +345,7 @@ class Installation(Counting):
             self._correct(row.task, self.charged.pop(lease), logical)
         self.ends.pop(lease, None)
         for key in row.task.keys:
+            self.paces.ends(key, lease, logical)
             self.drop_lease(key, lease)
         return row
 

@@ -112,6 +112,15 @@ def _parking(installation: Installation) -> dict[str, Any]:
         "cooled": dict(installation.stops.cooled),
         "queues": {queue: row.text for queue, row in installation.queues.rows.items()},
         "queues_version": installation.queues.version,
+        "began": {key: dict(each) for key, each in installation.paces.began.items() if each},
+        "paces": {
+            key: (each.mean_ms, each.next_ms) for key, each in installation.paces.of_key.items()
+        },
+        "put_back": {
+            key: {f"{seq} {queue}": eta for (queue, seq), eta in each.items()}
+            for key, each in installation.paces.put_back.items()
+            if each
+        },
     }
 
 

@@ -89,3 +89,4 @@ class Steering(Moving):
         if key.startswith("tenant:"):
             self.news.version += 1
         self.pump(key, logical, rules)
+        self.bring_forward(key)

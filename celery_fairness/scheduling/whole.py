@@ -49,7 +49,7 @@ class WholeQueues(Candidates):
                 return found
             if not turns.spend():
                 return None
-            self._act(queue, *found, refused, logical, turns)
+            self._act(queue, *found, refused, logical, rules, turns)
         return None
 
     def _shut(self, queue: str, whole: Limit, logical: int, rules: Rules, turns: Turns) -> None:
@@ -104,6 +104,7 @@ class WholeQueues(Candidates):
             rows.pop(queue, None)
         self.wake_queue(queue)
         self.pump(key, logical, rules)
+        self.bring_forward(key)
         return rows[queue].text if queue in rows else ""
 
     def look_anew(self, queues: Sequence[str], logical: int) -> int:

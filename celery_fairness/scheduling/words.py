@@ -235,6 +235,8 @@ class Rules:
         default_limit: Of the default tier; None is unlimited.
         max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
         fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
+        snooze_ms: How long a task waits at most that a limit puts back, where nobody knows when it
+            may start.
     """
 
     lease_ms: int = 15_000
@@ -243,3 +245,4 @@ class Rules:
     default_limit: int | None = 1
     max_deliveries: int = 5
     fairness_by: str = "tasks"
+    snooze_ms: int = 30_000

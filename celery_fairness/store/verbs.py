@@ -144,6 +144,7 @@ def claim_args(
         json.dumps(asdict(passing)) if passing else "",
         epoch_text(epoch),
         rules.fairness_by,
+        str(rules.snooze_ms),
         str(len(ends)),
         *triples(ends),
         *queues,

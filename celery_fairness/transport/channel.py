@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from functools import cached_property
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -27,13 +27,14 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_fairness.scheduling.words import Claim, Claimed, Passing, Settle, Verdict
+from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import kind_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant
+from celery_fairness.transport.looks import Looks
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.place import PlaceMixin
 from celery_fairness.transport.publish import PublishMixin
@@ -72,10 +73,6 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         self._met: Any = None
         self._asleep_until = 0.0
         self._napping = False
-        #: By queue, how many tenants the last claim has passed over; and where the next goes on.
-        self._passed: Mapping[str, int] = {}
-        self._places: Mapping[str, int] = {}
-        self._passing = Passing()
         self._adopt_at = 0.0
         #: What is consumed: queues that are claimed from, and those of the stock transport.
         self.fair_queues: list[str] = []
@@ -87,6 +84,10 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         super().__init__(*args, **kwargs)
 
     # -- which queues -----------------------------------------------------------------------------
+
+    @cached_property
+    def _looks(self) -> Looks:
+        return Looks(self.home.kinds)
 
     def is_fair(self, queue: str) -> bool:
         """Say whether a queue is claimed from."""
@@ -156,12 +157,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
 
     def _sleep(self, claim: Claim) -> None:
         """Ask again after a time, or when a bell rings."""
-        seconds = claim.sleep_ms / 1000
-        self._passed = claim.passed
-        # A look that one claim could not finish goes on; it found nothing yet.
-        self._places = {} if claim.tasks or seconds else claim.passed
-        if claim.passed:
-            seconds = min(seconds, self.home.kinds.opens_in(self._passing))
+        seconds = self._looks.hear(claim)
         if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
             # Here and not where requests are sent: the hub reads its timers before. After it has
             # passed something over it does not hear every bell that rings for others.
@@ -195,12 +191,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         claimant = self._claimant = self._claimant or home.borrow_claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
-        self._passing = replace(
-            home.kinds.passing(self._places), places=self._places, held=home.book.of_queues()
-        )
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
-            passing=self._passing,
+            passing=self._looks.ask(home.book.of_queues()),
             epoch=epoch,
             ends=ends,
         )
@@ -221,7 +214,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     def _send_wait(self, fair: list[str], others: list[str], seconds: float) -> None:
         prefix = self.home.prefix
         keys = [f"{prefix}bell:{queue}" for queue in fair]
-        keys += [f"{prefix}left:{queue}" for queue in fair if queue not in self._passed]
+        keys += [f"{prefix}left:{queue}" for queue in fair if queue not in self._looks.passed]
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
             for priority in self.priority_steps
@@ -308,9 +301,12 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         message = self._read_message(task, held)
         if message is None:
             return
-        if self.home.kinds.are_limited and not self.home.kinds.take(kind_of(message.headers)):
+        kinds = self.home.kinds
+        kind = kind_of(message.headers) if kinds.are_limited or self._looks.in_vain else ""
+        if not kinds.take(kind):
             self._end(held, Verdict.HEAD)
             return
+        self._looks.found(kind)
         if no_ack:
             self._end(held, Verdict.DONE)
         else:

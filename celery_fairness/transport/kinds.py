@@ -64,6 +64,10 @@ class Kinds:
         """Whether a task may be of a kind that is at its limit."""
         return bool(self._limits)
 
+    def is_limited(self, kind: str) -> bool:
+        """Say whether a kind has a rate limit here."""
+        return kind in self._limits
+
     def take(self, kind: str) -> bool:
         """Take one task; False where its kind is at its limit."""
         bucket = self._limits.get(kind)

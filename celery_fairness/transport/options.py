@@ -28,6 +28,7 @@ class DispatchOptions:
         default_limit: Of the default tier; None is unlimited.
         max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
         fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
+        snooze_seconds: How long a rescheduled task waits at most for a slot.
         tier_scope: ``service``: each service counts apart.
         no_tenant: ``bypass``: a task without a tenant has no limit.
         priority_order: Which priority goes first.
@@ -43,6 +44,7 @@ class DispatchOptions:
     default_limit: int | None = 1
     max_deliveries: int = 5
     fairness_by: Literal["tasks", "cost", "runtime"] = "tasks"
+    snooze_seconds: float = 30.0
     tier_scope: Literal["global", "service"] = "global"
     no_tenant: Literal["bypass", "shared", "error"] = "bypass"
     priority_order: Literal["high_first", "low_first"] = "high_first"
@@ -81,6 +83,7 @@ class DispatchOptions:
             self.default_limit,
             self.max_deliveries,
             self.fairness_by,
+            round(self.snooze_seconds * 1000),
         )
 
     def bounds(self, queue: str, tier: str) -> Bounds | None:

@@ -18,7 +18,7 @@ OF_TASKS = (
     *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*"),
     *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "looks", "shared", "tags:*", "charged"),
+    *("waited:*", "opens", "looks", "shared", "tags:*", "charged", "began:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

@@ -53,6 +53,10 @@ PLANTED = {
         change("HSET", "charged", "gone.1", "1 1 0 0 celery"),
         [("a charge is of a running", "gone.1")],
     ),
+    "a lease that began and is not counted": (
+        change("ZADD", "began:api", 5, "gone.1"),
+        [("what began is counted", "gone.1")],
+    ),
     "a running task that is not counted": (
         change("ZREM", "leases:tenant:42", LEASE),
         [("running is counted", LEASE)],

@@ -24,7 +24,7 @@ OF_TASKS = (
     "obituaries",
     *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "looks", "shared", "tags:*"),
+    *("waited:*", "opens", "looks", "shared", "tags:*", "began:*"),
 )
 
 

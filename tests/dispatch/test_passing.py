@@ -86,6 +86,24 @@ def test_many_tenants_with_a_task_that_nobody_knows_hide_nobody(
     assert unknown(worker) == 1
 
 
+def test_a_worker_at_its_rate_limit_looks_slowly_over_a_crowd_and_finds_what_it_takes(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"task_annotations": {"kinds.late": {"rate_limit": "1/h"}}})
+    for number in range(1000):
+        send(shop, "kinds.late", f"user{number}")
+    shop.worker(app=KINDS, pool="threads", concurrency=1)
+    # The first look sets all of them aside; one has run.
+    eventually(lambda: memory.hlen(f"{PREFIX}returned") == 999, 20.0)
+    # One look over all takes 63 claims; there are two seconds of other scripts among them.
+    assert seconds_of_scripts(memory, 60) > 2.0
+    for number in range(2):
+        early = send(shop, "kinds.early", f"early{number}")
+        assert early.get(timeout=RESULT_SECONDS) == "done"
+    eventually(lambda: len(waiting_in(memory)) == 999)
+    assert seconds_of_scripts(memory, 60) > 2.0
+
+
 def test_what_a_worker_comes_to_know_it_takes(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:

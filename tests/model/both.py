@@ -441,6 +441,9 @@ class Both:
         assert set(places) == model.known
         assert set(model.running) <= set(model.ends)
         assert set(model.charged) <= set(model.running)
+        assert {lease for each in model.paces.began.values() for lease in each} <= set(
+            model.running
+        )
         running = {row.task.tag for row in model.running.values()}
         expiring = {tag for tags in model.expires.values() for tag in tags}
         assert expiring <= model.known - running, "what does not wait would expire"
@@ -551,6 +554,9 @@ class Both:
             if kind == "leases":
                 # They end by themselves: the gate's, and those of a lost memory.
                 assert not client.zcount(prefix + key, "+inf", "+inf")
+            elif kind in ("pace", "rescheduled"):
+                # What a key knows of its pace goes by itself.
+                assert client.pttl(prefix + key) > 0
             elif key == "known":
                 tags = {task.tag for tasks in self.model.dead.values() for task in tasks}
                 assert client.smembers(prefix + key) == tags

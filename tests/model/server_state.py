@@ -178,6 +178,7 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
     shared = _scores(keys.pop("shared", []))
     for table in ("waited", "candidates", "groups", "group", "wait", "shelf", "parked", "windows"):
         state[table] = {}
+    _paces(keys, state)
     kinds: dict[str, set[str]] = {}
     tags: dict[str, Any] = {}
     starts: dict[str, Any] = {}
@@ -220,6 +221,24 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
             if "," in lane:
                 came_back[f"{tenant} {lane} {queue}"].add(kind)
     assert kinds == came_back
+
+
+def _paces(keys: dict[str, Any], state: dict[str, Any]) -> None:
+    """Read what keys know whose limits put tasks back."""
+    state["began"], state["paces"], state["put_back"] = {}, {}, {}
+    for key in list(keys):
+        kind, _, name = key.partition(":")
+        if kind == "began":
+            state["began"][name] = _scores(keys.pop(key))
+        elif kind == "rescheduled":
+            state["put_back"][name] = _scores(keys.pop(key))
+        elif kind == "pace":
+            found = _pairs(keys.pop(key))
+            mean = found.get("mean")
+            state["paces"][name] = (
+                None if mean is None else float(mean),
+                float(found.get("next", "0")),
+            )
 
 
 def _overrides(keys: dict[str, Any]) -> dict[str, tuple[str, int | None]]:

@@ -22,8 +22,9 @@
   ARGV[10] passing        str  what this process does not take (passing.lua), or ""
   ARGV[11] known_epoch    str  the epoch the caller knows, or ""
   ARGV[12] fairness_by    str  what a task charges: "tasks", "cost" or "runtime"
-  ARGV[13] told           int  ends that it is told
-  ARGV[14+] words         str  the ends, triples as for settle.lua; the queues, in their order
+  ARGV[13] snooze_ms      int  longest wait for a slot of what is put back
+  ARGV[14] told           int  ends that it is told
+  ARGV[15+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
   Returns {"sleep_ms epoch passed", "lease attempt keys rank length queue" .. message, ...}: sleep_ms
   is 0 where there is more to do at once; passed is "", or as JSON the places that it passed over; keys
@@ -39,9 +40,8 @@
 --- @later rare "rare"
 --- @later timed "correcting"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
-local want, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local want, lease_ms, told = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[14])
 local frozen_ms, passing, known_epoch = ARGV[9], ARGV[10], ARGV[11]
-local fairness_by, told = ARGV[12], tonumber(ARGV[13])
 
 -- Moves that one call makes beside what is due.
 local MOVES_AT_MOST = 64
@@ -60,13 +60,13 @@ local epoch_text = string.format("%.0f", epoch)
 local rules = {
   logical = logical, enforcement = ARGV[5], default_tier = ARGV[6], default_limit = ARGV[7],
   max_deliveries = tonumber(ARGV[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
-  nonce = string.match(owner, "%w+$"),
+  nonce = string.match(owner, "%w+$"), snooze_ms = tonumber(ARGV[13]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
-  queued = said.queued, fairness_by = fairness_by, timed = said.timed,
+  queued = said.queued, fairness_by = ARGV[12], timed = said.timed, paced = said.paced,
 }
-local first_queue = 14 + 3 * told
-for index = 14, first_queue - 1, 3 do
+local first_queue = 15 + 3 * told
+for index = 15, first_queue - 1, 3 do
   settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
 end
 if known_epoch ~= "" and known_epoch ~= epoch_text then

@@ -57,4 +57,5 @@ end
 rules.rows = nil
 wake_queue(prefix, queue)
 pump(prefix, key, rules, false)
+bring_forward(prefix, key, rules)
 return needed and text or ""

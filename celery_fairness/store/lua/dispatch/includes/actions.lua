@@ -5,16 +5,18 @@
   not started: its tenant is not charged, its attempts are those of before.
 ]]
 --- @include "closed"
+--- @include "pace"
 --- @include "taking"
 --- @include "until"
 --- @include "weight"
 
--- The jitter is a part of the wait, and not more than this.
+-- The jitter is a part of the wait, and not more than this; of the longest wait, at which many come
+-- together, than that part of the snooze.
 local JITTER_PARTS, JITTER_MS = 4, 1000
 
 -- By how much longer a task waits: those that were refused at once come one by one.
-local function jitter_ms(task, wait)
-  local most = math.min(math.floor(wait / JITTER_PARTS), JITTER_MS)
+local function jitter_ms(task, wait, longest)
+  local most = math.floor(math.min(wait / JITTER_PARTS, longest))
   local hash = redis.sha1hex(task.tag .. "." .. whole(task.seq))
   return tonumber(string.sub(hash, 1, 8), 16) % (most + 1)
 end
@@ -45,8 +47,11 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   if task.blocked == "" then
     tell_blocked(prefix, queue, task, message, why_closed(prefix, refused, rules))
   end
-  local wait = math.ceil(refused.again_ms)
-  wait = wait + jitter_ms(task, wait)
+  local wait, most = pace_ms(prefix, refused.says, refused.again_ms, refused.why == "full", rules)
+  local jitter = wait == most and rules.snooze_ms / JITTER_PARTS or JITTER_MS
+  wait = math.ceil(wait)
+  wait = wait + jitter_ms(task, wait, jitter)
   wait_until(prefix, queue, task, message, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
+  remember_later(prefix, refused.by, queue, task, wait, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, wait)
 end

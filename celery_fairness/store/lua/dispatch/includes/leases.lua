@@ -11,6 +11,7 @@
 local function end_lease(prefix, lease, keys, rules)
   redis.call("HDEL", prefix .. "running", lease)
   if rules.timed then timed().correct(prefix, lease, string.match(keys, "^[^,]+"), keys, rules) end
+  if rules.paced then limited().note_end(prefix, lease, keys, rules) end
   redis.call("ZREM", prefix .. "ends", lease)
   for key in string.gmatch(keys, "[^,]+") do
     redis.call("ZREM", prefix .. "leases:" .. key, lease)

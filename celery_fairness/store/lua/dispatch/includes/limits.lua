@@ -9,14 +9,13 @@
 
   `leases:KEY` counts what runs, `window:KEY` and `starts:KEY` what started.
 ]]
+--- @include "pace"
 --- @include "queues"
 --- @include "starts"
 --- @include "stopped"
 
 -- A lease of the gate may be released without a word: look again so soon.
 local LOOK_AT_LIMIT_MS = 1000
--- A full limit does not know when it opens: so soon a task is tried again.
-local TRY_AGAIN_MS = 1000
 
 local function read_limit(word)
   local name, flags = string.match(word, "^([^|]*|[%dq]*|[^|]*|[^|]*)|?(%a*)$")
@@ -71,7 +70,7 @@ local function wait_ms(prefix, limit, rules)
       "ZRANGEBYSCORE", leases, after, "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
     wait = of_gate and math.min(tonumber(of_gate) - logical, rules.look_ms or LOOK_AT_LIMIT_MS)
       or math.huge
-    again, why = of_gate and wait or TRY_AGAIN_MS, "full"
+    again, why = TRY_AGAIN_MS, "full"
   end
   if limit.rates == "" and limit.throttle == "" then return wait, again, why end
   local window = redis.call("HMGET", prefix .. "window:" .. limit.key, "count", "ideal")
@@ -82,18 +81,18 @@ local function wait_ms(prefix, limit, rules)
     if ahead < starts then
       rate = rate_wait_ms(prefix, limit.key, count, starts - ahead, period_ms, logical)
     end
-    if rate > 0 then again, why = math.max(again, rate), why or "rate" end
+    if rate > 0 then wait, again, why = math.max(wait, rate), math.max(again, rate), why or "rate" end
   end
   for starts, period_ms in windows_of(limit.throttle) do
     local before = window[1] and ahead + 1 or ahead
     local throttle = ideal + before * period_ms / starts - logical
-    if throttle > 0 then again, why = math.max(again, throttle), why or "throttle" end
+    if throttle > 0 then wait, again, why = math.max(wait, throttle), math.max(again, throttle), why or "throttle" end
   end
-  return math.max(wait, again), again, why
+  return wait, again, why
 end
 
 -- The first limit that is closed, nil where none is. Where its task shall not wait it says what of it
--- (action, "d" or "r"), by which key (by), and how soon it is tried again (again_ms). Where the rules
+-- (action, "d" or "r"), by which key (by) and limit (says), and how soon they may be open (again_ms). Where the rules
 -- weigh all limits it says too what closes the one that is named (why), and how long all of them do.
 local function refusal(prefix, words, rules)
   local limits, at = limits_now(prefix, words, rules), nil
@@ -108,11 +107,11 @@ local function refusal(prefix, words, rules)
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says = limit.on_limit
       if stopped_ms(prefix, limit, rules) == 0 and (says == "r" and not action or says == "d" and action ~= "d") then
-        action, by, why = says, limit.key, closes
+        action, by, why = says, limit, closes
       end
     end
   end
-  if action then at.action, at.by, at.again_ms = action, by, again_ms end
+  if action then at.action, at.by, at.says, at.again_ms = action, by.key, by, again_ms end
   if at then at.why, at.longest_ms = why, longest end
   return at
 end

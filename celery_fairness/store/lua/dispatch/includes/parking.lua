@@ -144,6 +144,7 @@ local function take_limits(prefix, task, lease, rules, amount)
     local limit = limits[index]
     redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)
     count_start(prefix, limit, rules.logical)
+    note_begin(prefix, limit, lease, rules)
     if not limit.private then charge_shared(prefix, limit.key, task.key, amount) end
   end
 end

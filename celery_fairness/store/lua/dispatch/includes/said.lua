@@ -6,12 +6,37 @@
 --- @include "events"
 --- @include "pump"
 
+-- Of tasks of one time, so many are looked at to find one.
+local SAME_TIME_AT_MOST = 16
+
+-- What the key has put back, and remembers, is judged anew by the claims that come.
+local function bring_forward(prefix, key, rules)
+  local there = prefix .. "rescheduled:" .. whole_key(key)
+  local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. whole(rules.now), "+inf",
+    "WITHSCORES", "LIMIT", 0, FORWARD_AT_MOST)
+  if #tasks == 0 then return end
+  redis.call("UNLINK", there)
+  redis.call("HDEL", prefix .. "pace:" .. key, "next")
+  for index = 1, #tasks, 2 do
+    local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
+    local later, at = prefix .. "later:" .. queue, tasks[index + 1]
+    local same = redis.call("ZRANGEBYSCORE", later, at, at, "LIMIT", 0, SAME_TIME_AT_MOST)
+    for each = 1, #same do
+      if tonumber(string.match(same[each], "^%d+")) == tonumber(seq) then
+        redis.call("ZADD", later, rules.now, same[each])
+        ring_bell(prefix, queue)
+      end
+    end
+  end
+end
+
 local function said(prefix, key, rules)
   note_steering(prefix)
   if string.sub(key, 1, 7) == "tenant:" then
     rules.version = redis.call("HINCRBY", prefix .. "news", "version", 1)
   end
   pump(prefix, key, rules, false)
+  bring_forward(prefix, key, rules)
 end
 
 -- Ends pauses and overrides whose time has come, at most `most` of each. Returns how many at most.

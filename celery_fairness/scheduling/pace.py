@@ -1,0 +1,128 @@
+"""When a task that a limit puts back is tried again.
+
+Under a rate or a throttle that is when its window opens. When a full limit has a free slot nobody
+knows: its first lease is expected to end when it has lived as long as those before it did, in the
+mean. Of a key of which none has ended yet a lease lives a second; and where nothing has begun for
+longer than the mean, as long as that.
+
+    first      its window opens; the first lease is expected to end, at least a second ahead
+    the next   one interval later each: that of the rate, or the mean divided by the slots
+    the last   all others at the snooze, or at the window if that opens later, with a wide jitter
+
+So as many come in a second as may start, and of a crowd of N at most N in each snooze beside them.
+
+A key remembers of some of these tasks where they wait. When people say something else of it they
+come at once, and the others at their time.
+
+Weakness: who comes takes what is free. A task that was put later may start before, and a slot may
+stay free until the next one comes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from celery_fairness.scheduling.charging import mean_of
+from celery_fairness.scheduling.limits import Limit
+
+#: A full limit does not know when it opens: so soon a task is tried again, at least.
+TRY_AGAIN_MS = 1000
+#: Tasks that a key remembers it has put back, and brings forward.
+FORWARD_AT_MOST = 100
+#: Of tasks of one time, so many are looked at to find one.
+SAME_TIME_AT_MOST = 16
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is known of a key.
+
+    Attributes:
+        mean_ms: How long its last leases lived; None where none has ended.
+        next_ms: Server time at which the next task that it puts back is tried again.
+    """
+
+    mean_ms: float | None = None
+    next_ms: float = 0.0
+
+
+class Paces:
+    """What keys know whose limits say ``reschedule``."""
+
+    def __init__(self) -> None:
+        #: By key and lease: when it began, logical.
+        self.began: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.of_key: dict[str, Pace] = {}
+        #: By key, that of a whole queue for its partitions: queue and place of tasks that it has
+        #: put back, and until when, server time.
+        self.put_back: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+
+    def begins(self, limit: Limit, lease: str, logical: int) -> None:
+        """A task starts that has ``limit``, as that is judged now."""
+        if limit.on_limit == "reschedule" and limit.concurrency is not None:
+            self.began[limit.key][lease] = logical
+
+    def ends(self, key: str, lease: str, logical: int) -> None:
+        """A lease of a key has ended."""
+        since = self.began[key].pop(lease, None)
+        if not self.began[key]:
+            del self.began[key]
+        if since is not None:
+            pace = self.of_key.setdefault(key, Pace())
+            pace.mean_ms = mean_of(pace.mean_ms, max(0, logical - since))
+
+    def wait_ms(
+        self, limit: Limit, again_ms: float, is_full: bool, now: int, logical: int, snooze_ms: int
+    ) -> tuple[float, float]:
+        """Return how long the next task waits that ``limit`` puts back, and at most.
+
+        Args:
+            limit: As it is judged now.
+            again_ms: How soon it may be tried again; of a full limit the least.
+            is_full: It has no free slot.
+            now: The server's time.
+            logical: The logical one.
+            snooze_ms: The longest wait for what nobody knows.
+        """
+        pace = self.of_key.setdefault(limit.key, Pace())
+        windows = (*limit.rates, *([limit.throttle] if limit.throttle else []))
+        interval = max((period_ms / starts for starts, period_ms in windows), default=0.0)
+        if limit.concurrency:
+            began = sorted(self.began.get(limit.key, {}).values())
+            lives = TRY_AGAIN_MS if pace.mean_ms is None else pace.mean_ms
+            lives = max(lives, logical - began[-1]) if began else lives
+            slot_ms = lives / limit.concurrency
+            interval = max(interval, slot_ms)
+            if is_full:
+                ends = began[0] + lives - logical if began else 0
+                again_ms = max(again_ms, min(ends if ends > 0 else slot_ms, snooze_ms))
+        most = max(again_ms, snooze_ms)
+        wait_ms = min(max(again_ms, pace.next_ms - now), most)
+        pace.next_ms = now + wait_ms + interval
+        return wait_ms, most
+
+    def remember(self, key: str, queue: str, seq: int, eta_ms: int, now: int) -> None:
+        """A key has put a task back until ``eta_ms``."""
+        there = self.put_back[whole_of(key)]
+        for each in [each for each, eta in there.items() if eta <= now]:
+            del there[each]
+        if len(there) < FORWARD_AT_MOST:
+            there[queue, seq] = eta_ms
+
+    def forget(self, key: str, now: int) -> list[tuple[str, int, int]]:
+        """Somebody says something of a key: return what it remembers, as queue, place and time."""
+        there = self.put_back.get(whole_of(key), {})
+        to_come = [(eta, f"{seq} {queue}", queue, seq) for (queue, seq), eta in there.items()]
+        found = [(queue, seq, eta) for eta, _, queue, seq in sorted(to_come) if eta > now]
+        if found:
+            del self.put_back[whole_of(key)]
+            pace = self.of_key.pop(key, None)
+            if pace is not None and pace.mean_ms is not None:
+                self.of_key[key] = Pace(pace.mean_ms)
+        return found
+
+
+def whole_of(key: str) -> str:
+    """Return the key of a queue as a whole for that of a partition; any other as it is."""
+    return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key

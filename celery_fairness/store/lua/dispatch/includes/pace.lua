@@ -1,0 +1,88 @@
+--[[
+  pace: when a task that a limit puts back is tried again.
+
+  That is when its window opens, or the first lease of a full one is expected to end; then one task
+  after the other, as far apart as the key lets them start, and at the snooze all others.
+
+  `began:KEY` says when leases of the key began, by the logical clock; `pace:KEY` how long the last ones
+  lived in the mean, and the server's time at which the next task is tried again (`next`). Leases begin
+  here where a limit with a concurrency says `reschedule`; `paced` in the clock says that one did.
+
+  `rescheduled:KEY` remembers where some of these tasks wait, as "PLACE QUEUE" with their time.
+]]
+--- @include "starts"
+
+-- A full limit does not know when it opens: so soon a task is tried again, at least.
+local TRY_AGAIN_MS = 1000
+-- The part that the last lease has in the mean is one of so many.
+local LEASE_PARTS = 8
+-- What is known of a key is kept so long after its last lease or task.
+local PACE_KEPT_MS = 3600000
+-- Tasks that a key remembers it has put back.
+local FORWARD_AT_MOST = 100
+
+-- A lease begins of a task that has `limit`, as that is judged now.
+local function note_begin(prefix, limit, lease, rules)
+  if limit.on_limit ~= "r" or not limit.concurrency then return end
+  if not rules.paced then redis.call("HSET", prefix .. "clock", "paced", 1) end
+  rules.paced = true
+  redis.call("ZADD", prefix .. "began:" .. limit.key, rules.logical, lease)
+end
+
+-- A lease of these keys has ended, told as a word with commas.
+local function note_end(prefix, lease, keys, rules)
+  for key in string.gmatch(keys, "[^,]+") do
+    local since = redis.call("ZSCORE", prefix .. "began:" .. key, lease)
+    if since then
+      redis.call("ZREM", prefix .. "began:" .. key, lease)
+      local lived = math.max(0, rules.logical - tonumber(since))
+      local mean = tonumber(redis.call("HGET", prefix .. "pace:" .. key, "mean"))
+      mean = mean and mean + (lived - mean) / LEASE_PARTS or lived
+      redis.call("HSET", prefix .. "pace:" .. key, "mean", string.format("%.17g", mean))
+      redis.call("PEXPIRE", prefix .. "pace:" .. key, PACE_KEPT_MS)
+    end
+  end
+end
+
+-- How long a slot of a limit is held, divided by their number; and where a lease has begun, how soon the
+-- first is expected to end. Where none has begun for longer than the mean, they live as long as that.
+local function slot_ms(prefix, limit, mean, rules)
+  local began = prefix .. "began:" .. limit.key
+  local first = redis.call("ZRANGE", began, 0, 0, "WITHSCORES")[2]
+  local last = redis.call("ZRANGE", began, -1, -1, "WITHSCORES")[2]
+  local lives = mean or TRY_AGAIN_MS
+  if last then lives = math.max(lives, rules.logical - tonumber(last)) end
+  return lives / limit.concurrency, first and tonumber(first) + lives - rules.logical or 0
+end
+
+-- Returns how long the next task waits that `limit` puts back, and at most; `again` is how soon it may be
+-- tried again, of a full limit the least.
+local function pace_ms(prefix, limit, again, is_full, rules)
+  local pace, interval = prefix .. "pace:" .. limit.key, interval_of(limit.throttle)
+  local known = redis.call("HMGET", pace, "mean", "next")
+  for starts, period_ms in windows_of(limit.rates) do interval = math.max(interval, period_ms / starts) end
+  if limit.concurrency then
+    local slot, ends = slot_ms(prefix, limit, tonumber(known[1]), rules)
+    interval = math.max(interval, slot)
+    if is_full then again = math.max(again, math.min(ends > 0 and ends or slot, rules.snooze_ms)) end
+  end
+  local most = math.max(again, rules.snooze_ms)
+  local wait = math.min(math.max(again, (tonumber(known[2]) or 0) - rules.now), most)
+  redis.call("HSET", pace, "next", string.format("%.17g", rules.now + wait + interval))
+  redis.call("PEXPIRE", pace, PACE_KEPT_MS)
+  return wait, most
+end
+
+-- That of a queue as a whole for a partition of it, any other key as it is.
+local function whole_key(key)
+  return string.match(key, "^queue:[^:]+") or key
+end
+
+-- A key has put a task back.
+local function remember_later(prefix, key, queue, task, wait, rules)
+  local there = prefix .. "rescheduled:" .. whole_key(key)
+  redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)
+  if redis.call("ZCARD", there) >= FORWARD_AT_MOST then return end
+  redis.call("ZADD", there, rules.now + wait, whole(task.seq) .. " " .. queue)
+  redis.call("PEXPIRE", there, math.max(PACE_KEPT_MS, wait))
+end

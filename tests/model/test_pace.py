@@ -1,0 +1,249 @@
+"""When tasks come again that a limit put back: in the model and the scripts."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from redis import Redis
+
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
+from celery_fairness.scheduling.pace import FORWARD_AT_MOST
+from celery_fairness.scheduling.words import Rules, Verdict
+from tests.lua.dispatching import PREFIX, Dispatch
+from tests.model.both import START_MS
+
+SECOND = 1_000
+SNOOZE = 30 * SECOND
+ONE = Limit("api", 1, on_limit="reschedule")
+TWO = Limit("api", 2, on_limit="reschedule")
+CROWD = 1_000
+
+
+@pytest.fixture
+def dispatch(redis_url):
+    with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
+        client.flushdb()
+        yield Dispatch(client, Rules(default_limit=None))
+
+
+class Worker:
+    """A worker with free places that claims whenever it wakes.
+
+    Its tasks run for ``run_ms``; None: they never end.
+    """
+
+    def __init__(self, dispatch, run_ms=None):
+        self.dispatch, self.run_ms = dispatch, run_ms
+        self.running = []
+        self.renewed = dispatch.now
+        self.claims = self.starts = 0
+
+    def run(self, seconds):
+        """Return how many claims it made in these seconds, and how many tasks it started."""
+        dispatch, claims, starts = self.dispatch, self.claims, self.starts
+        ends = dispatch.now + seconds * SECOND
+        while dispatch.now < ends:
+            soonest = min([until for until, _ in self.running if until > dispatch.now] + [ends])
+            # A call takes its time too.
+            dispatch.now = min(dispatch.now + max(1, self.turn()), soonest)
+        return self.claims - claims, self.starts - starts
+
+    def turn(self):
+        """Tell what ended and claim; return how long to sleep."""
+        dispatch = self.dispatch
+        dispatch.settle([task for until, task in self.running if until <= dispatch.now])
+        self.running = [each for each in self.running if each[0] > dispatch.now]
+        if dispatch.now - self.renewed >= dispatch.rules.lease_ms // 3:
+            dispatch.renew([task for _, task in self.running])
+            self.renewed = dispatch.now
+        answer = dispatch.claim()
+        self.claims, self.starts = self.claims + 1, self.starts + len(answer.tasks)
+        lasts = 10**9 if self.run_ms is None else self.run_ms
+        self.running += [(dispatch.now + lasts, task) for task in answer.tasks]
+        return answer.sleep_ms
+
+
+def rescheduled(dispatch):
+    return int(dispatch.client.hget(PREFIX + "counts", "rescheduled") or 0)
+
+
+@pytest.mark.timeout(300)
+def test_d10_a_crowd_at_a_full_limit_comes_once_in_a_snooze(dispatch):
+    for _ in range(CROWD + 1):
+        dispatch.put("a", limits=write_limits((ONE,)))
+    worker = Worker(dispatch)
+    worker.run(1)
+    assert rescheduled(dispatch) == CROWD
+    claims, starts = worker.run(60)
+    # Each comes at most once in thirty seconds, and those of the first seconds once more.
+    assert CROWD <= rescheduled(dispatch) - CROWD <= 2 * CROWD + 60
+    assert (starts, claims < 60 * 2 * CROWD / 30 + 120) == (0, True), claims
+
+
+@pytest.mark.timeout(300)
+def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside_that(dispatch):
+    limit = Limit("api", 5, on_limit="reschedule")
+    for _ in range(300):
+        dispatch.put("a", limits=write_limits((limit,)))
+    worker = Worker(dispatch, run_ms=500)
+    worker.run(2)
+    before = rescheduled(dispatch)
+    _, starts = worker.run(20)
+    # A lease counts for a second until one has ended: one task came each fifth of it.
+    assert 80 <= starts <= 200
+    assert rescheduled(dispatch) - before < 300 * 20 / 30 + 200
+
+
+def etas(pair):
+    return [eta - START_MS for eta, _, _ in sorted(pair.model.later["q"], key=lambda each: each[1])]
+
+
+def run_once(pair, limit, at, for_ms):
+    pair.at(at)
+    pair.put("a", limit)
+    assert len(pair.claim()[0]) == 1
+    # The logical clock goes a third of a lease in a call.
+    for step in range(at, at + for_ms, 4 * SECOND):
+        pair.at(step)
+        pair.both.run(("renew", tuple(range(8)), ""))
+    pair.at(at + for_ms)
+    pair.end()
+
+
+class TestMean:
+    """A lease is expected to live as long as those before it did."""
+
+    def test_d10_the_first_comes_when_the_first_lease_is_expected_to_end(self, pair):
+        run_once(pair, TWO, 0, 8 * SECOND)
+        pair.at(10 * SECOND)
+        pair.put("a", TWO)
+        pair.claim()
+        pair.at(12 * SECOND)
+        pair.put("a", TWO, times=3)
+        assert len(pair.claim()[0]) == 1
+        # The first began at 10 s and lives for 8; two slots are free every 4 s.
+        first, second = etas(pair)
+        assert 18 * SECOND <= first <= 19 * SECOND
+        assert 22 * SECOND <= second <= 23 * SECOND
+
+    def test_the_mean_follows_what_ran_last(self, pair):
+        run_once(pair, ONE, 0, 800)
+        run_once(pair, ONE, 1_000, 1_600)
+        assert pair.model.paces.of_key["api"].mean_ms == 900
+
+    @pytest.mark.parametrize("verdict", list(Verdict))
+    def test_every_end_counts_and_leaves_nothing(self, pair, verdict):
+        pair.put("a", ONE)
+        pair.claim()
+        pair.at(500)
+        pair.end_one(0, verdict)
+        running = verdict in (Verdict.BEGUN, Verdict.ACKED)
+        assert (pair.model.paces.began != {}) is running
+
+    def test_what_runs_for_longer_than_the_mean_is_expected_to_go_on(self, pair):
+        pair.put("a", ONE)
+        pair.claim()
+        pair.at(4 * SECOND)
+        pair.put("a", ONE, times=2)
+        pair.claim()
+        first, second = etas(pair)
+        assert 8 * SECOND <= first <= 9 * SECOND
+        assert 12 * SECOND <= second <= 13 * SECOND
+
+    def test_d10_nobody_waits_longer_than_the_snooze_and_its_jitter(self, pair):
+        pair.put("a", ONE)
+        pair.claim()
+        pair.put("a", ONE, times=60)
+        pair.claim()
+        assert max(etas(pair)) <= SNOOZE + SNOOZE / 4
+        last = [eta for eta in etas(pair) if eta >= SNOOZE]
+        # Those at the end do not come at once.
+        assert max(last) - min(last) > SNOOZE / 8
+
+    def test_a_limit_that_waits_is_not_watched(self, pair):
+        pair.put("a", Limit("api", 1))
+        pair.claim()
+        pair.end()
+        assert (pair.model.paces.began, pair.model.paces.of_key) == ({}, {})
+
+
+def crowd(pair, *limits, times=4, queue="q"):
+    pair.put("a", *limits, queue=queue, times=times)
+    given, sleep_ms = pair.claim(queues=[queue])
+    while not sleep_ms:
+        _, sleep_ms = pair.claim(queues=[queue])
+    assert len(given) == 1
+    assert len(pair.later(queue)) == times - 1
+
+
+RAISE = (("concurrency", 5),)
+
+
+class TestForward:
+    """When people say something else of a key, what it has put back is judged anew."""
+
+    def test_rl_r_an_override_that_raises_acts_at_the_next_claim(self, pair):
+        crowd(pair, ONE)
+        pair.at(10)
+        assert pair.claim()[0] == []
+        pair.both.run(("override", "api", RAISE, None, "on"))
+        assert pair.model.rings["q"].bell
+        assert sorted(pair.claim()[0]) == [2, 3, 4]
+
+    def test_one_that_ends_acts_too(self, pair):
+        pair.both.run(("override", "api", (("concurrency", 1),), 2_000, "on"))
+        crowd(pair, Limit("api", 5, on_limit="reschedule"))
+        pair.at(2_000)
+        given = [number for _ in range(3) for number in pair.claim()[0]]
+        assert sorted(given) == [2, 3, 4]
+
+    def test_a_resume_acts_at_once(self, pair):
+        crowd(pair, ONE)
+        pair.both.run(("stop", "pause", "api", 0, "on"))
+        pair.both.run(("override", "api", RAISE, None, "on"))
+        assert [pair.claim()[0] for _ in range(2)] == [[], []]
+        pair.both.run(("stop", "resume", "api", 0, "on"))
+        assert sorted(pair.claim()[0]) == [2, 3, 4]
+
+    def test_new_numbers_of_a_queue_act_on_it_and_on_its_partitions(self, pair):
+        part = Limit("queue:q:1", of=OF_QUEUE)
+        pair.limit_queue(concurrency=1, on_limit="reschedule", parts=True, how="declare")
+        crowd(pair, part)
+        pair.limit_queue(concurrency=5, on_limit="reschedule")
+        given = [number for _ in range(2) for number in pair.claim()[0]]
+        assert sorted(given) == [2, 3, 4]
+
+    def test_another_key_acts_on_nothing(self, pair):
+        crowd(pair, ONE)
+        before = etas(pair)
+        pair.both.run(("override", "other", RAISE, None, "on"))
+        assert etas(pair) == before
+
+    def test_what_is_refused_again_has_a_time_of_the_new_numbers(self, pair):
+        crowd(pair, ONE, times=30)
+        assert max(etas(pair)) >= 29 * SECOND
+        pair.both.run(("override", "api", (("concurrency", 10),), None, "on"))
+        for _ in range(3):
+            pair.claim()
+        assert len(etas(pair)) == 20
+        assert max(etas(pair)) <= 4 * SECOND
+
+    def test_what_has_come_or_is_cancelled_meanwhile_is_left_where_it_is(self, pair):
+        crowd(pair, ONE)
+        pair.both.run(("cancel", "q", (1,)))
+        first = min(etas(pair))
+        pair.at(first)
+        pair.claim()
+        pair.both.run(("override", "api", RAISE, None, "on"))
+        given = [number for _ in range(2) for number in pair.claim()[0]]
+        assert len(given) == 2
+
+    def test_of_a_crowd_a_hundred_come_at_once_and_the_others_at_their_time(self, pair):
+        crowd(pair, ONE, times=FORWARD_AT_MOST + 11)
+        pair.both.run(("override", "api", (("concurrency", None),), None, "on"))
+        given = sum(len(pair.claim(want=50)[0]) for _ in range(ceil(FORWARD_AT_MOST / 16) + 1))
+        assert (given, len(pair.later())) == (FORWARD_AT_MOST, 10)
+        # They come with the old times.
+        pair.at(SNOOZE + SNOOZE // 4)
+        assert len(pair.claim(want=50)[0]) == 10
