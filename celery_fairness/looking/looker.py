@@ -102,6 +102,16 @@ class Looker:
         """Whether limits refuse anything."""
         return self._settings.enforcement is Enforcement.ON
 
+    @property
+    def by_runtime(self) -> bool:
+        """Whether tasks are charged by the time they take."""
+        return self._settings.fairness_by == "runtime"
+
+    def weights(self) -> dict[str, float]:
+        """Return the weights of the tiers in force."""
+        tiers = self._limiter.published_tiers()[1] or self._settings.tiers
+        return {name: tier.weight for name, tier in tiers.items()}
+
     def of_waiting(self, reader: Reader, key: str, written: str) -> LimitState:
         """Return what a tenant with something waiting holds, as claims judge it.
 

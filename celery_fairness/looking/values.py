@@ -231,6 +231,10 @@ class Blocker:
         limit: Its concurrency; None is unlimited.
         opens_in_seconds: When it opens by itself; None: when a lease ends, or a person says so.
         holders: The first hundred of the leases, soonest end first.
+        ancestors: Of the tasks that hold them, by their ids, those that called the task, or called
+            what called it: if one waits for the result, neither ends.
+        starts_in_seconds: When it would let the task start if nothing else kept it, as far as what
+            goes before says; None where that is not known.
     """
 
     key: str
@@ -239,6 +243,8 @@ class Blocker:
     limit: int | None
     opens_in_seconds: float | None = None
     holders: tuple[HeldLease, ...] = ()
+    ancestors: tuple[str, ...] = ()
+    starts_in_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +266,7 @@ class Explanation:
             is not in the ring: see ``blocked_by``.
         blocked_by: What keeps it now, as far as a claim has looked; empty: a free place starts it
             when it is its turn.
+        starts_in_seconds: When a waiting task is expected to start; None where too little is known.
     """
 
     task_id: str
@@ -272,3 +279,4 @@ class Explanation:
     ahead_in_lane: int | None = None
     ahead_in_ring: int | None = None
     blocked_by: tuple[Blocker, ...] = ()
+    starts_in_seconds: float | None = None

@@ -34,6 +34,7 @@ from celery_fairness.scheduling.parking import (
 )
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.rows import Account, Running
+from celery_fairness.scheduling.took import Took
 from celery_fairness.scheduling.words import SYSTEM, Rules
 
 
@@ -85,6 +86,8 @@ class Installation(Counting):
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking(self.budget.tags)
         self.happenings = Happenings()
+        #: What the last call heard of ends.
+        self.took = Took()
 
     # -- waiting ----------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.steering import Steering
+from celery_fairness.scheduling.took import Took
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
@@ -104,7 +105,7 @@ class Scheduler(Steering):
         Where the memory was lost since ``epoch`` it leases nothing: what the process holds counts
         for no limit until a renewal enters it again.
         """
-        logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        logical, self.took = self.clock.tick(self.now_ms(), rules.lease_ms), Took()
         for end in ends:
             self._settle(end, logical, rules)
         if epoch is not None and epoch != self.clock.epoch:
@@ -197,7 +198,8 @@ class Scheduler(Steering):
         if group is not None:
             self.parking.served(queue, group, key)
         self.task_left(queue, key)
-        self.running[task.lease] = Running(owner, "claimed", queue, task)
+        mean_ms = self.took.mean_ms(task.kind)
+        self.running[task.lease] = Running(owner, "claimed", queue, task, logical, mean_ms)
         self.ends[task.lease] = logical + rules.lease_ms
         self.leases[key][task.lease] = NEVER
         return task.lease
@@ -260,6 +262,7 @@ class Scheduler(Steering):
     def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
         """Say what became of claimed tasks."""
         logical = self.clock.tick(self.now_ms(), rules.lease_ms)
+        self.took = Took()
         return [self._settle(each, logical, rules) for each in ends]
 
     def _settle(self, end: Settle, logical: int, rules: Rules) -> Settled:
@@ -271,7 +274,10 @@ class Scheduler(Steering):
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
         self.end_lease(end.lease, logical)
+        since, mean_ms = row.since, row.mean_ms
         keys, row = row.task.keys, row.as_it_waits
+        if end.verdict is Verdict.DONE and since is not None:
+            self.took.note(row.task.kind, logical - since, mean_ms)
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)
         elif end.verdict is Verdict.TAIL:

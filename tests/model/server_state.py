@@ -32,7 +32,7 @@ _RECORD = re.compile(
     r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S*)(?: (\S+))?)?\n(.*)",
     re.DOTALL,
 )
-_RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
+_RUNNING = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) (.*)", re.DOTALL)
 
 
 def record(text: str) -> tuple[Any, ...]:
@@ -43,10 +43,11 @@ def record(text: str) -> tuple[Any, ...]:
 
 
 def running(text: str) -> tuple[Any, ...]:
-    owner, state, length, rest = _RUNNING.fullmatch(text).groups()
+    owner, state, since, mean, length, rest = _RUNNING.fullmatch(text).groups()
     raw = rest.encode()
     queue = raw[: int(length)].decode()
-    return owner, state, queue, record(raw[int(length) :].decode())
+    told = [None if each is None else int(each) for each in (since, mean)]
+    return owner, state, queue, record(raw[int(length) :].decode()), *told
 
 
 def _charged(text: str) -> tuple[Any, ...]:

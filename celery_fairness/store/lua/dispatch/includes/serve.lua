@@ -7,6 +7,7 @@
 --- @include "charging"
 --- @include "leases"
 --- @include "taking"
+--- @include "took"
 
 -- What a task of a tenant is expected to take of whom nothing is known.
 local FIRST_SECONDS = 1
@@ -41,7 +42,7 @@ local function lease_task(prefix, queue, key, record, rules, weight)
   redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", prefix .. "running", lease,
-    write_running(rules.owner, "claimed", queue, next_record))
+    write_running(rules.owner, "claimed", queue, next_record, since_now(rules, task.kind)))
   return lease, task, message, expected
 end
 
