@@ -75,6 +75,7 @@ class Keys:
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
         self.events = prefix + "events"
+        self.exceeded = prefix + "exceeded"
         self.gate_tasks = prefix + "gate_tasks"
         self.herald = prefix + "herald"
         self.heralded = prefix + "heralded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from celery_fairness.decision import HeldLease, LimitState
@@ -54,6 +55,47 @@ class TierStatus:
     weight: float
     queue_class: str
     refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefusals:
+    """How often limits of a key have refused.
+
+    Attributes:
+        key: The key; ``_other`` where there are too many to tell them apart.
+        strategy: By which number: ``concurrency``, ``rate``, ``throttle``, ``paused`` or
+            ``cool-down``.
+        total: Since the installation's memory began.
+    """
+
+    key: str
+    strategy: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteCount:
+    """What claims did in a minute in one queue with tenants of one tier.
+
+    Attributes:
+        queue: Its name; ``_other`` where there are too many to tell them apart.
+        tier: Its name; "" of system tasks.
+        started: Tasks that were claimed.
+        refused: Tenants that were found at their tier's limit, as ``refusals()`` counts them.
+    """
+
+    queue: str
+    tier: str
+    started: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One minute: when it began, by the server's clock, and what claims did in it."""
+
+    at: datetime
+    counts: tuple[MinuteCount, ...]
 
 
 @dataclass(frozen=True, slots=True)

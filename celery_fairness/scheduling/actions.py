@@ -67,6 +67,8 @@ class Actions(Blocking):
 
     def act(self, queue: str, key: str, part: Part, refusal: Refusal, logical: int) -> int | None:
         """Drop the first task of a part, or let it be tried again; return how soon that is."""
+        closed = self.why_closed(refusal.at, logical)
+        self.count_exceeded(closed)
         task = self.pop(queue, key, part)
         self.task_left(queue, key)
         if refusal.action == "drop":
@@ -77,7 +79,7 @@ class Actions(Blocking):
             self.obituaries[Running(refusal.by, "dropped", queue, task)] = logical
             return None
         self.counts["rescheduled"] += 1
-        task = self.tell_blocked(queue, task, self.why_closed(refusal.at, logical))
+        task = self.tell_blocked(queue, task, closed)
         wait_ms = refusal.again_ms + jitter_ms(task, refusal.again_ms)
         self.wait_until(queue, task, self.now_ms() + wait_ms)
         return wait_ms

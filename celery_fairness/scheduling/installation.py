@@ -24,6 +24,7 @@ from celery_fairness.scheduling.limits import (
     read_limits,
     write_limits,
 )
+from celery_fairness.scheduling.minutes import Minutes
 from celery_fairness.scheduling.parking import (
     CLOSED,
     PAUSED,
@@ -86,6 +87,9 @@ class Installation(Counting):
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking(self.budget.tags)
         self.happenings = Happenings()
+        self.minutes = Minutes()
+        #: Refusals by "STRATEGY KEY".
+        self.exceeded: defaultdict[str, int] = defaultdict(int)
         #: What the last call heard of ends.
         self.took = Took()
 
@@ -283,9 +287,11 @@ class Installation(Counting):
         limit = self.entitlement(key, rules).limit
         return limit is not None and self.held(key, logical) >= limit
 
-    def count_refusal(self, key: str, rules: Rules) -> None:
+    def count_refusal(self, queue: str, key: str, rules: Rules) -> None:
         """A claim found that one more task of ``key`` is, or would be, too many."""
-        self.counts[f"refused:{self.entitlement(key, rules).tier}"] += 1
+        tier = self.entitlement(key, rules).tier
+        self.counts[f"refused:{tier}"] += 1
+        self.minutes.note(self.now_ms(), "refused", tier, queue)
 
     def close(self, key: str, logical: int, rules: Rules) -> None:
         """A tenant was found at its limit: no claim looks at it until something opens it."""

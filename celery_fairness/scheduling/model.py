@@ -183,7 +183,9 @@ class Scheduler(Steering):
         self, queue: str, key: str, part: Part, owner: str, logical: int, rules: Rules
     ) -> str:
         ring = self.rings[queue]
-        weight = self.entitlement(key, rules).weight
+        entitled = self.entitlement(key, rules)
+        weight = entitled.weight
+        self.minutes.note(self.now_ms(), "started", entitled.tier, queue)
         task = self.pop(queue, key, part)
         self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)

@@ -1,7 +1,7 @@
 """When a task is expected to start, against when it does, on steady loads and a frozen clock.
 
-The past is played up to this moment, for whoever explains reads the server's time; what comes then
-is played on.
+Whoever explains reads the server's time, so that is made the time of the play before; then it is
+played on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.tiers import Tier
+from tests.contract.test_parked import ask, park, take
 
 STEP_MS = 100
 RULES = Rules(default_limit=None, lease_ms=15_000)
@@ -29,7 +30,7 @@ class Load:
     def __init__(self, client, places, takes, rules=RULES, queues=("celery",)):
         self.client, self.places, self.takes = client, places, takes
         self.rules, self.queues = rules, queues
-        self.now = 0
+        self.now = 1_760_000_000_000
         self.number = 0
         self.runs = []
         self.started = {}
@@ -67,11 +68,18 @@ class Load:
         self.run(verbs.RENEW, verbs.renew_args(held, self.rules.lease_ms, None, str(self.now)))
 
     def play(self, ms, come=lambda: None):
-        """Play so long, up to this moment."""
-        self.now = int(time.time() * 1000) - ms
+        """Play so long, and then be at this moment."""
         for _ in range(ms // STEP_MS):
             come()
             self.step()
+        self.be_now()
+
+    def be_now(self):
+        """This moment is that of the server: the logical clock stands where it was."""
+        now = int(time.time() * 1000)
+        self.runs = [(end + now - self.now, task) for end, task in self.runs]
+        self.now = now
+        self.client.hset("{fairness}:clock", "seen", now)
 
     def start_of(self, task_id):
         """Play on until it starts; return how long that took."""
@@ -95,6 +103,7 @@ def load(client, fairness):
 
 
 def agree(fairness, load, task_id, by=2):
+    load.be_now()
     found = fairness.explain(task_id)
     expected, true = found.starts_in_seconds, load.start_of(task_id)
     assert expected is not None
@@ -203,3 +212,27 @@ def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
     line = "grandparent, which called it, holds a slot of api: if that waits for its result, "
     assert line + "neither ends" in run("explain", "child").output
     assert fairness.explain("stranger").blocked_by[0].ancestors == ()
+
+
+def test_a_task_that_a_gate_parked_starts_when_its_rate_lets_it(client, redis_url, make_fairness):
+    client.flushdb()
+    fairness = make_fairness(url=redis_url)
+    hourly, one = Limit("mail", None, ((1, 3_600_000),)), Limit("api", 1)
+    for limit in (hourly, one):
+        take(fairness.limiter, limit)
+        for number in range(2):
+            park(fairness.limiter, ask(f"{limit.key}{number}", limit))
+    assert 7_190 < fairness.explain("mail1").starts_in_seconds <= 7_201
+    # A lease of the gate does not say since when it is held.
+    assert fairness.explain("api1").starts_in_seconds is None
+
+
+def test_who_has_more_weight_goes_before(load, fairness):
+    made = load(2, {"work": 1_000})
+    fairness.publish_tiers([Tier("free", None), Tier("pro", None, weight=5.0)])
+    made.put("heavy", "h", tier="pro")
+    for number in range(60):
+        made.put("heavy", f"h{number}", tier="pro")
+        made.put("light", f"l{number}", tier="free")
+    made.play(4_000)
+    agree(fairness, made, "l6", by=1.5)

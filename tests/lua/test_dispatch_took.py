@@ -117,3 +117,19 @@ def test_an_obituary_does_not_say_since_when(dispatch, client):
     dispatch.claim()
     ((row, _),) = client.zrange(PREFIX + "obituaries", 0, -1, withscores=True)
     assert STATE.match(row).groups() == ("acked", "")
+
+
+def test_of_two_means_that_one_call_hears_the_first_goes_on(dispatch, client):
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    tasks = list(dispatch.claim().tasks)
+    dispatch.now += 800
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    started = claim_and_tell(dispatch, *tasks)
+    dispatch.now += 1_600
+    dispatch.put("a", kind="x")
+    claim_and_tell(dispatch, *started)
+    # 800 moved by an eighth to 900, and again.
+    ((_, told),) = rows(client).values()
+    assert told == f"@{dispatch.now}~988"

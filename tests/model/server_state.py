@@ -93,6 +93,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "ends": _scores(keys.pop("ends", [])),
         "charged": {k: _charged(v) for k, v in _pairs(keys.pop("charged", [])).items()},
         "leases": {},
+        "exceeded": {k: int(v) for k, v in _pairs(keys.pop("exceeded", [])).items()},
+        "minutes": {},
         "rings": defaultdict(_ring),
         "replies": {},
         "dead": {},
@@ -153,6 +155,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind == "reply":
             number, *leases = value[0].split()
             state["replies"][name] = (int(number), leases)
+        elif kind == "minute":
+            state["minutes"][int(name)] = {f: int(n) for f, n in _pairs(value).items()}
         elif kind == "dead":
             state["dead"][name] = [record(each) for each in value]
         else:

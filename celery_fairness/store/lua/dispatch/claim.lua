@@ -142,6 +142,7 @@ for index = 1, #turns.queues do
   forget_passed(prefix, queue, rules.virtual[queue], #leases, nobody and #leases < want)
 end
 if next(bells) then redis.call("DEL", unpack(bells)) end
+write_minute(prefix, rules)
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)
 if more or turns.over or #leases > 0 then sleep_ms = 0 end
 answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text,

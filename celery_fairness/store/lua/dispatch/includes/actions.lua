@@ -27,6 +27,8 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
     return
   end
   local task, message = read_record(record)
+  local closed = why_closed(prefix, refused, rules)
+  count_exceeded(prefix, closed.strategy, closed.key)
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)
   local expires = prefix .. "expires:" .. queue
@@ -40,9 +42,7 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
     return
   end
   redis.call("HINCRBY", prefix .. "counts", "rescheduled", 1)
-  if task.blocked == "" then
-    tell_blocked(prefix, queue, task, message, why_closed(prefix, refused, rules))
-  end
+  if task.blocked == "" then tell_blocked(prefix, queue, task, message, closed) end
   local wait = math.ceil(refused.again_ms)
   wait = wait + jitter_ms(task, wait)
   wait_until(prefix, queue, task, message, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
