@@ -216,6 +216,11 @@ class HeldLease:
         state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
         task: Of a claimed task: its name, as it is written in keys.
         charged: Of a claimed task: the key of its tenant, ``_system`` without one.
+        task_id: Of a claimed task: its id, "" where its message says none.
+        held_seconds: Of a claimed task: for how long it has held its place; None where that is not
+            known.
+        usual_seconds: Of a claimed task: how long those of its name held theirs lately; None where
+            nothing was known of that when it was claimed.
     """
 
     id: str
@@ -225,6 +230,9 @@ class HeldLease:
     state: str = ""
     task: str = ""
     charged: str = ""
+    task_id: str = ""
+    held_seconds: float | None = None
+    usual_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

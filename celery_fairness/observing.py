@@ -19,7 +19,15 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.listing import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.values import Audit, Explanation, LimitPage, Status
+from celery_fairness.looking.values import (
+    Audit,
+    Explanation,
+    KeyRefusals,
+    LimitPage,
+    Minute,
+    Status,
+)
+from celery_fairness.scheduling.minutes import KEPT
 from celery_fairness.settings import Settings
 from celery_fairness.units import milliseconds
 
@@ -102,6 +110,32 @@ class Observing(ABC):
         the tenant opens again.
         """
         return self._looker.refusals()
+
+    def exceeded(self) -> tuple[KeyRefusals, ...]:
+        """Return how often each key has refused, tenants' among them, by strategy and key.
+
+        A refusal is one of the task at the head of a lane that a claim meets, or of an attempt at
+        a gate by a limit beside its tier's; a task may meet several. What a gate refuses by a tier
+        is counted by :meth:`refusals` alone. Of more than a thousand keys the later are ``_other``.
+        """
+        return self._looker.exceeded()
+
+    def minutes(self, last: int = 60) -> tuple[Minute, ...]:
+        """Return what claims did in each of the last minutes, the oldest first.
+
+        Of each queue and tier: how many tasks started, and how often a tenant was found at its
+        tier's limit. A minute in which nothing was is left out; the last one still counts.
+
+        Args:
+            last: How many minutes, 1 to 360: they are kept for six hours.
+
+        Raises:
+            ValueError: The number is out of range, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        if not isinstance(last, int) or isinstance(last, bool) or not 1 <= last <= KEPT:
+            raise ValueError(f"last: expected a whole number from 1 to {KEPT}, got: {got(last)}")
+        return self._looker.minutes(last)
 
     def counts(self) -> dict[str, int]:
         """Return the other counts.

@@ -270,7 +270,7 @@ def _done(change: Callable[[], Changed]) -> Changed:
 @_looks
 def explain(of: Fairness, task: str) -> Shown:
     """Where the task of the id TASK is, and what keeps it from starting."""
-    from celery_fairness.cli.tables import explanation_lines
+    from celery_fairness.cli.explained import explanation_lines
 
     found = _done(lambda: of.explain(task))
     return found, explanation_lines(found), 0

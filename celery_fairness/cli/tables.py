@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -10,13 +9,17 @@ from typing import Any
 
 import click
 
+from celery_fairness.cli.words import Cell, held_for, table
+from celery_fairness.cli.words import count as _count
+from celery_fairness.cli.words import printable as _printable
+from celery_fairness.cli.words import quoted as _quoted
+from celery_fairness.cli.words import seconds_text as _seconds
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.events import Event, EventPage
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
     DeadLetter,
-    Explanation,
     LimitPage,
     Purged,
     QueueLimit,
@@ -29,11 +32,10 @@ from celery_fairness.units import iso_duration, seconds
 #: Owners that a status shows; JSON has all.
 OWNERS_SHOWN = 20
 
-Cell = str | int | float | None
 
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
-_LEASE = ("lease", "ends in", "state", "task", "queue", "owner", "charged")
+_LEASE = ("lease", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 _KEYS = ("key", "tier", "limit", "held", "waiting", "")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
@@ -110,6 +112,7 @@ def state_lines(state: LimitState) -> list[str]:
         (
             each.id,
             _seconds(each.expires_in_seconds),
+            held_for(each),
             each.state,
             each.task,
             each.queue,
@@ -215,39 +218,6 @@ def stops_lines(stops: KeyStops) -> list[str]:
     return [f"{stops.key}: {stops_text(stops)}"]
 
 
-def explanation_lines(found: Explanation) -> list[str]:
-    """Return where a task is, and why it does not run."""
-    what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
-    lines = [f"{_printable(what)}, queue {_printable(found.queue)}"]
-    if found.state == "running":
-        return [*lines, f"runs at {_printable(found.owner)}"]
-    if found.state == "dead":
-        again = f"celery -A APP fairness dead requeue {_quoted(found.task_id)}"
-        return [*lines, f"is a dead letter: {again}"]
-    if found.due_in_seconds is not None:
-        return [*lines, f"waits for its time, {_seconds(found.due_in_seconds)} from now"]
-    where = "at its limit" if found.state == "parked" else "in its lane"
-    lines.append(f"{_count(found.ahead_in_lane or 0, 'task')} before it {where}")
-    if found.ahead_in_ring is not None:
-        lines.append(f"{_count(found.ahead_in_ring, 'tenant')} before its own in the ring")
-    if not found.blocked_by:
-        return [*lines, "nothing keeps it: a free place in a worker starts it in its turn"]
-    for each in found.blocked_by:
-        limit = "" if each.limit is None else f" of {each.limit}"
-        opens = each.opens_in_seconds
-        soon = "" if opens is None else f", opens in {_seconds(opens)}"
-        text = f"kept by {each.key}: {each.reason}, held {each.held}{limit}{soon}"
-        lines.append(click.style(text, fg="yellow"))
-        rows = [(lease.id, lease.task, lease.state, lease.owner) for lease in each.holders]
-        if rows:
-            lines += ["", *table(("lease", "task", "state", "owner"), rows)]
-    return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def cancelled_lines(found: Cancelled) -> list[str]:
     """Return what became of a task that was to be cancelled."""
     if not found.owner:
@@ -277,11 +247,6 @@ def requeued_lines(found: Requeued) -> list[str]:
 
 def _task(found: Cancelled | Requeued) -> str:
     return f"task {_printable(found.task_id)}"
-
-
-def _quoted(text: str) -> str:
-    """Return ``text`` as a word that a shell takes as it is."""
-    return shlex.quote(_printable(text))
 
 
 def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
@@ -324,27 +289,6 @@ def audit_lines(audit: Audit) -> list[str]:
     return lines + _notes(audit.notes)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str = "") -> list[str]:
-    """Return aligned lines, numbers to the right; ``empty`` in their place where no row is."""
-    if not rows and empty:
-        return [empty]
-    texts = [["" if cell is None else _printable(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
-    right = [
-        all(not isinstance(cell, str) for cell in column) for column in zip(*rows, strict=True)
-    ]
-    right = right or [False] * len(heads)
-
-    def line(cells: Sequence[str]) -> str:
-        parts = (
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(cells, widths, right, strict=True)
-        )
-        return "  ".join(parts).rstrip()
-
-    return [click.style(line(heads), bold=True), *map(line, texts)]
-
-
 def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
     return (
         queue.queue or "total",
@@ -365,18 +309,9 @@ def _limit(concurrency: int | None) -> str:
     return f"{concurrency} (paused)" if concurrency == 0 else str(concurrency)
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s"
-
-
 def _short(number: float | None) -> str:
     return "" if number is None else f"{number:g}"
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
     return ["", *(click.style(f"note: {note}", fg="yellow") for note in notes)] if notes else []
-
-
-def _printable(text: str) -> str:
-    """Return ``text`` so that nothing in it, a queue's name for instance, steers a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]

@@ -20,6 +20,8 @@ class Told(NamedTuple):
 
     task_id: str = ""
     task: str = ""
+    parent_id: str = ""
+    root_id: str = ""
 
 
 class Place(NamedTuple):
@@ -59,7 +61,7 @@ def read_message(record: str) -> Told:
     """Return what the message of a record says of its task."""
     try:
         headers = json.loads(record.partition("\n")[2])["headers"]
-        return Told(_text(headers.get("id")), _text(headers.get("task")))
+        return Told(*(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id")))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Told()
 
@@ -129,8 +131,7 @@ def running(reader: Reader) -> Iterator[Place]:
     for _, text in reader.pairs("HSCAN", reader.keys.running):
         row = read_row(text)
         if row is not None:
-            head = f"{row.owner} {row.state} {len(row.queue.encode())} {row.queue}"
-            yield Place(row.queue, text[len(head) :], "running", row.owner)
+            yield Place(row.queue, row.record, "running", row.owner)
 
 
 def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:

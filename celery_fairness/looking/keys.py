@@ -14,7 +14,7 @@ from celery_fairness.scheduling.words import SYSTEM
 ORDER_LENGTH = 17
 
 _RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?\S*\n")
-_ROW = re.compile(r"(\S+) ([a-z]+) (\d+) ")
+_ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
 
 
 class TaskName(NamedTuple):
@@ -39,12 +39,25 @@ class TaskName(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One claimed task as ``running`` keeps it."""
+    """One claimed task as ``running`` keeps it.
+
+    Attributes:
+        owner: The process that holds it.
+        state: ``claimed``, ``begun`` or ``acked``.
+        queue: In which it waited.
+        task: Its names.
+        record: The whole.
+        since: The logical time of its claim; None where an older version claimed it.
+        mean_ms: How long tasks of its kind took lately; None where nothing was known.
+    """
 
     owner: str
     state: str
     queue: str
     task: TaskName
+    record: str
+    since: int | None = None
+    mean_ms: int | None = None
 
 
 class Keys:
@@ -62,6 +75,7 @@ class Keys:
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
         self.events = prefix + "events"
+        self.exceeded = prefix + "exceeded"
         self.gate_tasks = prefix + "gate_tasks"
         self.herald = prefix + "herald"
         self.heralded = prefix + "heralded"
@@ -113,11 +127,15 @@ def read_row(text: str) -> Row | None:
     match = _ROW.match(text)
     if match is None:
         return None
-    owner, state, size = match.group(1), match.group(2), int(match.group(3))
-    start = match.end()
+    owner, state, since, mean, length = match.groups()
+    start, size = match.end(), int(length)
     queue = text[start : start + size].encode()[:size].decode(errors="replace")
-    task = read_record(text[start + len(queue) :])
-    return None if task is None else Row(owner, state, queue, task)
+    record = text[start + len(queue) :]
+    task = read_record(record)
+    if task is None:
+        return None
+    told = [None if each is None else int(each) for each in (since, mean)]
+    return Row(owner, state, queue, task, record, *told)
 
 
 # -- lanes ----------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from celery_fairness.looking import queues, tenant, waited
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.listing import known_keys
+from celery_fairness.looking.minutes import minutes
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import with_steering
-from celery_fairness.looking.values import Audit, LimitPage, Status, TierStatus
+from celery_fairness.looking.values import Audit, KeyRefusals, LimitPage, Minute, Status, TierStatus
 from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
@@ -102,6 +103,16 @@ class Looker:
         """Whether limits refuse anything."""
         return self._settings.enforcement is Enforcement.ON
 
+    @property
+    def by_runtime(self) -> bool:
+        """Whether tasks are charged by the time they take."""
+        return self._settings.fairness_by == "runtime"
+
+    def weights(self) -> dict[str, float]:
+        """Return the weights of the tiers in force."""
+        tiers = self._limiter.published_tiers()[1] or self._settings.tiers
+        return {name: tier.weight for name, tier in tiers.items()}
+
     def of_waiting(self, reader: Reader, key: str, written: str) -> LimitState:
         """Return what a tenant with something waiting holds, as claims judge it.
 
@@ -166,6 +177,22 @@ class Looker:
         if self._reader is None:
             return status
         return queues.with_queues(self._reader, status, known_queues)
+
+    def minutes(self, last: int) -> tuple[Minute, ...]:
+        """Return what claims did lately; see ``Fairness.minutes``."""
+        if self._reader is None:
+            raise ValueError("broker: expected one at fairredis://, whose claims are counted")
+        return tuple(minutes(self._reader, last))
+
+    def exceeded(self) -> tuple[KeyRefusals, ...]:
+        """Return the refusals of each key; see ``Fairness.exceeded``."""
+        if not isinstance(self._limiter, RedisLimiter):
+            return ()
+        keys = Keys(self._limiter.prefix)
+        flat = self._limiter.connection.read("HGETALL", keys.exceeded)
+        rows = zip(flat[::2], flat[1::2], strict=True)
+        found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
+        return tuple(KeyRefusals(key, strategy, total) for strategy, key, total in sorted(found))
 
     def refusals(self) -> dict[str, int]:
         """Return the refusals of each tier; see ``Fairness.refusals``."""

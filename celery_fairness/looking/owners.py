@@ -45,7 +45,19 @@ from celery_fairness.scheduling.words import Rules
 
 #: Keys that belong to the installation, not to a queue, a tenant or a limit.
 _SINGLE = {
-    *("clock", "closed", "cooled", "counts", "ends", "events", "idle", "known", "looks", "news"),
+    *(
+        "clock",
+        "closed",
+        "cooled",
+        "counts",
+        "ends",
+        "events",
+        "exceeded",
+        "idle",
+        "known",
+        "looks",
+        "news",
+    ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("charged", "herald", "heralded"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
@@ -53,17 +65,8 @@ _SINGLE = {
 }
 #: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
 _FREE = {
-    "aside",
-    "bell",
-    "left",
-    "copy",
-    "dead",
-    "expires",
-    "later",
-    "pace",
-    "reply",
-    "rescheduled",
-    "tenant",
+    *("aside", "bell", "left", "copy", "dead", "expires", "later", "minute"),
+    *("pace", "reply", "rescheduled", "tenant"),
 }
 
 

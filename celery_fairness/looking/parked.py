@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from celery_fairness.looking.expecting import wait_for_limit, wait_for_slot
 from celery_fairness.looking.finding import Told, read_message
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
@@ -78,16 +79,25 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     for key in dict.fromkeys([task.key, *(limit.key for limit in task.limits)]):
         ahead = reader.read("ZRANK", reader.keys.of("gate_wait", key), task.tag)
         if ahead is not None:
-            blocker = _blocker(reader, key, task, looker)
-            return replace(found, ahead_in_lane=int(ahead), blocked_by=(blocker,))
+            blocker = _blocker(reader, key, task, looker, int(ahead))
+            return replace(
+                found,
+                ahead_in_lane=int(ahead),
+                blocked_by=(blocker,),
+                starts_in_seconds=blocker.starts_in_seconds,
+            )
     # It was promoted, and is about to be in its queue.
     return found
 
 
-def _blocker(reader: Reader, key: str, task: ParkedTask, looker: Looker) -> Blocker:
+def _blocker(reader: Reader, key: str, task: ParkedTask, looker: Looker, before: int) -> Blocker:
     if key == task.key:
         state = looker.of_waiting(reader, key, task.tenant)
-        return Blocker(key, "concurrency", state.held, state.limit, None, state.leases)
+        starts_in = wait_for_slot(state, state.limit, before) if state.limit else None
+        return Blocker(
+            *(key, "concurrency", state.held, state.limit, None, state.leases),
+            starts_in_seconds=starts_in,
+        )
     state = with_steering(reader, looker.inspect(key))
     limit = next(each for each in task.limits if each.key == key)
     if state.override is not None:
@@ -100,4 +110,10 @@ def _blocker(reader: Reader, key: str, task: ParkedTask, looker: Looker) -> Bloc
     elif limit.concurrency is not None and (state.held >= limit.concurrency or not limit.rates):
         # Or what it has is promised to others.
         reason = "concurrency"
-    return Blocker(key, reason, state.held, limit.concurrency, opens_in, state.leases)
+    starts_in = None
+    if reason in ("concurrency", "rate"):
+        starts_in = wait_for_limit(reader, limit, state, before)
+    return Blocker(
+        *(key, reason, state.held, limit.concurrency, opens_in, state.leases),
+        starts_in_seconds=starts_in,
+    )

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import HeldLease, LimitState, WaitingLane
-from celery_fairness.looking.keys import part_length, read_row
+from celery_fairness.looking.finding import read_message
+from celery_fairness.looking.keys import Row, part_length, read_row
 from celery_fairness.looking.places import LANES_AT_MOST, orders_of
 from celery_fairness.looking.reading import Command, Reader
-from celery_fairness.looking.steered import with_steering
+from celery_fairness.looking.steered import logical_now, with_steering
 
 #: Leases whose rows are read at once: each holds a message.
 ROWS = 20
@@ -66,21 +67,26 @@ def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
 
 def with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
     """Yield leases with what is known of the tasks that hold them."""
+    logical = logical_now(reader) if leases else 0.0
     for start in range(0, len(leases), ROWS):
         some = leases[start : start + ROWS]
         rows = reader.read("HMGET", reader.keys.running, *(lease.id for lease in some))
         for lease, text in zip(some, rows, strict=True):
             row = read_row(text) if text else None
             # One of the gate, or one that has ended since.
-            yield (
-                lease
-                if row is None
-                else replace(
-                    lease,
-                    owner=row.owner,
-                    queue=row.queue,
-                    state=row.state,
-                    task=row.task.kind,
-                    charged=row.task.key,
-                )
-            )
+            yield lease if row is None else with_row(lease, row, logical)
+
+
+def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
+    """Return a lease with what the row of its task says."""
+    return replace(
+        lease,
+        owner=row.owner,
+        queue=row.queue,
+        state=row.state,
+        task=row.task.kind,
+        charged=row.task.key,
+        task_id=read_message(row.record).task_id,
+        held_seconds=None if row.since is None else max(0.0, (logical - row.since) / 1000),
+        usual_seconds=None if row.mean_ms is None else row.mean_ms / 1000,
+    )

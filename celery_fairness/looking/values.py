@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from celery_fairness.decision import HeldLease, LimitState
@@ -54,6 +55,47 @@ class TierStatus:
     weight: float
     queue_class: str
     refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefusals:
+    """How often limits of a key have refused.
+
+    Attributes:
+        key: The key; ``_other`` where there are too many to tell them apart.
+        strategy: By which number: ``concurrency``, ``rate``, ``throttle``, ``paused`` or
+            ``cool-down``.
+        total: Since the installation's memory began.
+    """
+
+    key: str
+    strategy: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteCount:
+    """What claims did in a minute in one queue with tenants of one tier.
+
+    Attributes:
+        queue: Its name; ``_other`` where there are too many to tell them apart.
+        tier: Its name; "" of system tasks.
+        started: Tasks that were claimed.
+        refused: Tenants that were found at their tier's limit, as ``refusals()`` counts them.
+    """
+
+    queue: str
+    tier: str
+    started: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One minute: when it began, by the server's clock, and what claims did in it."""
+
+    at: datetime
+    counts: tuple[MinuteCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +273,10 @@ class Blocker:
         limit: Its concurrency; None is unlimited.
         opens_in_seconds: When it opens by itself; None: when a lease ends, or a person says so.
         holders: The first hundred of the leases, soonest end first.
+        ancestors: Of the tasks that hold them, by their ids, those that called the task, or called
+            what called it: if one waits for the result, neither ends.
+        starts_in_seconds: When it would let the task start if nothing else kept it, as far as what
+            goes before says; None where that is not known.
     """
 
     key: str
@@ -239,6 +285,8 @@ class Blocker:
     limit: int | None
     opens_in_seconds: float | None = None
     holders: tuple[HeldLease, ...] = ()
+    ancestors: tuple[str, ...] = ()
+    starts_in_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +308,7 @@ class Explanation:
             is not in the ring: see ``blocked_by``.
         blocked_by: What keeps it now, as far as a claim has looked; empty: a free place starts it
             when it is its turn.
+        starts_in_seconds: When a waiting task is expected to start; None where too little is known.
     """
 
     task_id: str
@@ -272,3 +321,4 @@ class Explanation:
     ahead_in_lane: int | None = None
     ahead_in_ring: int | None = None
     blocked_by: tuple[Blocker, ...] = ()
+    starts_in_seconds: float | None = None

@@ -74,6 +74,8 @@ class Actions(Blocking):
     ) -> int | None:
         """Drop the first task of a part, or let it be tried again; return how soon that is."""
         by, now = refusal.by, self.now_ms()
+        closed = self.why_closed(refusal.at, logical)
+        self.count_exceeded(closed)
         task = self.pop(queue, key, part)
         self.task_left(queue, key)
         if refusal.action == "drop":
@@ -84,7 +86,7 @@ class Actions(Blocking):
             self.obituaries[Running(by.key, "dropped", queue, task)] = logical
             return None
         self.counts["rescheduled"] += 1
-        task = self.tell_blocked(queue, task, self.why_closed(refusal.at, logical))
+        task = self.tell_blocked(queue, task, closed)
         wait, most = self.paces.wait_ms(
             *(self.judged(by), refusal.again_ms, self.has_no_slot(by, logical)),
             *(now, logical, rules.snooze_ms),

@@ -19,6 +19,9 @@ from celery_fairness.scheduling.words import Rules
 
 #: It was told of a task that it was blocked, and that it started.
 STARTED = "-"
+#: Keys and strategies whose refusals are counted apart, and what the others are counted as.
+EXCEEDED_AT_MOST = 1000
+OTHER_KEYS = "_other"
 
 
 class Closed(NamedTuple):
@@ -62,8 +65,16 @@ class Blocking(Installation):
 
     def block(self, queue: str, key: str, part: Part, closed: Closed) -> None:
         """The first task of a part is refused."""
+        self.count_exceeded(closed)
         tasks = self.lanes[queue, key].lists[part]
         tasks[0] = self.tell_blocked(queue, tasks[0], closed)
+
+    def count_exceeded(self, closed: Closed) -> None:
+        """Count what a key has refused; of too many keys the others as those of one."""
+        field = f"{closed.strategy} {closed.key}"
+        if field not in self.exceeded and len(self.exceeded) >= EXCEEDED_AT_MOST:
+            field = f"{closed.strategy} {OTHER_KEYS}"
+        self.exceeded[field] += 1
 
     def tell_blocked(self, queue: str, task: Task, closed: Closed) -> Task:
         """A task is refused; return what it is from now on."""

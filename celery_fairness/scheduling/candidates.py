@@ -78,26 +78,28 @@ class Candidates(Actions):
             full = not self.is_open(key, logical, rules)
             refused = None if full else self.refusal(part.lane.limits, logical, rules)
             if not full and refused is None:
-                return self._chosen(key, part, logical, rules)
+                return self._chosen(queue, key, part, logical, rules)
             if not turns.spend():
                 break
             if refused is None:
                 self._block(queue, key, part, self.why_full(key, logical, rules), turns)
                 ring.fill(key)
-                self.count_refusal(key, rules)
+                self.count_refusal(queue, key, rules)
                 self.close(key, logical, rules)
             elif refused.action == "wait":
                 self._block(queue, key, part, self.why_closed(refused.at, logical), turns)
                 turns.weigh(self.park(queue, key, part.lane, refused.at, logical, rules))
             else:
                 self._act(queue, key, part, refused, logical, rules, turns)
-        return self._chosen(*opened, logical, rules) if opened else None
+        return self._chosen(queue, *opened, logical, rules) if opened else None
 
-    def _chosen(self, key: str, part: Part, logical: int, rules: Rules) -> tuple[str, Part]:
+    def _chosen(
+        self, queue: str, key: str, part: Part, logical: int, rules: Rules
+    ) -> tuple[str, Part]:
         """What is served may have been found closed before."""
         self.reopen(key, logical, rules)
         if rules.enforcement == "observe" and self.is_full(key, logical, rules):
-            self.count_refusal(key, rules)
+            self.count_refusal(queue, key, rules)
         return key, part
 
     def _of_groups(

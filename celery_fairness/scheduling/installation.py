@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
@@ -24,31 +25,12 @@ from celery_fairness.scheduling.limits import (
     read_limits,
     write_limits,
 )
-from celery_fairness.scheduling.parking import (
-    CLOSED,
-    PAUSED,
-    PUMPED_AT_MOST,
-    TAGS_AT_MOST,
-    VERSIONS,
-    Parking,
-)
+from celery_fairness.scheduling.minutes import Minutes
+from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS, Parking
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.rows import Account, Running
+from celery_fairness.scheduling.took import Took
 from celery_fairness.scheduling.words import SYSTEM, Rules
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much one call does of what is due, and how many tags of one key are kept."""
-
-    due: int = 16
-    moves: int = 64
-    passed: int = 16
-    purged: int = 100
-    tags: int = TAGS_AT_MOST
-    looks: int = PUMPED_AT_MOST
-    unit_bytes: int = 16_384
-    taken: int = 256
 
 
 class Installation(Counting):
@@ -90,10 +72,15 @@ class Installation(Counting):
         #: Waiting limits that this call may still look at.
         self.looks = self.budget.looks
         self.happenings = Happenings()
+        self.minutes = Minutes()
+        #: Refusals by "STRATEGY KEY".
+        self.exceeded: defaultdict[str, int] = defaultdict(int)
+        #: What the last call heard of ends.
+        self.took = Took()
 
     def begin(self, lease_ms: int) -> int:
         """A call begins; return its logical time."""
-        self.looks = self.budget.looks
+        self.looks, self.took = self.budget.looks, Took()
         return self.clock.tick(self.now_ms(), lease_ms)
 
     # -- waiting ----------------------------------------------------------------------------------
@@ -306,9 +293,11 @@ class Installation(Counting):
         limit = self.entitlement(key, rules).limit
         return limit is not None and self.held(key, logical) >= limit
 
-    def count_refusal(self, key: str, rules: Rules) -> None:
+    def count_refusal(self, queue: str, key: str, rules: Rules) -> None:
         """A claim found that one more task of ``key`` is, or would be, too many."""
-        self.counts[f"refused:{self.entitlement(key, rules).tier}"] += 1
+        tier = self.entitlement(key, rules).tier
+        self.counts[f"refused:{tier}"] += 1
+        self.minutes.note(self.now_ms(), "refused", tier, queue)
 
     def close(self, key: str, logical: int, rules: Rules) -> None:
         """A tenant was found at its limit: no claim looks at it until something opens it."""

@@ -184,7 +184,9 @@ class Scheduler(Steering):
         self, queue: str, key: str, part: Part, owner: str, logical: int, rules: Rules
     ) -> str:
         ring = self.rings[queue]
-        weight = self.entitlement(key, rules).weight
+        entitled = self.entitlement(key, rules)
+        weight = entitled.weight
+        self.minutes.note(self.now_ms(), "started", entitled.tier, queue)
         task = self.pop(queue, key, part)
         self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
@@ -200,7 +202,8 @@ class Scheduler(Steering):
         if group is not None:
             self.parking.served(queue, group, key)
         self.task_left(queue, key)
-        self.running[lease] = Running(owner, "claimed", queue, task)
+        mean_ms = self.took.mean_ms(task.kind)
+        self.running[lease] = Running(owner, "claimed", queue, task, logical, mean_ms)
         self.ends[lease] = logical + rules.lease_ms
         self.leases[key][lease] = NEVER
         return lease
@@ -274,7 +277,10 @@ class Scheduler(Steering):
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
         self.end_lease(end.lease, logical)
+        since, mean_ms = row.since, row.mean_ms
         keys, row = row.task.keys, row.as_it_waits
+        if end.verdict is Verdict.DONE and since is not None:
+            self.took.note(row.task.kind, logical - since, mean_ms)
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)
         elif end.verdict is Verdict.TAIL:

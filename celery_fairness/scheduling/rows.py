@@ -31,13 +31,16 @@ class Running:
 
     ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped,
     cancelled or expired. Who owns what was dropped is the limit, by its key; what was cancelled or
-    has expired nobody does.
+    has expired nobody does. ``since`` is the logical time of its claim, ``mean_ms`` how long those
+    of its kind took lately (``took``); an obituary has neither.
     """
 
     owner: str
     state: str
     queue: str
     task: Task
+    since: int | None = None
+    mean_ms: int | None = None
 
     @property
     def text(self) -> str:
@@ -48,4 +51,5 @@ class Running:
     @property
     def as_it_waits(self) -> Running:
         """The same with its task as it waits again: without the limit of its whole queue."""
-        return replace(self, task=replace(self.task, limits=without_whole(self.task.limits)))
+        task = replace(self.task, limits=without_whole(self.task.limits))
+        return Running(self.owner, self.state, self.queue, task)

@@ -50,6 +50,8 @@ def dump(installation: Installation) -> dict[str, Any]:
         },
         "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
         "counts": dict(installation.counts),
+        "exceeded": dict(installation.exceeded),
+        "minutes": {number: dict(each) for number, each in installation.minutes.counts.items()},
         "events": list(installation.happenings.told),
         **_ready(installation),
         **_parking(installation),

@@ -119,6 +119,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
     found = json.loads(run("inspect", "tenant:42", "--json").stdout)
     (lease,) = found.pop("leases")
     assert 0 < lease.pop("expires_in_seconds") <= 15
+    assert 0 <= lease.pop("held_seconds") <= 15
     assert lease == {
         "id": "t0.1.1",
         "owner": "worker-1",
@@ -126,6 +127,8 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "state": "claimed",
         "task": "shop.export",
         "charged": "tenant:42",
+        "task_id": "",
+        "usual_seconds": None,
     }
     assert found == {
         "key": "tenant:42",

@@ -63,6 +63,8 @@ _ENDS = {
     "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",
     "#keys": "of the limits of one task",
+    "#given": "the tasks of one claim",
+    "#met.order": "what one call started and refused, at most",
     "#ARGV - 1": "arguments, which Python sends in batches",
 }
 #: Loops over the words of a text that is short: the leases of one answer, the limits of one task.

@@ -12,6 +12,8 @@ from celery_fairness.store.scripts import load_script
 PREFIX = "{fairness}:"
 RULES = Rules()
 NOW = 1_760_000_000_000
+#: Where what starts then is counted.
+MINUTE = f"minute:{NOW // 60_000}"
 
 #: Of one test in a row, for a mistake must not make it run for ever.
 CALLS_AT_MOST = 100_000

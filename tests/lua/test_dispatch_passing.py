@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.scheduling.words import Rules, Settled, Verdict
-from tests.lua.dispatching import PREFIX, Dispatch
+from tests.lua.dispatching import MINUTE, PREFIX, Dispatch
 
 #: Tenants passed over and heads set aside by one claim.
 PASSED = 16
@@ -184,4 +184,4 @@ def test_a_task_set_aside_is_withdrawn_when_its_end_comes_late(dispatch, client)
     dispatch.claim(never=("x",))
     assert dispatch.settle([task]) == [Settled.WITHDRAWN]
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    assert left == {"clock", "sequence", "reply:w1", "counts", "events"}
+    assert left == {"clock", "sequence", "reply:w1", "counts", "events", MINUTE}

@@ -17,7 +17,7 @@ from celery_fairness.scheduling.words import (
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.tenants import key_part
-from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
+from tests.lua.dispatching import MINUTE, NOW, PREFIX, RULES, Dispatch
 
 #: Tenants at their limit in front of a free one; DISPATCH_CROWD=100000 asks for what is promised.
 CROWD = int(os.environ.get("DISPATCH_CROWD", "20000"))
@@ -467,7 +467,7 @@ def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
         dispatch.settle(answer.tasks)
     assert sorted(seen) == ["t1", "t2", "t3", "t4"]
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    assert left == {"clock", "counts", "events", "sequence", "reply:w1"}
+    assert left == {"clock", "counts", "events", "sequence", "reply:w1", MINUTE}
 
 
 @pytest.mark.parametrize("field", ["tag", "tenant", "service", "tier"])

@@ -546,10 +546,10 @@ class Both:
         assert not self.model.queues.rows
         self.check()
         dead = {f"dead:{queue}" for queue, tasks in self.model.dead.items() if tasks}
-        for_ever = {"clock", "sequence", "tiers", "news", "counts", "events"} | dead
+        for_ever = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded"} | dead
         for key in set(server_state.keys_of(client, prefix)) - for_ever:
             kind = key.partition(":")[0]
-            if kind == "reply":
+            if kind in ("minute", "reply"):
                 continue
             if kind == "leases":
                 # They end by themselves: the gate's, and those of a lost memory.

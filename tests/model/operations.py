@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduling.queues import QueueNumbers
 from celery_fairness.scheduling.words import Bounds, Passing, Rules, Verdict

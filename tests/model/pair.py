@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.limits import write_limits
 from celery_fairness.scheduling.queues import QueueNumbers
 from celery_fairness.scheduling.words import Passing, Verdict

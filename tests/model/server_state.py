@@ -32,7 +32,7 @@ _RECORD = re.compile(
     r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S*)(?: (\S+))?)?\n(.*)",
     re.DOTALL,
 )
-_RUNNING = re.compile(r"(\S+) ([a-z]+) (\d+) (.*)", re.DOTALL)
+_RUNNING = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) (.*)", re.DOTALL)
 
 
 def record(text: str) -> tuple[Any, ...]:
@@ -43,10 +43,11 @@ def record(text: str) -> tuple[Any, ...]:
 
 
 def running(text: str) -> tuple[Any, ...]:
-    owner, state, length, rest = _RUNNING.fullmatch(text).groups()
+    owner, state, since, mean, length, rest = _RUNNING.fullmatch(text).groups()
     raw = rest.encode()
     queue = raw[: int(length)].decode()
-    return owner, state, queue, record(raw[int(length) :].decode())
+    told = [None if each is None else int(each) for each in (since, mean)]
+    return owner, state, queue, record(raw[int(length) :].decode()), *told
 
 
 def _charged(text: str) -> tuple[Any, ...]:
@@ -92,6 +93,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "ends": _scores(keys.pop("ends", [])),
         "charged": {k: _charged(v) for k, v in _pairs(keys.pop("charged", [])).items()},
         "leases": {},
+        "exceeded": {k: int(v) for k, v in _pairs(keys.pop("exceeded", [])).items()},
+        "minutes": {},
         "rings": defaultdict(_ring),
         "replies": {},
         "dead": {},
@@ -153,6 +156,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind == "reply":
             number, *leases = value[0].split()
             state["replies"][name] = (int(number), leases)
+        elif kind == "minute":
+            state["minutes"][int(name)] = {f: int(n) for f, n in _pairs(value).items()}
         elif kind == "dead":
             state["dead"][name] = [record(each) for each in value]
         else:

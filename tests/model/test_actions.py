@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.scheduling.actions import JITTER_MS, jitter_ms
-from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict
 from tests.model.both import START_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.limits import Limit, write_limits
 from tests.model.operations import QUEUES
 

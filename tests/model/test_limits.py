@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from celery_fairness.scheduling.installation import Budget
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.limits import Limit, read_limits, write_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.rows import Account

@@ -27,6 +27,7 @@
 ]]
 --- @include "tick"
 --- @include "entitlement"
+--- @include "exceeded"
 --- @include "copies"
 --- @include "limits"
 --- @include "gate_parked"
@@ -41,6 +42,8 @@ local keep_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15]
 local KEEP_LEASES_MS = 86400000
 -- Ended leases of one key, and keys with starts of long ago, that one call clears away.
 local CLEAR_AT_MOST, FORGET_AT_MOST = 64, 20
+-- As the events call them.
+local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency"}
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7}
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
@@ -103,7 +106,10 @@ if enforcement ~= "off" then
     local behind = queue_of_gate(prefix, key, limits)
     closed = behind and {key = behind, why = "queue", longest_ms = math.huge}
   end
-  if closed then redis.call("HINCRBY", counts, "limited", 1) end
+  if closed then
+    redis.call("HINCRBY", counts, "limited", 1)
+    count_exceeded(prefix, STRATEGIES[closed.why] or closed.why, closed.key)
+  end
 end
 
 if enforcement == "on" and (full or closed) then

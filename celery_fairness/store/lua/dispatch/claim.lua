@@ -80,17 +80,9 @@ local function tell(lease, queue, task, message)
   answer[#answer + 1] = as_told(lease, queue, task, message)
 end
 
--- The answer to this number was lost on the way.
-local reply = prefix .. "reply:" .. owner
-local last_number, last_leases = string.match(redis.call("GET", reply) or "", "^(%S+) (.*)$")
-if last_number == number then
-  for lease in string.gmatch(last_leases, "%S+") do
-    local row = redis.call("HGET", prefix .. "running", lease)
-    if row then
-      local _, _, queue, record = read_running(row)
-      tell(lease, queue, read_record(record))
-    end
-  end
+local given = given_before(prefix, owner, number)
+if given then
+  for index = 1, #given do tell(given[index].lease, given[index].queue, read_record(given[index].record)) end
   answer[1] = "0 " .. epoch_text .. " "
   return answer
 end
@@ -135,7 +127,7 @@ for _ = 1, want + 2 * #turns.queues do
   if take(queues[turn]) then turn = turn + 1 else table.remove(queues, turn) end
 end
 if #leases > 0 then
-  redis.call("SET", reply, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
+  redis.call("SET", prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
 end
 for index = 1, #turns.queues do
   local queue = turns.queues[index]
@@ -143,6 +135,7 @@ for index = 1, #turns.queues do
   forget_passed(prefix, queue, rules.virtual[queue], #leases, nobody and #leases < want)
 end
 if next(bells) then redis.call("DEL", unpack(bells)) end
+write_minute(prefix, rules)
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)
 if more or turns.over or #leases > 0 then sleep_ms = 0 end
 answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text,

@@ -31,6 +31,8 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   end
   local task, message = read_record(record)
   weigh(turns, units_of(message))
+  local closed = why_closed(prefix, refused, rules)
+  count_exceeded(prefix, closed.strategy, closed.key)
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)
   local expires = prefix .. "expires:" .. queue
@@ -44,9 +46,7 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
     return
   end
   redis.call("HINCRBY", prefix .. "counts", "rescheduled", 1)
-  if task.blocked == "" then
-    tell_blocked(prefix, queue, task, message, why_closed(prefix, refused, rules))
-  end
+  if task.blocked == "" then tell_blocked(prefix, queue, task, message, closed) end
   local wait, most = pace_ms(prefix, refused.says, refused.again_ms, refused.why == "full", rules)
   local jitter = wait == most and rules.snooze_ms / JITTER_PARTS or JITTER_MS
   wait = math.ceil(wait)

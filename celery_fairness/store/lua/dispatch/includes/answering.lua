@@ -17,3 +17,19 @@ local function as_told(lease, queue, task, message)
   return lease .. " " .. task.attempt .. " " .. keys_of(task.key, task.limits) .. " " .. task.rank .. " "
     .. #queue .. " " .. queue .. message
 end
+
+-- Rows of what was given to this number, if its answer was lost on the way; nil where it is a new one.
+local function given_before(prefix, owner, number)
+  local last = redis.call("GET", prefix .. "reply:" .. owner) or ""
+  local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
+  if last_number ~= number then return nil end
+  local given = {}
+  for lease in string.gmatch(last_leases, "%S+") do
+    local row = redis.call("HGET", prefix .. "running", lease)
+    if row then
+      local _, _, queue, record = read_running(row)
+      given[#given + 1] = {lease = lease, queue = queue, record = record}
+    end
+  end
+  return given
+end

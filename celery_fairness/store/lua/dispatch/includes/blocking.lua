@@ -3,6 +3,7 @@
   task, in its record too.
 ]]
 --- @include "events"
+--- @include "exceeded"
 --- @include "lanes"
 --- @include "weight"
 
@@ -39,14 +40,16 @@ end
 
 -- A tenant is at its tier's limit: `part` is the first of its lanes.
 local function block_by_tier(prefix, queue, key, part, verdict, rules, turns)
+  local strategy = verdict.paused and "paused" or "concurrency"
+  count_exceeded(prefix, strategy, key)
   local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
   weigh(turns, units_of(message))
   if task.blocked ~= "" then return end
   local held = verdict.held or redis.call("ZCOUNT", prefix .. "leases:" .. key,
     string.format("(%.0f", rules.logical), "+inf")
-  tell_blocked(prefix, queue, task, message, {key = key,
-    strategy = verdict.paused and "paused" or "concurrency", limit = verdict.limit, current = held})
+  tell_blocked(prefix, queue, task, message,
+    {key = key, strategy = strategy, limit = verdict.limit, current = held})
   mark_first(prefix, queue, key, part, task, message, tag)
 end
 

@@ -4,21 +4,23 @@
   Here is what most are told; again.lua has the others, and the codes that both return.
 ]]
 --- @include "leases"
+--- @include "took"
 
 local function settle(prefix, rules, lease, verdict, lane_text)
   local row = redis.call("HGET", prefix .. "running", lease)
   if not row then return rare().settle_late(prefix, rules, lease, verdict, lane_text) end
   if verdict == "done" then
-    local tag, key, keys = charged_by(row)
+    local tag, key, keys, kind, since = charged_by(row)
+    note_took(rules, kind, since)
     redis.call("SREM", prefix .. "known", tag)
     end_lease(prefix, lease, keys, rules)
     freed(prefix, key, keys, rules)
     return 1
   end
-  local owner, state, queue, record = read_running(row)
+  local owner, state, queue, record, since = read_running(row)
   if verdict == "begun" or verdict == "acked" then
     if state == "acked" then return 1 end
-    redis.call("HSET", prefix .. "running", lease, write_running(owner, verdict, queue, record))
+    redis.call("HSET", prefix .. "running", lease, write_running(owner, verdict, queue, record, since))
     return 1
   end
   return rare().end_otherwise(prefix, rules, lease, verdict, row)

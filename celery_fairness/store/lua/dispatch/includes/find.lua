@@ -77,6 +77,6 @@ local function next_of(prefix, queue, rules, turns, look)
   local found = find(prefix, queue, rules, turns, look)
   if not found then return nil end
   if found.verdict.closed then reopen(prefix, found.key, rules) end
-  if found.verdict.full then count_refusal(prefix, found.verdict) end
+  if found.verdict.full then count_refusal(prefix, queue, found.verdict, rules) end
   return found
 end

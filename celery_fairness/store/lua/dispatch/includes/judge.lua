@@ -13,6 +13,7 @@
 ]]
 --- @include "entitlement"
 --- @include "lanes"
+--- @include "minutes"
 --- @include "stops"
 
 -- A lease of the gate may be released without a word to the rings: look again so soon.
@@ -61,13 +62,14 @@ local function close(prefix, key, verdict, rules)
   if due < math.huge then redis.call("ZADD", prefix .. "ends", due, " " .. key) end
 end
 
-local function count_refusal(prefix, verdict)
+local function count_refusal(prefix, queue, verdict, rules)
   redis.call("HINCRBY", prefix .. "counts", "refused:" .. verdict.tier, 1)
+  note_minute(rules, "refused", verdict.tier, queue)
 end
 
 -- A tenant of the ring is at its limit: it leaves the ring and keeps its place.
 local function fill(prefix, queue, key, start, verdict, rules)
-  count_refusal(prefix, verdict)
+  count_refusal(prefix, queue, verdict, rules)
   redis.call("ZREM", prefix .. "ring:" .. queue, key)
   redis.call("ZADD", prefix .. "full:" .. queue, start, key)
   close(prefix, key, verdict, rules)

@@ -75,25 +75,26 @@ local function without_whole(limits)
   return (string.gsub(limits, ",?[^,]*|%ag$", ""))
 end
 
--- A row of `running`: owner, state (claimed, begun, acked), the queue's length, the queue, a record.
+-- A row of `running`: owner, state (claimed, begun, acked) and since when (took.lua), the queue's length,
+-- the queue, a record.
 -- An obituary is the last one of its task; its state is acked, dead, unreadable, dropped,
 -- cancelled or expired. Who owns
 -- what was dropped is the limit, by its key.
-local function write_running(owner, state, queue, record)
-  return owner .. " " .. state .. " " .. #queue .. " " .. queue .. record
+local function write_running(owner, state, queue, record, since)
+  return owner .. " " .. state .. (since or "") .. " " .. #queue .. " " .. queue .. record
 end
 
 local function read_running(row)
-  local owner, state, length, at = string.match(row, "^(%S+) (%a+) (%d+) ()")
+  local owner, state, since, length, at = string.match(row, "^(%S+) (%a+)(%S*) (%d+) ()")
   local record_at = at + tonumber(length)
-  return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at)
+  return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at), since
 end
 
--- Of a row of `running` only the task's tag, its tenant's key, and all its keys.
+-- Of a row of `running` only the task's tag, its tenant's key, all its keys, its kind and since when.
 local function charged_by(row)
-  local length, at = string.match(row, "^%S+ %a+ (%d+) ()")
-  local tag, tenant, service, limits = string.match(row,
-    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* [^ \n]* ?(%S*) ?%S*\n", at + tonumber(length))
+  local since, length, at = string.match(row, "^%S+ %a+(%S*) (%d+) ()")
+  local tag, tenant, service, kind, limits = string.match(row,
+    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* ([^ \n]*) ?(%S*) ?%S*\n", at + tonumber(length))
   local key = key_of(tenant, service)
-  return tag, key, keys_of(key, limits)
+  return tag, key, keys_of(key, limits), kind, since
 end

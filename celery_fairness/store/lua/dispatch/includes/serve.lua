@@ -6,7 +6,9 @@
 ]]
 --- @include "charging"
 --- @include "leases"
+--- @include "minutes"
 --- @include "taking"
+--- @include "took"
 
 -- What a task of a tenant is expected to take of whom nothing is known.
 local FIRST_SECONDS = 1
@@ -42,7 +44,7 @@ local function lease_task(prefix, queue, key, record, rules, weight)
   redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", prefix .. "running", lease,
-    write_running(rules.owner, "claimed", queue, next_record))
+    write_running(rules.owner, "claimed", queue, next_record, since_now(rules, task.kind)))
   return lease, task, message, expected
 end
 
@@ -57,6 +59,7 @@ local function serve(prefix, queue, found, weight, rules)
     return nil
   end
   local lease, task, message, expected = lease_task(prefix, queue, key, record, rules, weight)
+  note_minute(rules, "started", found.verdict.tier, queue)
   if rules.expiring then redis.call("ZREM", prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
   if start > ring_at then redis.call("HSET", prefix .. "virtual", queue, start) end

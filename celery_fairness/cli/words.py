@@ -1,0 +1,58 @@
+"""How numbers and texts are written for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from celery_fairness.decision import HeldLease
+
+Cell = str | int | float | None
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str = "") -> list[str]:
+    """Return aligned lines, numbers to the right; ``empty`` in their place where no row is."""
+    if not rows and empty:
+        return [empty]
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    right = [
+        all(not isinstance(cell, str) for cell in column) for column in zip(*rows, strict=True)
+    ]
+    right = right or [False] * len(heads)
+
+    def line(cells: Sequence[str]) -> str:
+        parts = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(cells, widths, right, strict=True)
+        )
+        return "  ".join(parts).rstrip()
+
+    return [click.style(line(heads), bold=True), *map(line, texts)]
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time, to a tenth of a second."""
+    return f"{seconds:.1f} s"
+
+
+def quoted(text: str) -> str:
+    """Return ``text`` as a word that a shell takes as it is."""
+    return shlex.quote(printable(text))
+
+
+def printable(text: str) -> str:
+    """Return ``text`` so that nothing in it, a queue's name for instance, steers a terminal."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def held_for(lease: HeldLease) -> str:
+    """Return for how long a lease has been held, "" where that is not known."""
+    return "" if lease.held_seconds is None else seconds_text(lease.held_seconds)

@@ -1,0 +1,32 @@
+"""How much one call does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_fairness.scheduling.parking import PUMPED_AT_MOST, TAGS_AT_MOST
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The bounds of one call (ADR 7), and of what is kept of one key.
+
+    Attributes:
+        due: Entries of each kind that are due.
+        moves: What a claim meets on the way and sets aside.
+        passed: Heads that a claim passes over for its worker.
+        purged: Tasks that a purge forgets.
+        tags: Of one key, kept.
+        looks: Waiting limits, of all keys.
+        unit_bytes: Of a message that is read, as much as one move.
+        taken: What a claim takes: each task is as much as its limits and its units, and one more.
+    """
+
+    due: int = 16
+    moves: int = 64
+    passed: int = 16
+    purged: int = 100
+    tags: int = TAGS_AT_MOST
+    looks: int = PUMPED_AT_MOST
+    unit_bytes: int = 16_384
+    taken: int = 256

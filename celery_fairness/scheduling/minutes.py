@@ -1,0 +1,29 @@
+"""What the claims of each minute started and found at its tier's limit, by tier and queue.
+
+The scripts forget a minute after some hours; the model keeps them all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+MINUTE_MS = 60_000
+#: Of so many the scripts keep the numbers.
+KEPT = 360
+#: Of more fields of a minute the others are counted as those of one queue.
+FIELDS_AT_MOST = 1000
+OTHER_QUEUES = "_other"
+
+
+class Minutes:
+    """Counts by minute, and by what happened, tier and queue."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[int, dict[str, int]] = defaultdict(dict)
+
+    def note(self, now_ms: int, what: str, tier: str, queue: str) -> None:
+        """Count one."""
+        minute, field = self.counts[now_ms // MINUTE_MS], f"{what} {tier} {queue}"
+        if field not in minute and len(minute) >= FIELDS_AT_MOST:
+            field = f"{what} {tier} {OTHER_QUEUES}"
+        minute[field] = minute.get(field, 0) + 1

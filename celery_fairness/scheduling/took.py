@@ -1,0 +1,26 @@
+"""How long tasks of one kind hold their places: what a call has heard of it.
+
+A task that is claimed carries what those of its kind took lately, where the call that started it
+heard of the end of one: the mean goes on from task to task, and nothing else is kept of it.
+"""
+
+from __future__ import annotations
+
+#: The part that the last run has in a mean is one of so many.
+PARTS = 8
+
+
+class Took:
+    """What one call has heard."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, float] = {}
+
+    def note(self, kind: str, took_ms: int, mean_ms: int | None) -> None:
+        """Hear of the end of a task that carried a mean."""
+        mean = self._means.get(kind, mean_ms)
+        self._means[kind] = float(took_ms) if mean is None else mean + (took_ms - mean) / PARTS
+
+    def mean_ms(self, kind: str) -> int | None:
+        """Return the mean that a task carries which starts now."""
+        return round(self._means[kind]) if kind in self._means else None

@@ -1,0 +1,28 @@
+--[[
+  took: how long tasks of one kind hold their places, as far as this call has heard of ends.
+
+  A row of `running` says since when its task holds its place, by the logical clock, and what tasks of
+  its kind took lately where the call that started it heard of the end of one: "@MS" or "@MS~MEAN". So
+  the mean goes on from task to task, and costs no command.
+]]
+
+-- The part that the last run has in a mean is one of so many.
+local TOOK_PARTS = 8
+
+-- A task of a kind has ended well that held its place since then.
+local function note_took(rules, kind, since)
+  local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
+  -- A row of an older version does not say it.
+  if not began then return end
+  local took = rules.logical - tonumber(began)
+  local means = rules.took or {}
+  local known = means[kind] or tonumber(mean)
+  means[kind] = known and known + (took - known) / TOOK_PARTS or took
+  rules.took = means
+end
+
+-- What the row of a task says that starts now.
+local function since_now(rules, kind)
+  local mean = rules.took and rules.took[kind]
+  return string.format(mean and "@%.0f~%.0f" or "@%.0f", rules.logical, mean)
+end

@@ -1,0 +1,79 @@
+"""How often each key has refused, counted by who refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.looking.values import KeyRefusals
+from celery_fairness.scheduling.blocking import EXCEEDED_AT_MOST
+from celery_fairness.scheduling.limits import Limit, write_limits
+
+
+@pytest.fixture
+def shop(installation, client):
+    client.flushdb()
+    return installation
+
+
+def limited(*limits):
+    return write_limits(tuple(limits))
+
+
+def test_every_refusal_of_the_head_of_a_lane_is_counted_by_key_and_strategy(shop, fairness):
+    shop.put("42", "t1")
+    shop.put("42", "t2")
+    shop.put("1", "a1", limits=limited(Limit("api", 1), Limit("mail", None, ((1, 3_600_000),))))
+    shop.put("2", "a2", limits=limited(Limit("mail", None, ((1, 3_600_000),))))
+    shop.put("3", "a3", limits=limited(Limit("api", 1)))
+    assert len(shop.claim()) == 2
+    assert fairness.exceeded() == (
+        KeyRefusals("api", "concurrency", 1),
+        KeyRefusals("tenant:42", "concurrency", 1),
+        KeyRefusals("mail", "rate", 1),
+    )
+    # Who was told of it is refused again.
+    fairness.resume(key="api")
+    shop.claim()
+    assert KeyRefusals("api", "concurrency", 1) in fairness.exceeded()
+
+
+@pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
+def test_what_is_not_let_wait_is_counted_too(shop, fairness, on_limit):
+    for number in range(3):
+        shop.put(str(number), f"t{number}", limits=limited(Limit("api", 1, on_limit=on_limit)))
+    assert len(shop.claim()) == 1
+    assert fairness.exceeded() == (KeyRefusals("api", "concurrency", 2),)
+
+
+def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
+    shop.put("1", "t1", limits=limited(Limit("api", 1)))
+    fairness.pause(key="api")
+    fairness.cool_down_for("mail", 60)
+    shop.put("2", "t2", limits=limited(Limit("mail", 1)))
+    assert not shop.claim()
+    assert fairness.exceeded() == (
+        KeyRefusals("mail", "cool-down", 1),
+        KeyRefusals("api", "paused", 1),
+    )
+
+
+def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
+    fields = {f"concurrency k{number}": 1 for number in range(EXCEEDED_AT_MOST - 1)}
+    client.hset(shop.key("exceeded"), mapping=fields)
+    for tenant in ("1", "2", "3"):
+        for number in range(2):
+            shop.put(tenant, f"{tenant}-{number}")
+    shop.claim()
+    found = {each.key: each.total for each in fairness.exceeded()}
+    assert len(found) == EXCEEDED_AT_MOST + 1
+    assert {key: found.get(key) for key in ("tenant:1", "tenant:2", "_other")} == {
+        "tenant:1": 1,
+        "tenant:2": None,
+        "_other": 2,
+    }
+
+
+def test_nothing_is_counted_where_nothing_refuses(shop, fairness):
+    shop.put("42", "t1", limits=limited(Limit("api", 1)))
+    assert len(shop.claim()) == 1
+    assert fairness.exceeded() == ()

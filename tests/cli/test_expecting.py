@@ -1,0 +1,238 @@
+"""When a task is expected to start, against when it does, on steady loads and a frozen clock.
+
+Whoever explains reads the server's time, so that is made the time of the play before; then it is
+played on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
+from celery_fairness.store import verbs
+from celery_fairness.store.scripts import load_script
+from celery_fairness.tiers import Tier
+from tests.contract.test_parked import ask, park, take
+
+STEP_MS = 100
+RULES = Rules(default_limit=None, lease_ms=15_000)
+#: Steps after which a test gives up.
+STEPS_AT_MOST = 20_000
+
+
+class Load:
+    """Workers with so many places, on the scripts; `takes` says how long a task of a kind does."""
+
+    def __init__(self, client, places, takes, rules=RULES, queues=("celery",)):
+        self.client, self.places, self.takes = client, places, takes
+        self.rules, self.queues = rules, queues
+        self.now = 1_760_000_000_000
+        self.number = 0
+        self.runs = []
+        self.started = {}
+        client.flushdb()
+
+    def run(self, verb, args):
+        return self.client.eval(load_script(verb).source, 1, "{fairness}:", *args)
+
+    def put(self, tenant, task_id, kind="work", queue="celery", message=None, **fields):
+        message = json.dumps({"headers": message or {"id": task_id, "task": kind}})
+        waiting = Waiting(queue, task_id, tenant, message=message, kind=kind, **fields)
+        self.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
+
+    def step(self):
+        """A worker claims, and tells with it what has ended."""
+        self.now += STEP_MS
+        ended = [each for each in self.runs if each[0] <= self.now]
+        self.runs = [each for each in self.runs if each[0] > self.now]
+        ends = [Settle(task.lease, Verdict.DONE, task.lane) for _, task in ended]
+        while True:
+            self.number += 1
+            want = self.places - len(self.runs)
+            args = verbs.claim_args(
+                *("w", self.number, want, self.queues, self.rules, str(self.now)), ends=ends
+            )
+            ends = []
+            answer = verbs.read_claim(self.run(verbs.CLAIM, args))
+            for task in answer.tasks:
+                kind = json.loads(task.message)["headers"]["task"]
+                self.runs.append((self.now + self.takes[kind], task))
+                self.started[task.lease.rpartition(".")[0]] = self.now
+            if answer.sleep_ms or len(self.runs) == self.places:
+                break
+        held = [(task.lease, task.key) for _, task in self.runs]
+        self.run(verbs.RENEW, verbs.renew_args(held, self.rules.lease_ms, None, str(self.now)))
+
+    def play(self, ms, come=lambda: None):
+        """Play so long, and then be at this moment."""
+        for _ in range(ms // STEP_MS):
+            come()
+            self.step()
+        self.be_now()
+
+    def be_now(self):
+        """This moment is that of the server: the logical clock stands where it was."""
+        now = int(time.time() * 1000)
+        self.runs = [(end + now - self.now, task) for end, task in self.runs]
+        self.now = now
+        self.client.hset("{fairness}:clock", "seen", now)
+
+    def start_of(self, task_id):
+        """Play on until it starts; return how long that took."""
+        begun = self.now
+        for _ in range(STEPS_AT_MOST):
+            if task_id in self.started:
+                return (self.started[task_id] - begun) / 1000
+            self.step()
+        raise AssertionError("it does not start")
+
+
+@pytest.fixture
+def load(client, fairness):
+    def make(*args, **named):
+        made = Load(client, *args, **named)
+        tiers = {"free": None, "pro": 3, "one": 1}
+        fairness.publish_tiers(Tier(name, limit) for name, limit in tiers.items())
+        return made
+
+    return make
+
+
+def agree(fairness, load, task_id, by=2):
+    load.be_now()
+    found = fairness.explain(task_id)
+    expected, true = found.starts_in_seconds, load.start_of(task_id)
+    assert expected is not None
+    assert true / by <= expected <= true * by, f"expected {expected}, it was {true}"
+    return found
+
+
+@pytest.mark.parametrize("place", [3, 10, 39])
+def test_behind_its_tenants_limit(load, fairness, place):
+    made = load(10, {"work": 4_000})
+    for number in range(60):
+        made.put("42", f"t{number}", tier="pro")
+    made.play(13_000)
+    found = agree(fairness, made, f"t{len(made.started) + place}")
+    assert [each.key for each in found.blocked_by] == ["tenant:42"]
+    assert [round(each.usual_seconds) for each in found.blocked_by[0].holders] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("tenant", ["quiet", "noisy"])
+def test_where_all_places_are_taken(load, fairness, tenant):
+    made = load(4, {"work": 2_000})
+    for number in range(80):
+        made.put("noisy", f"noisy-{number}")
+    made.play(9_000)
+    for other in range(5):
+        for number in range(3):
+            made.put(f"other-{other}", f"other-{other}-{number}")
+    made.put("quiet", "quiet-0")
+    made.put("quiet", "quiet-60")
+    agree(fairness, made, f"{tenant}-60")
+
+
+def test_at_a_limit_that_tenants_share(load, fairness):
+    made = load(10, {"pay": 3_000, "work": 500})
+    api = write_limits((Limit("api", 2),))
+    for number in range(40):
+        made.put("a", f"a{number}", kind="pay", limits=api)
+    made.play(10_000, lambda: made.put("other", f"o{made.now}"))
+    for tenant in "bcd":
+        for number in range(4):
+            made.put(tenant, f"{tenant}{number}", kind="pay", limits=api)
+    made.step()
+    found = agree(fairness, made, "c3")
+    assert [(each.key, each.reason) for each in found.blocked_by] == [("api", "concurrency")]
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit("mail", None, ((5, 10_000),)), Limit("mail", None, (), (5, 10_000))]
+)
+def test_at_a_rate(load, fairness, limit):
+    made = load(10, {"mail": 200})
+    for number in range(40):
+        made.put("a", f"t{number}", kind="mail", limits=write_limits((limit,)))
+    made.play(13_000)
+    agree(fairness, made, f"t{len(made.started) + 12}")
+
+
+def test_where_nothing_is_known_nothing_is_said(load, fairness, run):
+    made = load(10, {"work": 4_000})
+    for number in range(3):
+        made.put("42", f"t{number}", tier="one")
+    made.play(1_000)
+    found = fairness.explain("t2")
+    assert found.starts_in_seconds is None
+    ((blocker,),) = (found.blocked_by,)
+    assert blocker.holders[0].usual_seconds is None
+    assert 0.5 < blocker.holders[0].held_seconds < 2
+    assert "expected" not in run("explain", "t2").output
+
+
+def test_a_key_that_is_paused_says_no_time(load, fairness):
+    made = load(1, {"work": 500})
+    for number in range(9):
+        made.put("42", f"t{number}")
+    made.play(2_000)
+    assert fairness.explain("t8").starts_in_seconds is not None
+    fairness.pause("42")
+    assert fairness.explain("t8").starts_in_seconds is None
+
+
+def test_people_are_told(load, fairness, run):
+    made = load(4, {"work": 4_000})
+    for number in range(9):
+        made.put("42", f"t{number}", tier="one")
+    made.play(9_000)
+    output = run("explain", "t8").output
+    assert "expected to start in about " in output
+    assert "held for" in output
+    assert "held for" in run("inspect", "tenant:42").output
+
+
+def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
+    made = load(4, {"work": 4_000})
+    one = write_limits((Limit("api", 1),))
+    ids = ["grandparent", "parent", "child", "stranger"]
+    for number, each in enumerate(ids[:3]):
+        headers = {"id": each, "task": "work"}
+        if number:
+            headers |= {"parent_id": ids[number - 1], "root_id": "gone"}
+        made.put("42", each, limits="" if number == 1 else one, message=headers)
+    made.put("42", "stranger", limits=one)
+    made.play(1_000)
+    (blocker,) = fairness.explain("child").blocked_by
+    assert blocker.ancestors == ("grandparent",)
+    assert [each.task_id for each in blocker.holders] == ["grandparent"]
+    line = "grandparent, which called it, holds a slot of api: if that waits for its result, "
+    assert line + "neither ends" in run("explain", "child").output
+    assert fairness.explain("stranger").blocked_by[0].ancestors == ()
+
+
+def test_a_task_that_a_gate_parked_starts_when_its_rate_lets_it(client, redis_url, make_fairness):
+    client.flushdb()
+    fairness = make_fairness(url=redis_url)
+    hourly, one = Limit("mail", None, ((1, 3_600_000),)), Limit("api", 1)
+    for limit in (hourly, one):
+        take(fairness.limiter, limit)
+        for number in range(2):
+            park(fairness.limiter, ask(f"{limit.key}{number}", limit))
+    assert 7_190 < fairness.explain("mail1").starts_in_seconds <= 7_201
+    # A lease of the gate does not say since when it is held.
+    assert fairness.explain("api1").starts_in_seconds is None
+
+
+def test_who_has_more_weight_goes_before(load, fairness):
+    made = load(2, {"work": 1_000})
+    fairness.publish_tiers([Tier("free", None), Tier("pro", None, weight=5.0)])
+    made.put("heavy", "h", tier="pro")
+    for number in range(60):
+        made.put("heavy", f"h{number}", tier="pro")
+        made.put("light", f"l{number}", tier="free")
+    made.play(4_000)
+    agree(fairness, made, "l6", by=1.5)

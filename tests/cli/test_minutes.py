@@ -1,0 +1,88 @@
+"""What claims did in each minute, counted by themselves and read by people."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from celery_fairness.looking.values import MinuteCount
+from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
+from celery_fairness.scheduling.words import Rules, Waiting
+from celery_fairness.store import verbs
+
+RULES = Rules(default_limit=1)
+
+
+@pytest.fixture
+def shop(installation, client):
+    client.flushdb()
+    return installation
+
+
+def claim(shop, now_ms, queues=("celery",), rules=RULES):
+    shop.number += 1
+    args = verbs.claim_args("w", shop.number, 100, queues, rules, str(now_ms))
+    return verbs.read_claim(shop.run(verbs.CLAIM, args)).tasks
+
+
+def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness):
+    now = int(time.time()) * 1000
+    for tenant in ("41", "42", "42", "43"):
+        shop.put(tenant, f"{tenant}-{time.monotonic_ns()}", tier="free")
+    shop.put("", "system", queue="a b")
+    assert len(claim(shop, now - 2 * MINUTE_MS)) == 3
+    assert len(claim(shop, now, ("celery", "a b"))) == 1
+    first, second = fairness.minutes(5)
+    assert first.at == datetime.fromtimestamp(now // MINUTE_MS * 60 - 120, UTC)
+    assert first.counts == (MinuteCount("celery", "free", 3, 1),)
+    assert second.counts == (MinuteCount("a b", "", 1, 0),)
+    assert fairness.minutes(1) == (second,)
+
+
+def test_what_would_be_refused_is_counted_too(shop, fairness):
+    now = int(time.time()) * 1000
+    for number in range(2):
+        shop.put("42", f"t{number}")
+    assert len(claim(shop, now, rules=Rules(default_limit=1, enforcement="observe"))) == 2
+    assert fairness.minutes()[0].counts == (MinuteCount("celery", "free", 2, 1),)
+
+
+def test_a_claim_that_takes_nothing_writes_nothing(shop, client):
+    claim(shop, 1_760_000_000_000)
+    shop.put("42", "t1")
+    claim(shop, 1_760_000_000_000, ("other",))
+    assert not list(client.scan_iter("*minute*"))
+
+
+def test_a_minute_is_kept_until_nobody_asks_for_it(shop, client):
+    shop.put("42", "t1")
+    claim(shop, 1_760_000_000_000)
+    (key,) = client.scan_iter("*minute*")
+    assert 0 <= KEPT * MINUTE_MS + MINUTE_MS - client.pttl(key) < 30_000
+
+
+def test_of_too_many_queues_the_others_are_one(shop, client):
+    now = 1_760_000_000_000
+    key = shop.key(f"minute:{now // MINUTE_MS}")
+    client.hset(key, mapping={f"started free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
+    for queue in ("x", "y", "z"):
+        for number in range(2):
+            args = verbs.put_args(Waiting(queue, f"{queue}{number}", f"t{number}", message="{}"))
+            shop.run(verbs.PUT, args)
+    claim(shop, now, ("x", "y", "z"), Rules(default_limit=None))
+    assert client.hmget(key, "started free x", "started free y") == ["2", None]
+    assert client.hget(key, "started free _other") == "4"
+    assert client.hlen(key) == FIELDS_AT_MOST + 1
+
+
+@pytest.mark.parametrize("last", [0, KEPT + 1, True, "5", None])
+def test_a_number_out_of_range_says_so(fairness, last):
+    with pytest.raises(ValueError, match="last: expected a whole number from 1 to 360, got:"):
+        fairness.minutes(last)
+
+
+def test_on_the_gate_path_there_are_no_claims(redis_url, make_fairness):
+    with pytest.raises(ValueError, match="broker: expected one at fairredis://"):
+        make_fairness(url=redis_url).minutes()

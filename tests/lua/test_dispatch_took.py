@@ -1,0 +1,135 @@
+"""Since when a task holds its place, and what those of its kind took, as `running` says it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
+from celery_fairness.store import verbs
+from tests.lua.dispatching import NOW, PREFIX, Dispatch
+
+STATE = re.compile(r"w1 ([a-z]+)(\S*) 1 q")
+
+
+@pytest.fixture
+def dispatch(client):
+    return Dispatch(client, Rules(default_limit=None))
+
+
+def rows(client):
+    """Of each lease: its state, and what stands behind that."""
+    found = client.hgetall(PREFIX + "running")
+    return {lease: STATE.match(row).groups() for lease, row in found.items()}
+
+
+def claim_and_tell(dispatch, *tasks, verdict=Verdict.DONE):
+    dispatch.number += 1
+    ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
+    text = str(dispatch.now)
+    args = verbs.claim_args("w1", dispatch.number, 10, ["q"], dispatch.rules, text, ends=ends)
+    return verbs.read_claim(dispatch.run(verbs.CLAIM, args)).tasks
+
+
+def test_a_row_says_since_when_until_it_ends(dispatch, client):
+    dispatch.put("a", kind="x")
+    (task,) = dispatch.claim().tasks
+    assert rows(client) == {"t1.1": ("claimed", f"@{NOW}")}
+    dispatch.now += 1_000
+    for verdict in (Verdict.BEGUN, Verdict.ACKED):
+        assert dispatch.settle([task], verdict) == [Settled.SETTLED]
+        assert rows(client) == {"t1.1": (verdict.value, f"@{NOW}")}
+    dispatch.settle([task])
+    assert rows(client) == {}
+
+
+def test_who_starts_carries_what_its_kind_took(dispatch, client):
+    for kind in ("x", "x", "y"):
+        dispatch.put("a", kind=kind)
+    first = dispatch.claim(want=2).tasks
+    dispatch.now += 800
+    dispatch.put("b", kind="x")
+    # Of y it has heard nothing.
+    claim_and_tell(dispatch, first[0])
+    told = {lease: told for lease, (_, told) in rows(client).items()}
+    now = NOW + 800
+    assert told == {"t2.1": f"@{NOW}", "t3.1": f"@{now}", "t4.1": f"@{now}~800"}
+
+
+def test_the_mean_goes_on_and_moves_by_an_eighth(dispatch, client):
+    dispatch.put("a", kind="x")
+    tasks = dispatch.claim().tasks
+    for took, mean in ((800, 800), (1_600, 900), (100, 800)):
+        dispatch.now += took
+        dispatch.put("a", kind="x")
+        tasks = claim_and_tell(dispatch, *tasks)
+        ((_, told),) = rows(client).values()
+        assert told == f"@{dispatch.now}~{mean}"
+
+
+def test_of_several_ends_in_one_call_each_moves_it(dispatch, client):
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    tasks = dispatch.claim().tasks
+    dispatch.now += 800
+    dispatch.settle(tasks[:1])
+    dispatch.put("a", kind="x")
+    other = dispatch.claim().tasks
+    dispatch.now += 800
+    dispatch.put("a", kind="x")
+    claim_and_tell(dispatch, tasks[1], other[0])
+    # The mean of 1600 and 800; what ended before was told with no claim.
+    ((_, told),) = rows(client).values()
+    assert told == f"@{dispatch.now}~1500"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HEAD, Verdict.TAIL, Verdict.DIED])
+def test_what_did_not_end_well_says_nothing_of_it(dispatch, client, verdict):
+    dispatch.put("a", kind="x")
+    tasks = dispatch.claim().tasks
+    dispatch.now += 800
+    claim_and_tell(dispatch, *tasks, verdict=verdict)
+    ((_, told),) = rows(client).values()
+    assert told == f"@{dispatch.now}"
+
+
+def test_a_row_of_an_older_version_ends_as_any_other(dispatch, client):
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    tasks = dispatch.claim(want=2).tasks
+    for lease, row in client.hgetall(PREFIX + "running").items():
+        client.hset(PREFIX + "running", lease, row.replace(f"@{NOW}", "", 1))
+    assert dispatch.settle(tasks[:1], Verdict.BEGUN) == [Settled.SETTLED]
+    assert set(rows(client).values()) == {("begun", ""), ("claimed", "")}
+    dispatch.now += 800
+    dispatch.put("a", kind="x")
+    claim_and_tell(dispatch, *tasks)
+    assert rows(client) == {"t3.1": ("claimed", f"@{dispatch.now}")}
+    assert client.zcard(PREFIX + "ends") == 1
+
+
+def test_an_obituary_does_not_say_since_when(dispatch, client):
+    dispatch.put("a", kind="x")
+    (task,) = dispatch.claim().tasks
+    dispatch.settle([task], Verdict.ACKED)
+    dispatch.let_a_lease_pass()
+    dispatch.claim()
+    ((row, _),) = client.zrange(PREFIX + "obituaries", 0, -1, withscores=True)
+    assert STATE.match(row).groups() == ("acked", "")
+
+
+def test_of_two_means_that_one_call_hears_the_first_goes_on(dispatch, client):
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    tasks = list(dispatch.claim().tasks)
+    dispatch.now += 800
+    for _ in range(2):
+        dispatch.put("a", kind="x")
+    started = claim_and_tell(dispatch, *tasks)
+    dispatch.now += 1_600
+    dispatch.put("a", kind="x")
+    claim_and_tell(dispatch, *started)
+    # 800 moved by an eighth to 900, and again.
+    ((_, told),) = rows(client).values()
+    assert told == f"@{dispatch.now}~988"
