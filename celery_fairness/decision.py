@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Reason(enum.Enum):
@@ -77,6 +77,20 @@ class Copy:
     serial: str = ""
 
 
+class Job(NamedTuple):
+    """A task as events name it.
+
+    Attributes:
+        id: Its id.
+        type: Its name.
+        queue: Through which its message came, "" where that says none.
+    """
+
+    id: str
+    type: str
+    queue: str
+
+
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
     """One attempt that asks for a slot of its tenant's tier, and one of each of its other limits.
@@ -88,6 +102,7 @@ class SlotRequest:
         copy: Which copy of the message asks; None where the producer said nothing.
         next_serial: Which copy a refusal would publish.
         limits: Those beside the tier's, as one word (``celery_fairness.limits.word_of``).
+        job: Whom events name; None: nothing is told of it.
     """
 
     lease: Lease
@@ -96,6 +111,7 @@ class SlotRequest:
     copy: Copy | None = None
     next_serial: str = ""
     limits: str = ""
+    job: Job | None = None
 
     @property
     def tier_key(self) -> str:

@@ -51,7 +51,7 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "rate_limit.exceeded",
             ("key", "strategy", "limit", "current", *_OF_TASK),
-            "a limit refused a task at the head of its lane, for the first time",
+            "a limit refused a task at the head of its lane, or at a gate, for the first time",
         ),
         EventType(
             "rate_limit.released",

@@ -182,7 +182,7 @@ class Observing(ABC):
             limit: Most events, 1 to 1,000.
 
         Raises:
-            ValueError: An argument cannot be meant, or the broker does not claim fairly.
+            ValueError: An argument cannot be meant, or the limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
         whole = isinstance(limit, int) and not isinstance(limit, bool)
@@ -214,7 +214,7 @@ class Observing(ABC):
         return happened.follow(*self._stream(), after, asked)
 
     def _stream(self) -> tuple[Reader, str]:
-        limiter = self._claimed_limiter()
+        limiter = self._claimed_limiter(claims=False)
         source = happened.source_of(self.app.main or "celery", limiter.connection.address)
         return Reader(limiter.connection, Keys(limiter.prefix)), source
 

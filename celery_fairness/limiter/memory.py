@@ -1,7 +1,7 @@
 """The limiter in memory, for users' own tests: the same contract, one process.
 
-Weakness: it counts in this process only. Workers use
-:class:`~celery_fairness.limiter.redis.RedisLimiter`.
+Weakness: it counts in this process only, and tells no events, for it has no stream to tell them in.
+Workers use :class:`~celery_fairness.limiter.redis.RedisLimiter`.
 """
 
 from __future__ import annotations

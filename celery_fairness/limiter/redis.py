@@ -111,6 +111,7 @@ class RedisLimiter:
             names.news,
             names.counts,
             names.copy(copy.message if copy else ""),
+            names.events,
         )
         args = (
             lease.id,
@@ -121,6 +122,8 @@ class RedisLimiter:
             copy.serial if copy else "",
             request.next_serial,
             self._copy_keep_ms,
+            lease.key,
+            _job_text(request),
             self._now_text(),
         )
         code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
@@ -146,6 +149,7 @@ class RedisLimiter:
             copy.serial if copy else "",
             request.next_serial,
             self._copy_keep_ms,
+            _job_text(request),
             self._now_text(),
         )
         told = self._redis.run(verbs.ADMIT, (names.prefix,), args)
@@ -369,6 +373,14 @@ class RedisLimiter:
 
     def _now_text(self) -> str:
         return "" if self._frozen_clock is None else str(self._frozen_clock())
+
+
+def _job_text(request: SlotRequest) -> str:
+    """Return whom events name; what no text can hold is a question mark."""
+    job = request.job
+    if job is None:
+        return ""
+    return json.dumps([each.encode(errors="replace").decode() for each in job])
 
 
 def _limit_text(concurrency: int | None) -> str:

@@ -24,6 +24,8 @@ class Names:
         self.tiers = prefix + "tiers"
         self.news = prefix + "news"
         self.counts = prefix + "counts"
+        #: What happened.
+        self.events = prefix + "events"
         #: When the leases of claimed tasks end.
         self.ends = prefix + "ends"
         #: Heard by who promotes parked tasks.

@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -30,6 +30,7 @@ from celery_fairness.decision import (
     Admitted,
     Copy,
     Enforcement,
+    Job,
     Lease,
     Parking,
     Reason,
@@ -45,8 +46,9 @@ from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.ancestors import new_lease_id, tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
+from celery_fairness.worker.because import because
 from celery_fairness.worker.failure import write_failure
-from celery_fairness.worker.of_queue import words_of_queue
+from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.parked import as_text, expires_ms
 from celery_fairness.worker.resend import Resender, whole_message
 
@@ -62,17 +64,20 @@ JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
 ASK_AT_MOST = 3
 #: Why a limit may open before the time it says.
 _NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.COOLING_DOWN)
-_LIMITS_SAY = {
-    Reason.AT_CONCURRENCY_LIMIT: "has no free slot",
-    Reason.AT_RATE_LIMIT: "has reached its rate",
-    Reason.AT_THROTTLE: "spaces its starts",
-    Reason.PAUSED: "is paused",
-    Reason.COOLING_DOWN: "cools down",
-    Reason.BEHIND_OTHERS: "has others waiting for it",
-}
 
 #: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
 ATTEMPT_KEY = "_fairness_attempt"
+
+
+class _Asked(NamedTuple):
+    """What an attempt asks the limiter with."""
+
+    charge: Charge
+    lease: Lease
+    copy: Copy
+    #: Of the copy that a refusal publishes.
+    serial: str
+    job: Job
 
 
 class Gate:
@@ -133,14 +138,16 @@ class Gate:
             if not charge.keys:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(uuid), charge.keys)
-            copy = parse_copy(request.get(COPY_HEADER))
-            serial = new_serial()
+            # A message that has none is known by this one from here on.
+            copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
+            job = Job(uuid, task.name, queue_of(request))
+            asked = _Asked(charge, lease, copy, new_serial(), job)
 
             def context() -> Context:
                 return Context(request, args=args, kwargs=kwargs, called_directly=False)
 
             try:
-                outcome = self._enter_or_park(task, context, charge, lease, copy, serial, known)
+                outcome = self._enter_or_park(task, context, asked, known)
             except SoftTimeLimitExceeded:
                 # The question took the task's whole time, and nobody knows the answer.
                 Attempt(task, lease, self._limiter).end()
@@ -156,8 +163,8 @@ class Gate:
                     return self._drop(task, context(), charge, outcome)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
                     # The limiter knows of no successor: the same copy goes back.
-                    serial = copy.serial if copy else serial
-                return self._send_back(task, context(), charge, copy, serial, outcome, known)
+                    asked = asked._replace(serial=copy.serial)
+                return self._send_back(task, context(), asked, outcome, known)
             token = current_attempt.set(outcome)
             try:
                 return tracer(uuid, args, kwargs, request)
@@ -172,15 +179,13 @@ class Gate:
         self,
         task: Any,
         make_context: Callable[[], Context],
-        charge: Charge,
-        lease: Lease,
-        copy: Copy | None,
-        serial: str,
+        asked: _Asked,
         known: dict[str, Any],
     ) -> Attempt | Refused | None:
         """Return what came of asking, None where the task waits in the limiter."""
+        charge = asked.charge
         for _ in range(ASK_AT_MOST):
-            outcome = self._enter(task, charge, lease, copy, serial)
+            outcome = self._enter(task, asked)
             if not isinstance(outcome, Refused):
                 return outcome
             context = make_context()
@@ -188,16 +193,14 @@ class Gate:
             if not self._is_parked(outcome):
                 return outcome
             _complete(task, context, charge, outcome)
-            named = copy or Copy(first_copy()["message"])
             try:
-                message = self._resender.take(task, context, named, known.get("content_type"))
+                message = self._resender.take(task, context, asked.copy, known.get("content_type"))
                 text, expires = as_text(message), expires_ms(message)
             except (EncodeError, TypeError, ValueError) as error:
                 logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
                 return outcome
-            request = self._request(charge, lease, named, serial)
             try:
-                parking = self._limiter.park(request, text, expires)
+                parking = self._limiter.park(self._request(asked), text, expires)
             except LimiterUnavailable as error:
                 # It may wait there: what goes back is dropped then.
                 self._notices.error("away", "%s", error)
@@ -206,7 +209,7 @@ class Gate:
                 return replace(outcome, reason=Reason.SUPERSEDED)
             if parking is Parking.PARKED:
                 logger.info(
-                    "task %s[%s] is parked: %s", task.name, context.id, _because(charge, outcome)
+                    "task %s[%s] is parked: %s", task.name, context.id, because(charge, outcome)
                 )
                 return None
         return outcome
@@ -218,24 +221,23 @@ class Gate:
         by_tier = not refused.key and self._settings.tier_on_limit != "wait"
         return refused.action == "wait" and not by_tier
 
-    def _request(self, charge: Charge, lease: Lease, copy: Copy | None, serial: str) -> SlotRequest:
+    def _request(self, asked: _Asked) -> SlotRequest:
+        charge, lease, copy, serial, job = asked
         tenant = charge.tenant or ""
         tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        return SlotRequest(lease, tenant, tier, copy, serial, charge.words)
+        return SlotRequest(lease, tenant, tier, copy, serial, charge.words, job)
 
-    def _enter(
-        self, task: Any, charge: Charge, lease: Lease, copy: Copy | None, serial: str
-    ) -> Attempt | Refused:
-        request = self._request(charge, lease, copy, serial)
+    def _enter(self, task: Any, asked: _Asked) -> Attempt | Refused:
+        charge = asked.charge
         try:
-            answer = self._limiter.acquire(request, self._enforcement)
+            answer = self._limiter.acquire(self._request(asked), self._enforcement)
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
         self._directory.heard(answer.news)
         if charge.problem or self._uncounted:
             self._count(task, charge)
         if isinstance(answer, Admitted):
-            return Attempt(task, lease, self._limiter)
+            return Attempt(task, asked.lease, self._limiter)
         return answer
 
     def _count(self, task: Any, charge: Charge) -> None:
@@ -293,9 +295,7 @@ class Gate:
         self,
         task: Any,
         context: Context,
-        charge: Charge,
-        copy: Copy | None,
-        serial: str,
+        asked: _Asked,
         refused: Refused,
         known: dict[str, Any],
     ) -> Any:
@@ -307,8 +307,9 @@ class Gate:
             )
             return _ignored()
         wait = self.countdown_seconds(refused)
-        known_type = known.get("content_type")
+        charge, _, copy, serial, _ = asked
         _complete(task, context, charge, refused)
+        known_type = known.get("content_type")
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
         except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
@@ -320,7 +321,7 @@ class Gate:
             task.name,
             context.id,
             wait,
-            _because(charge, refused),
+            because(charge, refused),
         )
         return _ignored()
 
@@ -372,16 +373,6 @@ def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> 
 def _plain(tenant: str | None) -> str | None:
     """Return a tenant as it stands in a header, where the reserved two have no place."""
     return None if isinstance(tenant, Reserved) else tenant
-
-
-def _because(charge: Charge, refused: Refused) -> str:
-    if refused.reason is Reason.LIMITER_UNAVAILABLE:
-        return "the limiter's Redis does not answer"
-    if refused.key:
-        return f"the limit {refused.key!r} {_LIMITS_SAY[refused.reason]}"
-    if refused.reason is Reason.PAUSED:
-        return f"tenant {charge.tenant!r} ({refused.tier}) is paused"
-    return f"tenant {charge.tenant!r} ({refused.tier}) is at its limit of {refused.limit}"
 
 
 @functools.cache

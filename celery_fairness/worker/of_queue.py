@@ -1,4 +1,4 @@
-"""The limits of the queue that an attempt came through, at a gate."""
+"""The queue that an attempt came through, and its limits, at a gate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from celery_fairness.errors import KeyMissing
 from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.settings import Settings
+
+
+def queue_of(request: dict[str, Any]) -> str:
+    """Return the queue of an attempt, which is its routing key; "" where that is none."""
+    queue = (request.get("delivery_info") or {}).get("routing_key")
+    return queue if isinstance(queue, str) else ""
 
 
 def words_of_queue(
@@ -23,8 +29,8 @@ def words_of_queue(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
-    queue = (request.get("delivery_info") or {}).get("routing_key")
-    if not isinstance(queue, str) or queue not in settings.queues:
+    queue = queue_of(request)
+    if queue not in settings.queues:
         return ""
     policy = settings.queues[queue]
     key = None

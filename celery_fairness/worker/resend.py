@@ -30,7 +30,7 @@ from kombu.exceptions import EncodeError
 
 from celery_fairness.decision import Copy, Promoted
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, first_copy, new_serial, parse_copy
+from celery_fairness.header import COPY_HEADER, new_serial
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.worker.parked import Taken, publish
 
@@ -77,7 +77,7 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        refused: Copy | None,
+        refused: Copy,
         serial: str,
         countdown_seconds: float,
         content_type: str | None,
@@ -87,7 +87,7 @@ class Resender:
         Args:
             task: The task.
             request: Its request, as the trace would see it.
-            refused: The copy that was refused; None where its message did not say.
+            refused: The copy that was refused.
             serial: Of the copy to publish, as the limiter knows it.
             countdown_seconds: When it is due again.
             content_type: Of the message as it came; it goes back as the same.
@@ -96,7 +96,7 @@ class Resender:
             False where the worker is stopping and the broker would not take it.
         """
         pause = FIRST_PAUSE_SECONDS
-        copy = Copy(refused.message, serial) if refused else parse_copy(first_copy())
+        copy = Copy(refused.message, serial)
         while True:
             last_try = self._shutting_down()
             try:
@@ -117,14 +117,13 @@ class Resender:
                 )
             self._wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            if refused is not None:
-                try:
-                    another = new_serial()
-                    if not self._limiter.supersede(refused, another):
-                        return True
-                    copy = Copy(refused.message, another)
-                except (LimiterUnavailable, SoftTimeLimitExceeded):
-                    pass
+            try:
+                another = new_serial()
+                if not self._limiter.supersede(refused, another):
+                    return True
+                copy = Copy(refused.message, another)
+            except (LimiterUnavailable, SoftTimeLimitExceeded):
+                pass
 
     def _wait(self, pause_seconds: float) -> None:
         """Wait, but not past the moment when the worker begins to stop."""
@@ -139,7 +138,7 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        copy: Copy | None,
+        copy: Copy,
         countdown_seconds: float,
         content_type: str | None,
     ) -> None:
@@ -169,7 +168,7 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        copy: Copy | None,
+        copy: Copy,
         content_type: str | None,
         producer: Any,
         **due: float,
@@ -184,7 +183,7 @@ class Resender:
         names: Mapping[str | None, str] = registry.type_to_name
         if content_type in names:
             options["serializer"] = names[content_type]
-        wire = {"message": copy.message, "serial": copy.serial} if copy else first_copy()
+        wire = {"message": copy.message, "serial": copy.serial}
         options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
         token = resending.set(wire)
         try:

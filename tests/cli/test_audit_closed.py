@@ -168,6 +168,15 @@ def publish_tiers(it, **limits):
 
 
 def enter_the_gate(it, tenant, lease, lease_ms):
-    names = ("clock", f"leases:tenant:{tenant}", "tiers", f"tenant:{tenant}", "news", "counts", "")
-    args = (lease, lease_ms, "observe", "free", "", "free", "1", "", "", "", "1000", "")
-    it.client.eval(load_script("acquire").source, 7, *map(it.key, names), *args)
+    names = (
+        "clock",
+        f"leases:tenant:{tenant}",
+        "tiers",
+        f"tenant:{tenant}",
+        "news",
+        "counts",
+        "",
+        "events",
+    )
+    args = (lease, lease_ms, "observe", "free", "", "free", "1", "", "", "", "1000", "", "", "")
+    it.client.eval(load_script("acquire").source, 8, *map(it.key, names), *args)

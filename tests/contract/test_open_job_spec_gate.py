@@ -18,7 +18,9 @@ from celery_fairness.decision import (
     Admitted,
     Copy,
     Enforcement,
+    Job,
     Lease,
+    Parking,
     Reason,
     Refused,
     SlotRequest,
@@ -38,12 +40,16 @@ SPACED = Limit("api", throttle=(5, 1_000))
 
 
 def ask(
-    *limits: Limit, tenant: str = "", tier: str = "pro", copy: Copy | None = None
+    *limits: Limit,
+    tenant: str = "",
+    tier: str = "pro",
+    copy: Copy | None = None,
+    job: Job | None = None,
 ) -> SlotRequest:
     keys = [tier_key(tenant)] if tenant else []
     keys += [limit.key for limit in limits if limit.key not in keys]
     lease = Lease(f"lease{next(_ids)}", ",".join(keys))
-    return SlotRequest(lease, tenant, tier, copy, "next", write_limits(limits))
+    return SlotRequest(lease, tenant, tier, copy, "next", write_limits(limits), job)
 
 
 def admitted(answer: Admitted | Refused) -> Admitted:
@@ -209,6 +215,25 @@ def test_s08_s10_s11_s20_rlr001_no_window_has_more_starts_than_the_rate(
     assert all(later - first >= 1_000 for first, later in zip(seen, seen[3:], strict=False))
 
 
+def test_s09_a_task_over_its_rate_waits_and_starts_when_that_is_open(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    once = Limit("api", rates=((1, 60_000),))
+    admitted(limiter.acquire(ask(once)))
+    late = ask(once, copy=Copy("m1"))
+    answer = refused(limiter.acquire(late))
+    assert (answer.action, limiter.counts()) == ("wait", {"limited": 1})
+    assert limiter.park(late, "as it came") is Parking.PARKED
+    assert limiter.promote(1, "p").tasks == ()
+    assert limiter.parked("api") == 1
+    for _ in range(13):
+        clock.advance(5)
+        limiter.renew([])
+    (task,) = limiter.promote(1, "p").tasks
+    assert (task.message, task.ended) == ("as it came", False)
+    admitted(limiter.acquire(ask(once, copy=task.copy)))
+
+
 def test_s08_a_rate_says_when_it_is_open(limiter: Limiter, clock: FrozenClock) -> None:
     for _ in range(3):
         limiter.acquire(ask(THREE_A_MINUTE))
@@ -363,7 +388,9 @@ def test_a_tenant_that_is_paused_is_admitted_by_no_gate(limiter, stop, clock) ->
     admitted(limiter.acquire(ask(tenant="42")))
 
 
-def test_s44_an_override_stands_in_the_place_of_a_key_s_numbers(limiter, override, clock) -> None:
+def test_s44_rlr004_an_override_stands_in_the_place_of_a_key_s_numbers(
+    limiter, override, clock
+) -> None:
     override("api", 5_000, concurrency=1)
     override(tier_key("42"), None, concurrency=2)
     admitted(limiter.acquire(ask(TWO)))
@@ -382,7 +409,7 @@ def test_a_full_tier_says_when_it_opens_whatever_people_say_of_others(limiter, s
     assert (answer.reason, answer.retry_after_seconds) == (Reason.AT_CONCURRENCY_LIMIT, 15.0)
 
 
-def test_s44_an_override_of_0_pauses_a_key(limiter, override) -> None:
+def test_s44_rlr004_an_override_of_0_pauses_a_key(limiter, override) -> None:
     override("api", None, concurrency=0)
     assert refused(limiter.acquire(ask(TWO))).reason is Reason.PAUSED
 
@@ -397,3 +424,112 @@ def test_what_people_said_for_a_time_is_forgotten_by_who_renews(limiter, overrid
             assert not client.exists(f"{limiter.prefix}overrides", f"{limiter.prefix}overrides_end")
             assert client.hget(f"{limiter.prefix}clock", "steered") is None
     admitted(limiter.acquire(ask(TWO)))
+
+
+# -- 11: events: the limiter in memory has none ---------------------------------------------------
+
+in_redis = pytest.mark.parametrize("make_limiter", ["redis"], indirect=True)
+JOB = {"job_id": "t1", "job_type": "shop.pay", "queue": "q"}
+
+
+def told(limiter: Limiter, what: str) -> list[dict[str, str]]:
+    """Return what was told of one type."""
+    assert isinstance(limiter, RedisLimiter)
+    with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
+        entries = client.xrange(f"{limiter.prefix}events")
+    events = [dict(fields) for _, fields in entries]
+    return [each for each in events if each.pop("type") == f"rate_limit.{what}"]
+
+
+class Waits:
+    """A task that asks, is refused, and asks again as the copy that its refusal published."""
+
+    def __init__(self, limiter: Limiter, *limits: Limit, number: int = 1, **more: str) -> None:
+        self.limiter, self.limits, self.more = limiter, limits, more
+        self.job = Job(f"t{number}", "shop.pay", "q")
+        self.copy = Copy(f"m{number}")
+
+    def ask(self, enforcement: Enforcement = Enforcement.ON) -> Admitted | Refused:
+        request = ask(*self.limits, copy=self.copy, job=self.job, **self.more)
+        answer = self.limiter.acquire(request, enforcement)
+        if isinstance(answer, Refused):
+            self.copy = Copy(self.copy.message, "next")
+        return answer
+
+
+@in_redis
+@pytest.mark.parametrize(
+    ("limits", "tenant", "numbers"),
+    [
+        ((TWO,), "", ("api", "concurrency", "2", "2")),
+        ((Limit("api", rates=((2, 60_000),)),), "", ("api", "rate", "2", "2")),
+        ((SPACED,), "", ("api", "throttle", "5", "5")),
+        ((Limit("api", 0),), "", ("api", "paused", "0", "0")),
+        ((Limit("cold", 5),), "", ("cold", "cool-down", "0", "0")),
+        ((Limit("api", 1, on_limit="reschedule"),), "", ("api", "concurrency", "1", "1")),
+        ((), "42", ("tenant:42", "concurrency", "1", "1")),
+        ((Limit("db", 1),), "42", ("tenant:42", "concurrency", "1", "1")),
+        ((), "off", ("tenant:off", "paused", "0", "0")),
+        ((Limit("db", 1),), "off", ("tenant:off", "paused", "0", "0")),
+    ],
+)
+def test_s46_rl006_d12_a_job_that_is_refused_is_told_once_and_each_refusal_is_not(
+    limiter: Limiter,
+    stop: Callable[..., None],
+    limits: tuple[Limit, ...],
+    tenant: str,
+    numbers: tuple[str, ...],
+) -> None:
+    limiter.publish_tenant("off", "free", 0)
+    if numbers[0] == "cold":
+        stop("cool", "cold", 8.0)
+    for _ in range(2):
+        limiter.acquire(ask(*limits, tenant=tenant, tier="free"))
+    waits = Waits(limiter, *limits, tenant=tenant, tier="free")
+    for _ in range(3):
+        refused(waits.ask())
+    named = dict(zip(("key", "strategy", "limit", "current"), numbers, strict=True))
+    assert told(limiter, "exceeded") == [{**JOB, **named}]
+    assert told(limiter, "released") == []
+
+
+@in_redis
+@pytest.mark.parametrize(
+    ("limits", "tenant"), [((Limit("api", 1),), ""), ((), "42"), ((TWO,), "42")]
+)
+def test_s47_rl006_d13_one_released_for_each_exceeded_with_the_same_job(
+    limiter: Limiter, limits: tuple[Limit, ...], tenant: str
+) -> None:
+    waiting = [Waits(limiter, *limits, number=n, tenant=tenant, tier="free") for n in (1, 2, 3)]
+    # In the second round they are delivered again, as where a worker has died.
+    for _ in range(2):
+        blocker = admitted(limiter.acquire(ask(*limits, tenant=tenant, tier="free")))
+        for each in [*waiting, *waiting]:
+            refused(each.ask())
+        limiter.release([blocker.lease])
+        for each in waiting:
+            limiter.release([admitted(each.ask()).lease])
+    ids = [[each["job_id"] for each in told(limiter, what)] for what in ("exceeded", "released")]
+    assert ids == [["t1", "t2", "t3"]] * 2
+    key = "tenant:42" if tenant else "api"
+    assert told(limiter, "released")[0] == {**JOB, "key": key, "strategy": "concurrency"}
+
+
+@in_redis
+def test_s48_a_job_that_is_dropped_is_told(limiter: Limiter) -> None:
+    drops = Limit("full", 1, on_limit="drop")
+    admitted(limiter.acquire(ask(drops)))
+    assert refused(Waits(limiter, THREE_A_MINUTE, drops).ask()).action == "drop"
+    assert told(limiter, "dropped") == [{**JOB, "key": "full"}]
+    assert told(limiter, "exceeded") == []
+
+
+@in_redis
+def test_s49_a_key_that_cools_down_is_told_with_its_time_and_reason(
+    limiter: Limiter, clock: FrozenClock, stop: Callable[..., None]
+) -> None:
+    stop("cool", "api", 8.0)
+    until = str(clock.now_ms + 8_000)
+    assert told(limiter, "dynamic_adjusted") == [{"key": "api", "until": until, "reason": ""}]
+    stop("cool", "api", 1.0)
+    assert len(told(limiter, "dynamic_adjusted")) == 1, "what is shorter changes nothing"

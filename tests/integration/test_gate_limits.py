@@ -57,6 +57,11 @@ def assert_all_free(shop: Shop, *keys: str) -> None:
     eventually(free, RESULT_SECONDS)
 
 
+def events_of(shop: Shop) -> list[tuple[str, str]]:
+    """Return each event and the id of its task, "" where it is of none."""
+    return [(event.type, event.subject) for event in shop.fairness.events().events]
+
+
 def starts(shop: Shop) -> list[float]:
     return sorted(entry["at"] for entry in shop.ledger("start"))
 
@@ -81,7 +86,7 @@ def test_one_limit_holds_over_workers_and_tenants_and_frees_every_slot(
     assert_all_free(shop, KEY, "db", "tenant:u0", "tenant:u1", "tenant:u2")
 
 
-def test_a_task_that_waits_spends_no_retry_and_takes_no_other_slot(
+def test_s39_s46_s47_a_task_that_waits_spends_no_retry_and_takes_no_other_slot(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, fairness={"lease_seconds": 60})
@@ -96,6 +101,7 @@ def test_a_task_that_waits_spends_no_retry_and_takes_no_other_slot(
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["retries"] for entry in shop.ledger("start")] == [0, 0]
     assert shop.fairness.refusals() == {}
+    assert events_of(shop) == [("rate_limit.exceeded", waits.id), ("rate_limit.released", waits.id)]
 
 
 def test_a_rescheduled_task_comes_when_its_rate_is_open_and_not_before(
@@ -112,7 +118,7 @@ def test_a_rescheduled_task_comes_when_its_rate_is_open_and_not_before(
     assert shop.fairness.counts()["rescheduled"] >= 2
 
 
-def test_a_dropped_task_ends_for_whoever_waits_for_it(
+def test_s48_a_dropped_task_ends_for_whoever_waits_for_it(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, fairness=LONG)
@@ -137,6 +143,8 @@ def test_a_dropped_task_ends_for_whoever_waits_for_it(
     assert dropped.state == "FAILURE"
     assert shop.ledger("start", "shop.work") == []
     assert shop.fairness.counts() == {"dropped": 2, "limited": 2}
+    assert [what for what, _ in events_of(shop)] == ["rate_limit.dropped"] * 2
+    assert events_of(shop)[0] == ("rate_limit.dropped", dropped.id)
     assert send(shop, "42", drops).get(timeout=RESULT_SECONDS) == "done"
     assert_all_free(shop, KEY, "tenant:42")
     assert f"was dropped by the limit {KEY}" in worker.log_text()
@@ -157,7 +165,7 @@ def test_a_dropped_message_is_acknowledged(
     assert len(shop.ledger("start")) == 1
 
 
-def test_a_body_that_says_it_was_too_much_cools_its_key_for_everybody(
+def test_s41_s49_a_body_that_says_it_was_too_much_cools_its_key_for_everybody(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker)
@@ -173,6 +181,8 @@ def test_a_body_that_says_it_was_too_much_cools_its_key_for_everybody(
     said_at = next(e["at"] for e in shop.ledger("end") if e["user"] == "41")
     assert min(began["41"], began["42"]) - said_at > 1.9
     assert {entry["retries"] for entry in shop.ledger("start")} == {0}
+    assert ("rate_limit.dynamic_adjusted", "") in events_of(shop)
+    assert ("rate_limit.exceeded", second.id) in events_of(shop)
 
 
 def test_a_paused_key_starts_nothing_until_it_is_resumed(

@@ -28,14 +28,14 @@ FORBIDDEN = {
 }
 
 _ENTRY = re.compile(r"^  (KEYS|ARGV)\[(\d+)(\+?)\]\s+(\w+)\s+(\w+)\s+\S")
-_PARAMETER = re.compile(r"^  (\w+)\s+(hash|zset|str|int)\s+\S")
+_PARAMETER = re.compile(r"^  (\w+)\s+(hash|zset|stream|str|int)\s+\S")
 _CODE = re.compile(r"(-?\d+) ([A-Z_]+)")
 _LOOP = re.compile(r"^\s*for (\w+) = ([^,]+), ([^,]+)(?:, ([^,]+))? do")
 _LOCAL = re.compile(r"^\s*local ([\w, ]+) = (.+)$", re.MULTILINE)
 _INDEX = re.compile(r"(?<!#)\b(KEYS|ARGV)\[([^\]]+)\]")
 _CALL = re.compile(r'redis\.call\(\s*"([A-Z]+)"(?:,\s*([^,)]+))?([^\n]*)')
 
-_TYPES = {"KEYS": {"hash", "zset"}, "ARGV": {"str", "int"}}
+_TYPES = {"KEYS": {"hash", "zset", "stream"}, "ARGV": {"str", "int"}}
 #: What a loop or a whole reading may be bounded by: arguments that Python sends in batches, and the
 #: tier table, which publish_tiers wrote itself.
 _BOUNDED_BY_ARGUMENTS = {"#KEYS", "#KEYS - 1", "#ARGV"}

@@ -81,7 +81,7 @@ class Admits:
     def ask(self, lease, message="", serial="", next_serial=""):
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "")
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", "")
         return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):
     admits.ask("l1")
     assert admits.ask("l2", "message", "first", "second")[0] == 0
     kept = client.hgetall(NAMES.copy("message"))
-    assert kept == {"current": "first", "next": "second"}
+    assert kept == {"current": "first", "next": "second", "told": ""}
     # Neither may run but these two.
     assert admits.ask("l3", "message", "other", "next")[0] == -2
 

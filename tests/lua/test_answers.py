@@ -35,7 +35,9 @@ class Limiter:
         known = ("basic", limit, "free", 0)
         copies = (message, serial, next_serial, KEEP_MS)
         return self.run(
-            "acquire", (*keys, copy), lease, LEASE_MS, enforcement, *known, *copies, self.now
+            "acquire",
+            (*keys, copy, NAMES.events),
+            *(lease, LEASE_MS, enforcement, *known, *copies, "tenant:42", "", self.now),
         )
 
     def inspect(self):

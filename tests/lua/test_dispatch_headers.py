@@ -121,6 +121,7 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "message": "m1",
         "serial": "s1",
         "next_serial": "s2",
+        "job": '["t1", "shop.pay", "q"]',
         "frozen_ms": "",
         "lease_ms": 15_000,
         "keep_ms": 1_200_000,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import celery_fairness.store
-from celery_fairness.decision import Copy, Lease, SlotRequest
+from celery_fairness.decision import Copy, Job, Lease, SlotRequest
 from celery_fairness.limiter import redis as redis_limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.settings import build_settings
@@ -226,7 +226,9 @@ def sent():
     lease, copy = Lease("l1", "tenant:42"), Copy("m1", "s1")
     limiter.acquire(SlotRequest(lease, "42", "pro", copy, "s2"))
     both = Lease("l1", "tenant:42,api")
-    limiter.acquire(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"))
+    limiter.acquire(
+        SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w", Job("t1", "shop.pay", "q"))
+    )
     limiter.park(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"), "m1", 7)
     limiter.promote(16, "s2")
     limiter.unpark(["m1"])
@@ -251,6 +253,7 @@ def test_python_sends_what_the_header_lists_in_its_order(sent, name):
         "leases": names.leases("tenant:42"),
         "tenant": names.tenant("42"),
         "copy": names.copy("m1"),
+        "events": names.events,
         "ends": names.ends,
     }
     header = HEADERS[name]

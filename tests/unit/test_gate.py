@@ -11,7 +11,7 @@ import pytest
 from celery.app.trace import IGNORED, REJECTED
 from celery.exceptions import Ignore, Reject
 
-from celery_fairness.decision import Copy, Lease, SlotRequest
+from celery_fairness.decision import Copy, Job, Lease, SlotRequest
 from celery_fairness.declaration import TenantSource
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
@@ -289,12 +289,27 @@ class TestCopies:
         assert world.ran == []
         assert world.deliver(copy=third) == "traced"
 
-    def test_a_message_without_a_copy_goes_back_all_the_same(self, world):
+    def test_a_message_without_a_copy_is_named_where_it_is_refused_first(self, world):
         world.occupy()
-        assert is_ignored(world.deliver())
-        (sent,) = world.resender.sent
-        assert sent.refused is None
-        assert sent.serial
+        for _ in range(2):
+            assert is_ignored(world.deliver())
+        first, second = world.resender.sent
+        assert (first.refused.serial, second.refused.serial) == ("", "")
+        assert first.refused.message != second.refused.message
+        # It is known by that name: of what was refused and what is sent one starts.
+        assert is_ignored(world.deliver(copy=Copy(first.refused.message, "another")))
+        assert world.limiter.counts()["superseded"] == 1
+
+    @pytest.mark.parametrize(
+        ("delivery", "queue"), [({"routing_key": "q"}, "q"), ({"routing_key": 7}, ""), (None, "")]
+    )
+    def test_the_limiter_is_told_whom_events_name(self, world, monkeypatch, delivery, queue):
+        asked, acquire = [], world.limiter.acquire
+        monkeypatch.setattr(
+            world.limiter, "acquire", lambda *args: asked.append(args[0].job) or acquire(*args)
+        )
+        world.deliver(delivery_info=delivery)
+        assert asked == [Job("t1", "shop.t", queue)]
 
 
 class TestEnforcement:

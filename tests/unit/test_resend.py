@@ -200,13 +200,6 @@ def test_an_upgraded_tenant_moves_with_it_unless_somebody_put_it_there(
     assert sent.headers["retries"] == 2
 
 
-def test_a_message_without_a_copy_gets_one(resender, work):
-    resender.send(work, request(), None, "s1", 35.0, "application/json")
-    wire = raw()["headers"]["fairness_copy"]
-    assert wire["message"]
-    assert wire["serial"] == ""
-
-
 @pytest.mark.parametrize(
     ("content_type", "found"),
     [
@@ -244,8 +237,8 @@ def failing(resender, monkeypatch):
     return fail_with, pauses
 
 
-def send(resender, work, refused=OLD):
-    return resender.send(work, request(), refused, "s1", 35.0, "application/json")
+def send(resender, work):
+    return resender.send(work, request(), OLD, "s1", 35.0, "application/json")
 
 
 def refuse(limiter, copy=OLD, next_serial="s1"):
@@ -298,13 +291,6 @@ def test_where_the_limiter_cannot_be_told_the_same_copy_is_published_again(
     tried = fail_with(OperationalError("cut"), OperationalError("cut"))
     assert send(resender, work) is True
     assert tried == [Copy("m1", "s1")] * 3
-
-
-def test_a_message_without_a_copy_is_tried_again_as_it_is(resender, work, shop, failing):
-    fail_with, _ = failing
-    tried = fail_with(OperationalError("cut"))
-    assert send(resender, work, None) is True
-    assert tried[0] == tried[1]
 
 
 @pytest.mark.parametrize("error", [EncodeError("x")])

@@ -7,7 +7,8 @@
   KEYS[4] tenant       hash    tier, concurrency: news of this tenant
   KEYS[5] news         hash    version, source
   KEYS[6] counts       hash    counters, among them refused:{tier}
-  KEYS[7] copy         hash    current, next, admitted: which copy of the message may run
+  KEYS[7] copy         hash    current, next, admitted: which copy of the message may run; told
+  KEYS[8] events       stream  what happened
 
   ARGV[1] lease_id     str   unique per attempt; the same id again is a no-op
   ARGV[2] lease_ms     int   how long a lease lives without a renewal
@@ -20,7 +21,9 @@
   ARGV[9] serial       str   which copy asks
   ARGV[10] next_serial str   which copy a refusal would publish
   ARGV[11] keep_ms     int   how long the memory of copies is kept
-  ARGV[12] frozen_ms   str   "" in production (server TIME); set only by tests
+  ARGV[12] key         str   of the limit
+  ARGV[13] job         str   the task's id, name and queue as JSON, or ""
+  ARGV[14] frozen_ms   str   "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier}; limit -1 is unlimited,
   retry_after_ms -1 unknown, held counts this lease.
@@ -30,11 +33,12 @@
 --- @include "tick"
 --- @include "entitlement"
 --- @include "copies"
+--- @include "told"
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local news, counts, copy = KEYS[5], KEYS[6], KEYS[7]
+local news, counts, copy, events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local message, serial, next_serial = ARGV[8], ARGV[9], ARGV[10]
-local keep_ms, frozen_ms = tonumber(ARGV[11]), ARGV[12]
+local keep_ms, key, job, frozen_ms = tonumber(ARGV[11]), ARGV[12], ARGV[13], ARGV[14]
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
 local KEEP_LEASES_MS = 86400000
@@ -58,7 +62,8 @@ if held > 0 then
   end
 end
 
-if superseded(copy, message, serial) then
+local gone, memory = superseded(copy, message, serial)
+if gone then
   redis.call("HINCRBY", counts, "superseded", 1)
   return {-2, held, limit, -1, version, tier}
 end
@@ -68,7 +73,10 @@ if over and enforcement ~= "off" then
   redis.call("HINCRBY", counts, "refused:" .. tier, 1)
 end
 if over and enforcement == "on" then
-  copy_refused(copy, message, serial, next_serial, keep_ms)
+  if job ~= "" and memory.told == "" then
+    memory.told = tell_exceeded(events, cjson.decode(job), at_tier(key, limit, held))
+  end
+  copy_refused(copy, message, serial, next_serial, memory, keep_ms)
   if limit == 0 then return {-1, held, limit, -1, version, tier} end
   local alive = string.format("(%.0f", logical)
   local first = redis.call(
@@ -78,7 +86,8 @@ if over and enforcement == "on" then
   return {0, held, limit, ends == math.huge and -1 or ends - logical, version, tier}
 end
 
-copy_admitted(copy, message, serial, keep_ms)
+tell_admitted(events, job, memory)
+copy_admitted(copy, message, serial, memory, keep_ms)
 redis.call("ZADD", leases, string.format("%.0f", logical + lease_ms), lease_id)
 redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
 local code = (over and enforcement == "observe") and 2 or 1

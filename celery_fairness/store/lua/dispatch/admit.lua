@@ -17,8 +17,9 @@
   ARGV[11] message       str  "" where the message says nothing of copies
   ARGV[12] serial        str  which copy asks
   ARGV[13] next_serial   str  which copy a refusal would publish
-  ARGV[14] keep_ms       int  how long the memory of copies is kept
-  ARGV[15] frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[14] keep_ms       int  how long the memory of copies is kept, beside the wait
+  ARGV[15] job           str  the task's id, name and queue as JSON, or ""
+  ARGV[16] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
@@ -29,19 +30,19 @@
 --- @include "entitlement"
 --- @include "exceeded"
 --- @include "copies"
---- @include "limits"
 --- @include "gate_parked"
+--- @include "gate_slots"
+--- @include "told"
+--- @include "why_closed"
 local prefix = KEYS[1]
 local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
 local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
-local keep_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15]
+local keep_ms, job, frozen_ms = tonumber(ARGV[14]), ARGV[15], ARGV[16]
 
--- A set of leases that nobody asks about goes by itself, much later than any outage.
-local KEEP_LEASES_MS = 86400000
--- Ended leases of one key, and keys with starts of long ago, that one call clears away.
-local CLEAR_AT_MOST, FORGET_AT_MOST = 64, 20
+-- Keys with starts of long ago that one call clears away.
+local FORGET_AT_MOST = 20
 -- As the events call them.
 local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency"}
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7}
@@ -52,35 +53,15 @@ local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy = prefix .. "copy:" .. message
 local limits = of_one_key(limits_now(prefix, words, rules))
 
-local function clear_ended(limit_key)
-  local leases = prefix .. "leases:" .. limit_key
-  local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
-  if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
-end
-
-local function take(limit_key)
-  local leases = prefix .. "leases:" .. limit_key
-  redis.call("ZADD", leases, whole(logical + lease_ms), lease)
-  redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
-end
-
--- How long until the first lease of the tier's limit ends by itself, -1 where that of a claim is first.
-local function first_end_ms()
-  local first = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf",
-    "WITHSCORES", "LIMIT", 0, 1)
-  local ends = tonumber(first[2])
-  return (not ends or ends == math.huge) and -1 or ends - logical
-end
-
 local tier, limit, held = "", -1, 0
 if key ~= "" then
   tier, limit = entitlement(prefix .. "tiers", prefix .. tenant_key, known_tier, concurrency,
     default_tier, default_limit, {})
   if said.steered then limit = tenant_limit(prefix, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
-  clear_ended(key)
+  clear_ended(prefix, key, logical)
   held = redis.call("ZCOUNT", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf")
 end
-for index = 1, #limits do clear_ended(limits[index].key) end
+for index = 1, #limits do clear_ended(prefix, limits[index].key, logical) end
 
 -- Of one attempt all slots are taken in one call.
 local one = limits[1] and limits[1].key or key
@@ -88,7 +69,8 @@ local held_until = redis.call("ZSCORE", prefix .. "leases:" .. one, lease)
 if held_until and tonumber(held_until) > logical then
   return {1, held, limit, -1, version, tier, "", "w"}
 end
-local gone, seq = superseded(copy, message, serial)
+local gone, memory = superseded(copy, message, serial)
+local seq = memory.seq
 if gone then
   redis.call("HINCRBY", prefix .. "counts", "superseded", 1)
   return {-2, held, limit, -1, version, tier, "", "w"}
@@ -97,14 +79,15 @@ end
 -- Who waited here has what it was promised; a newcomer does not take what others were.
 if said.parked and seq then forget_parked(prefix, message, parked_keys(key, words)) end
 rules.ahead = said.parked and not seq
-local counts, closed = prefix .. "counts", nil
-local full = limit >= 0 and held + promised(prefix, key, rules) >= limit
+local counts, events, closed = prefix .. "counts", prefix .. "events", nil
+local taken = limit >= 0 and held + promised(prefix, key, rules) or held
+local full = limit >= 0 and taken >= limit
 if enforcement ~= "off" then
   if full then redis.call("HINCRBY", counts, "refused:" .. tier, 1) end
   closed = refusal(prefix, words, rules)
   if rules.ahead and enforcement == "on" and not full and not closed then
     local behind = queue_of_gate(prefix, key, limits)
-    closed = behind and {key = behind, why = "queue", longest_ms = math.huge}
+    if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
   end
   if closed then
     redis.call("HINCRBY", counts, "limited", 1)
@@ -114,29 +97,37 @@ end
 
 if enforcement == "on" and (full or closed) then
   local action = closed and closed.action or "w"
+  local by_tier = full and action == "w"
+  local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
   if action == "d" then
     redis.call("HINCRBY", counts, "dropped", 1)
-    copy_admitted(copy, message, serial, keep_ms)
+    if job ~= "" then append_event_of(events, "rate_limit.dropped", cjson.decode(job), "key", closed.by) end
+    copy_admitted(copy, message, serial, memory, keep_ms)
   else
-    copy_refused(copy, message, serial, next_serial, keep_ms)
+    if job ~= "" and memory.told == "" then
+      -- What has no name is the tier's.
+      local at = (by_tier or not closed.name) and at_tier(key, limit, taken) or why_closed(prefix, closed, rules)
+      memory.told = tell_exceeded(events, cjson.decode(job), at)
+    end
+    copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
   end
   if action == "r" then redis.call("HINCRBY", counts, "rescheduled", 1) end
-  if full and action == "w" then
+  if by_tier then
     -- One with other limits waits its snooze, whenever a slot may be free.
-    local again_ms = words == "" and limit > 0 and first_end_ms() or -1
+    local again_ms = words == "" and limit > 0 and first_end_ms(prefix, key, logical) or -1
     return {limit == 0 and -1 or 0, held, limit, again_ms, version, tier, "", action}
   end
-  local retry_after_ms = closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
   return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
 end
 
-copy_admitted(copy, message, serial, keep_ms)
+tell_admitted(events, job, memory)
+copy_admitted(copy, message, serial, memory, keep_ms)
 if key ~= "" then
-  take(key)
+  take_slot(prefix, key, lease, logical + lease_ms)
   held = held + 1
 end
 for index = 1, #limits do
-  if limits[index].key ~= key then take(limits[index].key) end
+  if limits[index].key ~= key then take_slot(prefix, limits[index].key, lease, logical + lease_ms) end
   count_start(prefix, limits[index], logical)
 end
 forget_idle(prefix, logical, FORGET_AT_MOST)

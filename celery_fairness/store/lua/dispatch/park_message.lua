@@ -38,7 +38,8 @@ local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", steered = said.steered,
   tier_waits = tier_waits == "1", default_tier = default_tier, default_limit = default_limit}
 local copy = prefix .. "copy:" .. tag
-local gone, seq = superseded(copy, tag, serial)
+local gone, memory = superseded(copy, tag, serial)
+local seq = memory.seq
 if gone then return -2 end
 
 local task = {key = key, tenant_key = tenant_key, tier = tier, concurrency = concurrency}
@@ -47,16 +48,16 @@ local limits = limits_now(prefix, words, rules)
 rules.ahead = said.parked and not seq
 local at, closed_ms, others = kept_by(prefix, task, limits, rules)
 if others then return 0 end
-if not at and rules.ahead then at = queue_of_gate(prefix, key, limits) end
+if not at and rules.ahead then at = (queue_of_gate(prefix, key, limits) or {}).key end
 if not at then return 0 end
 
 seq = seq or whole(redis.call("INCR", prefix .. "sequence"))
-copy_parked(prefix, tag, next_serial, next_serial, seq, keep_ms)
+copy_parked(prefix, tag, next_serial, next_serial, seq, memory.told, keep_ms)
 leave_gate(prefix, tag, parked_keys(key, words))
 redis.call("ZREM", prefix .. "gate_promoted", tag)
 redis.call("HSET", prefix .. "clock", "parked", 1)
 redis.call("HSET", prefix .. "gate_tasks", tag, table.concat(
-  {seq, expires_ms, key, tenant_key, tier, concurrency, words}, " ") .. "\n" .. message)
+  {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
 if expires_ms ~= "" then redis.call("ZADD", prefix .. "gate_expires", expires_ms, tag) end
 redis.call("ZADD", prefix .. "gate_wait:" .. at, seq, tag)
 look_at_gate(prefix, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))

@@ -53,7 +53,7 @@ local function give(tag, task, promises, ended)
   local copy, serial = prefix .. "copy:" .. tag, next_serial .. whole(#answer)
   local published = redis.call("HGET", copy, "next") or serial
   leave_gate(prefix, tag, task.keys)
-  copy_parked(prefix, tag, published, serial, task.seq, keep_ms)
+  copy_parked(prefix, tag, published, serial, task.seq, task.told, keep_ms)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   redis.call("ZADD", prefix .. "gate_promoted", whole(logical + lease_ms), tag)
   if promises then

@@ -8,6 +8,7 @@
               that came later could be lost, and the task with it
     admitted  the serial of the copy that started
     seq       since when it waits, where it was parked (dispatch/park_message.lua)
+    told      what was told of its refusals (told.lua)
   and of all copies one starts: the admitted one while there is one, else the current or the next.
   A refusal forgets the next of the refusal before. The same serial delivered again (its worker
   died) is not a second copy.
@@ -16,24 +17,27 @@
   for keep_ms, in which a broker delivers what was not acknowledged again.
 ]]
 
--- Whether a copy may not run, and since when its message waits where it was parked.
+-- Whether a copy may not run, and what is remembered of its message: known, seq where it was parked,
+-- told. Of one that says nothing of copies nothing is told: nobody would know it again.
 local function superseded(copy, message, serial)
-  if message == "" then return false end
-  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq")
-  if kept[3] then return kept[3] ~= serial, kept[4] end
-  return kept[1] and kept[1] ~= serial and kept[2] ~= serial, kept[4]
+  if message == "" then return false, {told = "-"} end
+  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "told")
+  local current, following, admitted = kept[1], kept[2], kept[3]
+  local memory = {known = current or admitted, seq = kept[4], told = kept[5] or ""}
+  if admitted then return admitted ~= serial, memory end
+  return current and current ~= serial and following ~= serial, memory
 end
 
-local function copy_refused(copy, message, serial, next_serial, keep_ms)
+local function copy_refused(copy, message, serial, next_serial, memory, keep_ms)
   if message == "" then return end
   redis.call("HDEL", copy, "admitted")
-  redis.call("HSET", copy, "current", serial, "next", next_serial)
+  redis.call("HSET", copy, "current", serial, "next", next_serial, "told", memory.told)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
-local function copy_admitted(copy, message, serial, keep_ms)
+local function copy_admitted(copy, message, serial, memory, keep_ms)
   if message == "" then return end
-  if serial == "" and redis.call("EXISTS", copy) == 0 then return end
-  redis.call("HSET", copy, "admitted", serial)
+  if serial == "" and not memory.known then return end
+  redis.call("HSET", copy, "admitted", serial, "told", memory.told)
   redis.call("PEXPIRE", copy, keep_ms)
 end

@@ -5,6 +5,7 @@
 --- @include "events"
 --- @include "exceeded"
 --- @include "lanes"
+--- @include "told"
 --- @include "weight"
 
 -- The first task of a part, its message, and its tag where it came back; nil where there is none.
@@ -24,9 +25,7 @@ end
 
 -- `closed` says strategy, key, limit and current.
 local function tell_blocked(prefix, queue, task, message, closed)
-  task.blocked = closed.strategy .. "|" .. closed.key
-  write_event_of(prefix, "rate_limit.exceeded", queue, task, message, "key", closed.key,
-    "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
+  task.blocked = tell_exceeded(prefix .. "events", job_of(queue, task, message), closed)
 end
 
 local function mark_first(prefix, queue, key, part, task, message, tag)
@@ -40,22 +39,18 @@ end
 
 -- A tenant is at its tier's limit: `part` is the first of its lanes.
 local function block_by_tier(prefix, queue, key, part, verdict, rules, turns)
-  local strategy = verdict.paused and "paused" or "concurrency"
-  count_exceeded(prefix, strategy, key)
+  count_exceeded(prefix, verdict.paused and "paused" or "concurrency", key)
   local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
   weigh(turns, units_of(message))
   if task.blocked ~= "" then return end
   local held = verdict.held or redis.call("ZCOUNT", prefix .. "leases:" .. key,
     string.format("(%.0f", rules.logical), "+inf")
-  tell_blocked(prefix, queue, task, message,
-    {key = key, strategy = strategy, limit = verdict.limit, current = held})
+  tell_blocked(prefix, queue, task, message, at_tier(key, verdict.limit, held))
   mark_first(prefix, queue, key, part, task, message, tag)
 end
 
 -- A task starts that was refused.
-local function tell_released(prefix, queue, task, message)
-  local strategy, key = string.match(task.blocked, "^([^|]*)|(.*)$")
-  write_event_of(prefix, "rate_limit.released", queue, task, message,
-    "key", key, "strategy", strategy)
+local function tell_unblocked(prefix, queue, task, message)
+  tell_released(prefix .. "events", job_of(queue, task, message), task.blocked)
 end

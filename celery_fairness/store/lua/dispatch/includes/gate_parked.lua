@@ -1,9 +1,10 @@
 --[[
   gate_parked: tasks that a gate refused and that wait here until their limits open.
 
-  `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS, a line's end,
+  `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, a line's end,
   and the message, which no script reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
-  not expire, KEY is that of its tenant's tier, "" of a system task.
+  not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
+  wait for longer than its copies are remembered.
 
   A task waits at one of its limits (`gate_wait`), in the order of SEQ, or it was promoted
   (`gate_promoted`): it was given to a worker that publishes it again, and of each of its limits it was
@@ -11,10 +12,10 @@
 ]]
 
 local function read_parked(record)
-  local seq, expires, key, tenant_key, tier, concurrency, words =
-    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
+  local seq, expires, key, tenant_key, tier, concurrency, words, told =
+    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
   return {seq = seq, expires = expires, key = key, tenant_key = tenant_key, tier = tier,
-    concurrency = concurrency, words = words}
+    concurrency = concurrency, words = words, told = told}
 end
 
 -- The keys of all limits of a task.
@@ -28,10 +29,10 @@ local function parked_keys(key, words)
 end
 
 -- Of the copies of a parked message two may run: the last one that was published, and the next.
-local function copy_parked(prefix, tag, current, next_serial, seq, keep_ms)
+local function copy_parked(prefix, tag, current, next_serial, seq, told, keep_ms)
   local copy = prefix .. "copy:" .. tag
   redis.call("HDEL", copy, "admitted")
-  redis.call("HSET", copy, "current", current, "next", next_serial, "seq", seq)
+  redis.call("HSET", copy, "current", current, "next", next_serial, "seq", seq, "told", told)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
@@ -68,13 +69,13 @@ local function forget_parked(prefix, tag, keys)
 end
 
 -- The first limit, the tier's before, at which others of a gate wait already, and which says that whoever
--- it refuses waits; nil where there is none.
+-- it refuses waits; nil where there is none. Of the tier's only its key is said.
 local function queue_of_gate(prefix, key, limits)
-  if key ~= "" and redis.call("EXISTS", prefix .. "gate_wait:" .. key) == 1 then return key end
+  if key ~= "" and redis.call("EXISTS", prefix .. "gate_wait:" .. key) == 1 then return {key = key} end
   for index = 1, #limits do
     local limit = limits[index]
     if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_wait:" .. limit.key) == 1 then
-      return limit.key
+      return limit
     end
   end
 end

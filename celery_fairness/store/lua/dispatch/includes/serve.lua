@@ -39,7 +39,7 @@ local function lease_task(prefix, queue, key, record, rules, weight)
     limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight))
   end
   if string.find(task.blocked, "|", 1, true) then
-    rare().tell_released(prefix, queue, task, message)
+    rare().tell_unblocked(prefix, queue, task, message)
   end
   redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)

@@ -1,0 +1,241 @@
+"""What a gate tells of a task, once each, and where it remembers that it did."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from redis import Redis
+
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Job,
+    Lease,
+    Parking,
+    Reason,
+    Refused,
+    SlotRequest,
+)
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.store.names import Names
+from tests.contract.conftest import stop_key
+
+NAMES = Names("fairness")
+KEEP_MS = 1_200_000
+ONE = Limit("api", 1)
+
+_ids = itertools.count(1)
+
+
+def ask(name: str, *limits: Limit, tenant: str = "", serial: str = "", **more) -> SlotRequest:
+    keys = [f"tenant:{tenant}"] * bool(tenant) + [limit.key for limit in limits]
+    lease = Lease(f"{name}.{next(_ids)}", ",".join(keys))
+    asked = {"copy": Copy(name, serial), "job": Job(name, "shop.pay", "q"), **more}
+    words = write_limits(limits)
+    return SlotRequest(lease, tenant, "free", next_serial="s2", limits=words, **asked)
+
+
+def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
+    """Return the type of each event, without its family, and some of its fields."""
+    events = [event for _, event in client.xrange(NAMES.events)]
+    short = [each["type"].removeprefix("rate_limit.") for each in events]
+    return [
+        (what, *(event[name] for name in fields)) for what, event in zip(short, events, strict=True)
+    ]
+
+
+def refuse(limiter: RedisLimiter, request: SlotRequest) -> Refused:
+    answer = limiter.acquire(request)
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+def admit(limiter: RedisLimiter, request: SlotRequest, *enforcement: Enforcement) -> Lease:
+    answer = limiter.acquire(request, *enforcement)
+    assert isinstance(answer, Admitted), answer
+    return answer.lease
+
+
+@pytest.fixture
+def limiter(make_limiter) -> RedisLimiter:
+    return make_limiter(frozen=True)
+
+
+HOW = pytest.mark.parametrize("how", [{"tenant": "42"}, {"limits": (ONE,)}])
+
+
+def by(how, name, **more):
+    how = dict(how)
+    return ask(name, *how.pop("limits", ()), **how, **more)
+
+
+@HOW
+def test_a_task_that_is_let_through_at_once_costs_no_command_more(limiter, client, commands, how):
+    admit(limiter, by(how, "warm"))
+    with commands() as first:
+        admit(limiter, by(how, "t1", job=None), Enforcement.OFF)
+    with commands() as second:
+        admit(limiter, by(how, "t2"), Enforcement.OFF)
+    assert first == second
+    assert told(client) == []
+    assert not client.exists(NAMES.copy("t1"), NAMES.copy("t2"))
+
+
+@HOW
+def test_a_first_refusal_writes_one_entry_and_the_others_none(limiter, client, commands, how):
+    admit(limiter, by(how, "held"))
+    counted = []
+    for _ in range(3):
+        with commands() as ran:
+            refuse(limiter, by(how, "t1"))
+        counted.append(ran.get("xadd", 0))
+    assert counted == [1, 0, 0]
+
+
+@HOW
+def test_of_whom_nobody_can_say_who_it_is_nothing_is_told(limiter, client, how):
+    lease = admit(limiter, by(how, "held"))
+    refuse(limiter, by(how, "t1", job=None))
+    # Without a copy nobody would know that it was told.
+    refuse(limiter, by(how, "t2", copy=None))
+    limiter.release([lease])
+    for request in (by(how, "t1", serial="s2", job=None), by(how, "t2", copy=None)):
+        limiter.release([admit(limiter, request)])
+    assert told(client) == []
+
+
+@HOW
+@pytest.mark.parametrize("enforcement", [Enforcement.OFF, Enforcement.OBSERVE])
+def test_where_nothing_is_enforced_nothing_is_refused_and_who_waited_is_released(
+    limiter, client, how, enforcement
+):
+    admit(limiter, by(how, "held"))
+    refuse(limiter, by(how, "t1"))
+    admit(limiter, by(how, "t1", serial="s2"), enforcement)
+    admit(limiter, by(how, "t2"), enforcement)
+    assert told(client, "job_id") == [("exceeded", "t1"), ("released", "t1")]
+
+
+@HOW
+def test_any_text_can_be_told(limiter, client, how):
+    job = Job('a"b\\ \n\ud800 é', "shop.pay", "")
+    admit(limiter, by(how, "held"))
+    refuse(limiter, by(how, "t1", job=job))
+    assert told(client, "job_id", "queue") == [("exceeded", 'a"b\\ \n? é', "")]
+
+
+def test_a_superseded_copy_tells_nothing(limiter, client):
+    lease = admit(limiter, ask("held", ONE))
+    refuse(limiter, ask("t1", ONE))
+    limiter.release([lease])
+    answer = refuse(limiter, ask("t1", ONE, serial="another"))
+    assert answer.reason is Reason.SUPERSEDED
+    assert told(client) == [("exceeded",)]
+
+
+def test_a_task_that_is_dropped_later_was_refused_before(limiter, client):
+    drops = Limit("full", 1, on_limit="drop")
+    leases = [admit(limiter, ask("held", each)) for each in (ONE, drops)]
+    refuse(limiter, ask("t1", ONE))
+    assert refuse(limiter, ask("t1", ONE, drops, serial="s2")).action == "drop"
+    assert told(client, "key") == [("exceeded", "api"), ("dropped", "full")]
+    # Its result was not written: it is delivered again, and starts after all.
+    limiter.release(leases)
+    admit(limiter, ask("t1", ONE, drops, serial="s2"))
+    assert told(client, "key")[2:] == [("released", "api")]
+
+
+def test_what_is_remembered_lasts_until_a_task_comes_back(limiter, client):
+    daily = Limit("api", rates=((1, 86_400_000),), on_limit="reschedule")
+    admit(limiter, ask("held", daily))
+    assert refuse(limiter, ask("t1", daily)).retry_after_seconds == 86_400.001
+    assert client.pttl(NAMES.copy("t1")) > 86_400_000 + KEEP_MS - 60_000
+    refuse(limiter, ask("t2", Limit("db", 0)))
+    assert client.pttl(NAMES.copy("t2")) <= KEEP_MS
+
+
+def park(limiter: RedisLimiter, request: SlotRequest) -> None:
+    refuse(limiter, request)
+    assert limiter.park(request, "message") is Parking.PARKED
+
+
+def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
+    limiter, client, clock
+):
+    lease = admit(limiter, ask("held", ONE))
+    park(limiter, ask("t1", ONE))
+    client.delete(NAMES.copy("t1"))
+    limiter.release([lease])
+    (task,) = limiter.promote(1, "p").tasks
+    limiter.unpark(["t1"])
+    # It is refused once more, and goes back to its place.
+    stop_key(limiter, clock, "pause", "api")
+    park(limiter, ask("t1", ONE, serial=task.copy.serial))
+    client.delete(NAMES.copy("t1"))
+    stop_key(limiter, clock, "resume", "api")
+    clock.advance(1)
+    (task,) = limiter.promote(1, "p").tasks
+    admit(limiter, ask("t1", ONE, serial=task.copy.serial))
+    assert [what for (what,) in told(client) if "." not in what] == ["exceeded", "released"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "strategy", "most", "current"),
+    [
+        (Limit("api", 1), "concurrency", "1", "0"),
+        (Limit("api", 2, rates=((2, 1_000),)), "concurrency", "2", "0"),
+        (Limit("api", rates=((1, 1_000), (9, 60_000))), "rate", "1", "1"),
+        (Limit("api", throttle=(1, 1_000)), "throttle", "1", "1"),
+    ],
+)
+def test_who_is_behind_others_is_told_what_they_wait_for(
+    limiter, client, clock, limit, strategy, most, current
+):
+    held = [admit(limiter, ask("held", limit)) for _ in range(limit.concurrency or 1)]
+    park(limiter, ask("t1", limit))
+    limiter.release(held)
+    for _ in range(12):
+        clock.advance(5)
+        limiter.renew([])
+    assert refuse(limiter, ask("t2", limit)).reason is Reason.BEHIND_OTHERS
+    assert told(client, "job_id", "strategy", "limit", "current")[1:] == [
+        ("exceeded", "t2", strategy, most, current)
+    ]
+
+
+@pytest.mark.parametrize("limit", [Limit("api", 1), Limit("api", rates=((9, 1_000), (1, 1_000)))])
+def test_what_is_promised_to_others_counts_as_held(limiter, client, clock, limit):
+    held = admit(limiter, ask("held", limit))
+    park(limiter, ask("t1", limit))
+    limiter.release([held])
+    clock.advance(1.1)
+    assert len(limiter.promote(1, "p").tasks) == 1
+    refuse(limiter, ask("t2", limit))
+    strategy = "concurrency" if limit.concurrency else "rate"
+    assert told(client, "job_id", "strategy", "limit", "current")[1:] == [
+        ("exceeded", "t2", strategy, "1", "1")
+    ]
+
+
+@pytest.mark.parametrize(("most", "limit"), [(1, "1"), (None, "0")])
+def test_who_is_behind_others_of_its_tenant_is_told_of_the_tier(make_limiter, client, most, limit):
+    limiter = make_limiter(tier_on_limit="wait")
+    held = admit(limiter, ask("held", tenant="42"))
+    park(limiter, ask("t1", tenant="42"))
+    limiter.release([held])
+    limiter.publish_tenant("42", "free", most)
+    assert refuse(limiter, ask("t2", tenant="42")).reason is Reason.BEHIND_OTHERS
+    assert told(client, "job_id", "key", "strategy", "limit", "current")[1:] == [
+        ("exceeded", "t2", "tenant:42", "concurrency", limit, "0")
+    ]
+
+
+def test_a_shared_limit_under_the_key_of_a_tier_is_told_by_its_own_numbers(limiter, client):
+    own = Limit("tenant:42", 1)
+    limiter.publish_tenant("42", "free", 3)
+    admit(limiter, ask("held", own, tenant="42"))
+    refuse(limiter, ask("t1", own, tenant="42"))
+    assert told(client, "key", "limit", "current") == [("exceeded", "tenant:42", "1", "1")]
