@@ -17,7 +17,6 @@ from celery_fairness.looking.values import (
     Cancelled,
     DeadLetter,
     Explanation,
-    LimitPage,
     Purged,
     QueueLimit,
     QueueStatus,
@@ -35,20 +34,18 @@ _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dea
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("lease", "ends in", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
-_KEYS = ("key", "tier", "limit", "held", "waiting", "")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
 def as_plain(value: Any) -> Any:
     """Return a frozen value, or several, as dictionaries, lists and plain values."""
+    if isinstance(value, dict):
+        return value
     if isinstance(value, tuple):
         return [asdict(each) for each in value]
     if isinstance(value, (Event, EventPage)):
         return value.as_ojs()
-    plain = asdict(value)
-    if isinstance(value, LimitState):
-        plain["known"] = value.known
-    return plain
+    return asdict(value)
 
 
 def status_lines(status: Status) -> list[str]:
@@ -64,7 +61,13 @@ def status_lines(status: Status) -> list[str]:
         if len(owners) > OWNERS_SHOWN:
             lines.append(f"and {len(owners) - OWNERS_SHOWN} more owners: --json has all")
     tiers = [
-        (each.tier, _limit(each.concurrency), _short(each.weight), each.queue_class, each.refused)
+        (
+            each.tier,
+            limit_text(each.concurrency),
+            _short(each.weight),
+            each.queue_class,
+            each.refused,
+        )
         for each in status.tiers
     ]
     lines += ["", *table(_TIER, tiers)]
@@ -73,18 +76,15 @@ def status_lines(status: Status) -> list[str]:
     return lines + _notes(status.notes)
 
 
-def state_lines(state: LimitState) -> list[str]:
-    """Return what is known of a key, for people."""
+def state_lines(state: LimitState, *, known: bool) -> list[str]:
+    """Return what is known of a key, for people; a tenant that is not known has a tier."""
     weight = "" if state.weight is None else f", weight {_short(state.weight)}"
     tier = f"tier {state.tier}, " if state.tier else ""
     # Of a limit that is no tenant's each task brings its numbers.
     is_tenants = state.weight is not None
-    limit = f"limit {_limit(state.limit)}, " if is_tenants else ""
+    limit = f"limit {limit_text(state.limit)}, " if is_tenants else ""
     lines = [f"{state.key}: {tier}{limit}held {state.held}{weight}"]
-    if not state.known and not is_tenants:
-        hint = "a tenant's key is tenant:{tenant}"
-        return [*lines, f"not known: nothing holds it, nothing waits at it; {hint}"]
-    if not state.known:
+    if not known:
         return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
     if state.stops is not None and state.stops.stopped:
         lines.append(click.style(stops_text(state.stops), fg="yellow"))
@@ -127,40 +127,6 @@ def state_lines(state: LimitState) -> list[str]:
         return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
     waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
     return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
-
-
-def keys_lines(page: LimitPage) -> list[str]:
-    """Return known keys, for people."""
-    rows = [
-        (
-            _printable(each.key),
-            each.tier,
-            "" if each.weight is None and not each.tier else _limit(each.limit),
-            each.held,
-            _waiting(each),
-            _said(each),
-        )
-        for each in page.items
-    ]
-    lines = table(_KEYS, rows, empty="no keys are known")
-    pages = -(-page.total // page.per_page) or 1
-    return [*lines, f"page {page.page} of {pages}, {_count(page.total, 'key')}"]
-
-
-def _waiting(state: LimitState) -> int | None:
-    """Return how many tasks wait; None where there are too many to count them."""
-    parked = [each.tasks for each in state.waited]
-    if None in parked:
-        return None
-    return (
-        state.parked + sum(each or 0 for each in parked) + sum(each.tasks for each in state.waiting)
-    )
-
-
-def _said(state: LimitState) -> str:
-    """Return what people have said of a key."""
-    stopped = [stops_text(state.stops)] if state.stops and state.stops.stopped else []
-    return "; ".join([*stopped, *(["override"] if state.override else [])])
 
 
 def stops_text(stops: KeyStops) -> str:
@@ -359,7 +325,8 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
     )
 
 
-def _limit(concurrency: int | None) -> str:
+def limit_text(concurrency: int | None) -> str:
+    """Return a concurrency."""
     if concurrency is None:
         return "unlimited"
     return f"{concurrency} (paused)" if concurrency == 0 else str(concurrency)

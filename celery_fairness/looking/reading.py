@@ -48,6 +48,9 @@ class Reader:
         """Yield what stands behind the prefix of every key, or of those of one kind.
 
         A key may come twice. Where ``most_calls`` are not enough, ``on_cut`` is called.
+
+        Raises:
+            ValueError: The Redis is a cluster.
         """
         start = len(self.keys.prefix)
         cursor, calls = "0", 0
@@ -57,6 +60,8 @@ class Reader:
                 return
             pattern = self.keys.pattern(kind)
             cursor, found = self.read("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            if isinstance(cursor, dict):
+                raise ValueError("redis_url: expected one Redis for this, got: a cluster")
             calls += 1
             for key in found:
                 yield key[start:]
