@@ -81,9 +81,13 @@ class Reader:
     def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""
         for part in self._walk(command, key):
-            yield from zip(part[::2], part[1::2], strict=True)
+            if isinstance(part, dict):
+                # Of a cluster's hash.
+                yield from part.items()
+            else:
+                yield from zip(part[::2], part[1::2], strict=True)
 
-    def _walk(self, command: str, key: str) -> Iterator[list[str]]:
+    def _walk(self, command: str, key: str) -> Iterator[Any]:
         cursor = "0"
         while True:
             cursor, part = self.read(command, key, cursor, "COUNT", WALK_COUNT)
