@@ -352,7 +352,7 @@ def test_what_is_planted_is_found(waiting, client, audit, name):
 #: Nothing else says what stands there, or it may be gone.
 ALONE = ("bell", "clock", "events", "left", "reply", "sequence", "starts", "tags", "virtual")
 #: Of a hash, fields that stand nowhere else.
-FIELDS = ("tier", "tenant", "ideal", "most")
+FIELDS = ("tier", "tenant", "ideal", "most", "asked")
 
 
 def removals(client):
