@@ -23,7 +23,7 @@ from celery_fairness.errors import (
 from celery_fairness.header import Header, check_size
 from celery_fairness.keys import KeyTemplate, KeyValues
 from celery_fairness.limits import FIELD, check_keys, no_list, read_policies, to_wire
-from celery_fairness.policy import MAX_LIMITS, RateLimitPolicy
+from celery_fairness.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
 from celery_fairness.tenants import normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
@@ -196,6 +196,15 @@ class LimitSource:
         """Whether the task declares any."""
         return bool(self._declared)
 
+    def declared(self, key: str) -> list[Limit]:
+        """Return the declared limits of a key that is made of nothing but the task's name."""
+        values = KeyValues(task=self._task)
+        return [
+            each.limit(key)
+            for each in self._declared
+            if {"task"}.issuperset(each.template.fields) and each.template.resolve(values)[0] == key
+        ]
+
     def of(
         self,
         called: Any,
@@ -299,6 +308,13 @@ def source_of(task: Any) -> LimitSource | None:
     """Return what makes the limits of a FairTask's messages, None of another task's."""
     source = getattr(task, "limit_source", None)
     return source if isinstance(source, LimitSource) else None
+
+
+def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
+    """Return the limit that tasks declare for a key whatever their arguments are."""
+    sources = filter(None, map(source_of, tasks))
+    found = merge(limit for source in sources for limit in source.declared(key))
+    return found[0] if found else None
 
 
 def service_of(task: Any) -> str | None:

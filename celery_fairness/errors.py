@@ -19,7 +19,7 @@
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
-    ├── NotFound               a task that somebody names is not there         (LookupError)
+    ├── NotFound               a task or key that somebody names is not there  (LookupError)
     ├── RateLimitExceeded      raised by a task's body: whoever counts says that it was too much
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
@@ -311,8 +311,8 @@ class NotFound(FairnessError, LookupError):
     """There is no such thing in the installation.
 
     Attributes:
-        what: ``task``.
-        name: Its id.
+        what: ``task``, ``queue`` or ``key``.
+        name: The task's id, or the name of the other.
         problem: What it is not, and where to look.
     """
 

@@ -64,7 +64,7 @@ class Holding:
         lasts_ms: int,
         ends_ms: int | None,
         details: Mapping[str, str],
-    ) -> KeyOverride:
+    ) -> None:
         """Put numbers in the place of a key's own; see ``Fairness.override``.
 
         Raises:
@@ -82,9 +82,6 @@ class Holding:
         args = verbs.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
         if verbs.read_override(self._run(verbs.OVERRIDE, args)) is Said.PAST:
             raise ValueError("expires_at: expected a time to come, got: one that is past")
-        made = self.overridden(key)
-        # It may have ended since.
-        return made or KeyOverride(key, {})
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""

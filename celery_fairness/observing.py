@@ -8,25 +8,23 @@ from functools import cached_property
 from typing import Any
 
 from celery_fairness.clearing import Clearing
-from celery_fairness.decision import LimitState
+from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
 from celery_fairness.events import Event, EventPage, check_types
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limits import word_of
 from celery_fairness.looking import happened
+from celery_fairness.looking.inspecting import Inspector
+from celery_fairness.looking.inspection import Inspection, InspectionPage
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.listing import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.values import (
-    Audit,
-    Explanation,
-    KeyRefusals,
-    LimitPage,
-    Minute,
-    Status,
-)
+from celery_fairness.looking.values import Audit, Explanation, KeyRefusals, Minute, Status
+from celery_fairness.queues import declared_numbers
+from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.minutes import KEPT
 from celery_fairness.settings import Settings
 from celery_fairness.units import milliseconds
@@ -63,29 +61,54 @@ class Observing(ABC):
     def _looker(self) -> Looker:
         return Looker(self.limiter, self.directory, self.settings, self.claims)
 
-    def inspect(self, key: str) -> LimitState:
-        """Return what a key holds now.
+    @cached_property
+    def _inspector(self) -> Inspector:
+        by_service = self.settings.tier_scope == "service"
+        return Inspector(self._looker, self.limiter, self._declared, by_service)
+
+    def _declared(self, key: str) -> Limit | None:
+        """Return the limit that this app's tasks and settings declare for a key."""
+        numbers = declared_numbers(self.settings.queues, key)
+        if numbers is not None:
+            return numbers.limit(key)
+        limit = declared_limit(self.app.tasks.values(), key)
+        return None if limit is None else read_limits(word_of((limit,)))[0]
+
+    def inspect(self, key: str) -> Inspection:
+        """Return what a key holds and may hold now, as the Open Job Spec writes it.
+
+        ``model_dump(mode="json")`` is its object: ``key``, ``concurrency``, ``rate``, ``throttle``,
+        ``waiting_count`` and ``override``; other facts, such as ``leases``, are attributes beside
+        that.
+
+        A tenant's key always answers, computed from its tier: whoever was never seen has the tier
+        that a first task would have, and is not ``known``. Another key answers while anything is
+        kept of it, and where a task or the setting ``queues`` of this app declares it.
 
         Args:
             key: ``tenant:{tenant}`` with the tenant in plain; ``tenant:{tenant}:{service}`` where
-                ``tier_scope`` is ``service``. On the dispatch path also the key of a limit that
-                tasks have beside their tier's, such as ``api.stripe.com``.
+                ``tier_scope`` is ``service``. Also the key of a limit that tasks have beside their
+                tier's, such as ``api.stripe.com``, and of a queue's: ``queue:{queue}``.
 
         Raises:
+            NotFound: Nothing is known of the key, or it is forgotten.
             ValueError: The key is of another form.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._looker.inspect(key)
+        return self._inspector.inspect(key)
 
-    def list_limits(self, page: int = 1, per_page: int = PAGE_LENGTH) -> LimitPage:
+    def list_limits(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
         """Return the keys of which anything is known, tenants' among them, by name.
+
+        ``model_dump(mode="json")`` is the object of the Open Job Spec: ``items``, each as
+        :meth:`inspect` has it, and ``pagination``.
 
         Args:
             page: Which, from 1.
             per_page: How many keys a page has, 1 to 100.
 
         Raises:
-            ValueError: A number is out of range, or the broker does not claim fairly.
+            ValueError: A number is out of range, or the limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
         for name, number, most in (("page", page, None), ("per_page", per_page, LONGEST_PAGE)):
@@ -93,7 +116,7 @@ class Observing(ABC):
             if not whole or number < 1 or (most is not None and number > most):
                 to = "on" if most is None else f"to {most}"
                 raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")
-        return self._looker.limits(page, per_page)
+        return self._inspector.page(page, per_page)
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counts."""

@@ -87,6 +87,14 @@ def queue_key(queue: str) -> str:
     return PREFIX + _part(queue)
 
 
+def declared_numbers(queues: Mapping[str, QueuePolicy], key: str) -> QueueNumbers | None:
+    """Return the numbers that are declared for the key of a queue as a whole."""
+    for queue, policy in queues.items():
+        if policy.limits and not policy.partitioned and queue_key(queue) == key:
+            return policy.numbers
+    return None
+
+
 def partition_key(queue: str, values: Sequence[Any]) -> str:
     """Return the key of one partition of a queue.
 

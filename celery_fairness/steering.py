@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from celery_fairness.cooling import wait_until
-from celery_fairness.decision import KeyOverride, KeyStops
+from celery_fairness.decision import KeyStops
 from celery_fairness.errors import got
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiting import Limiting
+from celery_fairness.looking.inspection import Inspection
 from celery_fairness.looking.values import (
     Cancelled,
     DeadLetter,
@@ -203,11 +204,12 @@ class Steering(Observing):
         expires_at: datetime | float | None = None,
         reason: str | None = None,
         author: str | None = None,
-    ) -> KeyOverride:
+    ) -> Inspection:
         """Put numbers in the place of a key's own, for a time or until they are cleared.
 
         They act on what waits at the next claim, on every task of the key, whatever it says. What
         is not given is as the tasks have it. Another call stands in the place of this one.
+        What is returned is what :meth:`inspect` says of the key from now on.
 
         Args:
             key: As for :meth:`pause`. A tenant's has a concurrency alone.
@@ -233,13 +235,15 @@ class Steering(Observing):
         details = {"reason": reason, "author": author}
         name = written(key, self.settings)
         self._limiting.make_known(key)
-        return self._holding.override(
+        self._holding.override(
             name,
             {name: value for name, value in given.items() if not isinstance(value, Unset)},
             0 if expires_in is None else lasts_ms(expires_in),
             None if expires_at is None else ends_ms(expires_at),
             {name: text for name, text in details.items() if text is not None},
         )
+        # It may have ended since.
+        return self._inspector.inspect(key, known=False)
 
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as :meth:`override`."""

@@ -101,10 +101,10 @@ def status(of: Fairness) -> Shown:
 @_looks
 def list_(of: Fairness, page: int, per_page: int) -> Shown:
     """The keys of which anything is known: what each may hold, holds and has waiting."""
-    from celery_fairness.cli.tables import keys_lines
+    from celery_fairness.cli.inspected import keys_lines, page_plain
 
     found = _done(lambda: of.list_limits(page, per_page))
-    return found, keys_lines(found), 0
+    return page_plain(found), keys_lines(found), 0
 
 
 @fairness.command()
@@ -117,6 +117,7 @@ def tier(
     of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
+    from celery_fairness.cli.inspected import inspection_plain
     from celery_fairness.cli.tables import state_lines
 
     if (clear and name is not None) or (concurrency is not None and name is None):
@@ -125,7 +126,7 @@ def tier(
         own = {} if concurrency is None else {"concurrency": _number(concurrency)}
         _done(lambda: of.set_tier(tenant, name, **own))
     found = _done(lambda: of.inspect(f"tenant:{tenant}"))
-    return found, state_lines(found)[:1], 0
+    return inspection_plain(found), state_lines(found.state, known=found.known)[:1], 0
 
 
 def _number(text: str) -> Any:
@@ -140,13 +141,13 @@ def _number(text: str) -> Any:
 @_looks
 def inspect(of: Fairness, key: str) -> Shown:
     """What KEY holds and has waiting, such as tenant:42 or api.stripe.com."""
-    from celery_fairness.cli.tables import state_lines
+    from celery_fairness.cli.inspected import inspection_lines, inspection_plain
 
     try:
         found = of.inspect(key)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return found, state_lines(found), 0 if found.known else FOUND
+    return inspection_plain(found), inspection_lines(found), 0 if found.known else FOUND
 
 
 @fairness.command()
@@ -195,7 +196,7 @@ def override(
     of: Fairness, key: str, seconds: float | None, clear: bool, **said: str | None
 ) -> Shown:
     """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
-    from celery_fairness.cli.tables import override_lines
+    from celery_fairness.cli.inspected import inspection_plain, overridden_lines
 
     given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
     if clear:
@@ -209,7 +210,7 @@ def override(
     if "concurrency" in given:
         given["concurrency"] = _number(given["concurrency"])
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
-    return found, override_lines(found), 0
+    return inspection_plain(found), overridden_lines(found), 0
 
 
 @fairness.command()

@@ -9,18 +9,21 @@ from typing import Any
 
 import click
 
-from celery_fairness.cli.words import Cell, held_for, table
-from celery_fairness.cli.words import count as _count
-from celery_fairness.cli.words import printable as _printable
-from celery_fairness.cli.words import quoted as _quoted
-from celery_fairness.cli.words import seconds_text as _seconds
+from celery_fairness.cli.words import (
+    Cell,
+    count,
+    held_for,
+    printable,
+    quoted,
+    seconds_text,
+    table,
+)
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.events import Event, EventPage
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
     DeadLetter,
-    LimitPage,
     Purged,
     QueueLimit,
     QueueStatus,
@@ -37,20 +40,18 @@ _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dea
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("lease", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
-_KEYS = ("key", "tier", "limit", "held", "waiting", "")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
 def as_plain(value: Any) -> Any:
     """Return a frozen value, or several, as dictionaries, lists and plain values."""
+    if isinstance(value, dict):
+        return value
     if isinstance(value, tuple):
         return [asdict(each) for each in value]
     if isinstance(value, (Event, EventPage)):
         return value.as_ojs()
-    plain = asdict(value)
-    if isinstance(value, LimitState):
-        plain["known"] = value.known
-    return plain
+    return asdict(value)
 
 
 def status_lines(status: Status) -> list[str]:
@@ -66,7 +67,13 @@ def status_lines(status: Status) -> list[str]:
         if len(owners) > OWNERS_SHOWN:
             lines.append(f"and {len(owners) - OWNERS_SHOWN} more owners: --json has all")
     tiers = [
-        (each.tier, _limit(each.concurrency), _short(each.weight), each.queue_class, each.refused)
+        (
+            each.tier,
+            limit_text(each.concurrency),
+            _short(each.weight),
+            each.queue_class,
+            each.refused,
+        )
         for each in status.tiers
     ]
     lines += ["", *table(_TIER, tiers)]
@@ -75,18 +82,15 @@ def status_lines(status: Status) -> list[str]:
     return lines + _notes(status.notes)
 
 
-def state_lines(state: LimitState) -> list[str]:
-    """Return what is known of a key, for people."""
+def state_lines(state: LimitState, *, known: bool) -> list[str]:
+    """Return what is known of a key, for people; a tenant that is not known has a tier."""
     weight = "" if state.weight is None else f", weight {_short(state.weight)}"
     tier = f"tier {state.tier}, " if state.tier else ""
     # Of a limit that is no tenant's each task brings its numbers.
     is_tenants = state.weight is not None
-    limit = f"limit {_limit(state.limit)}, " if is_tenants else ""
+    limit = f"limit {limit_text(state.limit)}, " if is_tenants else ""
     lines = [f"{state.key}: {tier}{limit}held {state.held}{weight}"]
-    if not state.known and not is_tenants:
-        hint = "a tenant's key is tenant:{tenant}"
-        return [*lines, f"not known: nothing holds it, nothing waits at it; {hint}"]
-    if not state.known:
+    if not known:
         return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
     if state.stops is not None and state.stops.stopped:
         lines.append(click.style(stops_text(state.stops), fg="yellow"))
@@ -107,11 +111,11 @@ def state_lines(state: LimitState) -> list[str]:
         where = ", ".join(state.full_in)
         lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
     if state.parked:
-        lines.append(f"{_count(state.parked, 'task')} of the gate parked")
+        lines.append(f"{count(state.parked, 'task')} of the gate parked")
     leases = [
         (
             each.id,
-            _seconds(each.expires_in_seconds),
+            seconds_text(each.expires_in_seconds),
             held_for(each),
             each.state,
             each.task,
@@ -132,47 +136,13 @@ def state_lines(state: LimitState) -> list[str]:
     return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
 
 
-def keys_lines(page: LimitPage) -> list[str]:
-    """Return known keys, for people."""
-    rows = [
-        (
-            _printable(each.key),
-            each.tier,
-            "" if each.weight is None and not each.tier else _limit(each.limit),
-            each.held,
-            _waiting(each),
-            _said(each),
-        )
-        for each in page.items
-    ]
-    lines = table(_KEYS, rows, empty="no keys are known")
-    pages = -(-page.total // page.per_page) or 1
-    return [*lines, f"page {page.page} of {pages}, {_count(page.total, 'key')}"]
-
-
-def _waiting(state: LimitState) -> int | None:
-    """Return how many tasks wait; None where there are too many to count them."""
-    parked = [each.tasks for each in state.waited]
-    if None in parked:
-        return None
-    return (
-        state.parked + sum(each or 0 for each in parked) + sum(each.tasks for each in state.waiting)
-    )
-
-
-def _said(state: LimitState) -> str:
-    """Return what people have said of a key."""
-    stopped = [stops_text(state.stops)] if state.stops and state.stops.stopped else []
-    return "; ".join([*stopped, *(["override"] if state.override else [])])
-
-
 def stops_text(stops: KeyStops) -> str:
     """Return what keeps a key's tasks from starting, whatever its limits say."""
     for_time = stops.pause_seconds is not None
-    until = f"for {_seconds(stops.pause_seconds or 0.0)}" if for_time else "until it is resumed"
+    until = f"for {seconds_text(stops.pause_seconds or 0.0)}" if for_time else "until it is resumed"
     texts = [f"paused {until}"] if stops.paused else []
     if stops.cool_down_seconds:
-        texts.append(f"cools down for {_seconds(stops.cool_down_seconds)}")
+        texts.append(f"cools down for {seconds_text(stops.cool_down_seconds)}")
     return "; ".join(texts) or "nothing stops it"
 
 
@@ -190,7 +160,7 @@ def override_lines(override: KeyOverride) -> list[str]:
     if override.expires_at is not None:
         until = f"until {datetime.fromtimestamp(override.expires_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     why = "".join(
-        f"; {name}: {_printable(text)}"
+        f"; {name}: {printable(text)}"
         for name, text in (("reason", override.reason), ("by", override.author))
         if text
     )
@@ -210,7 +180,7 @@ def queue_limit_lines(found: QueueLimit) -> list[str]:
     each = " for each partition" if found.partitioned else ""
     whose = {"people": "set by people", "settings": "of the settings"}.get(found.source, "unsaid")
     limit = f"{numbers}{each}, on limit {found.on_limit}"
-    return [f"{_printable(found.queue)}: {limit}; {whose}; {found.held} running"]
+    return [f"{printable(found.queue)}: {limit}; {whose}; {found.held} running"]
 
 
 def stops_lines(stops: KeyStops) -> list[str]:
@@ -221,14 +191,14 @@ def stops_lines(stops: KeyStops) -> list[str]:
 def cancelled_lines(found: Cancelled) -> list[str]:
     """Return what became of a task that was to be cancelled."""
     if not found.owner:
-        return [f"{_task(found)}: cancelled; it waited in queue {_printable(found.queue)}"]
-    ends_it = f"celery -A APP control terminate SIGTERM {_quoted(found.task_id)}"
-    return [f"{_task(found)}: runs at {_printable(found.owner)}; what ends it: {ends_it}"]
+        return [f"{_task(found)}: cancelled; it waited in queue {printable(found.queue)}"]
+    ends_it = f"celery -A APP control terminate SIGTERM {quoted(found.task_id)}"
+    return [f"{_task(found)}: runs at {printable(found.owner)}; what ends it: {ends_it}"]
 
 
 def purged_lines(found: Purged) -> list[str]:
     """Return how much was cancelled of a tenant."""
-    return [f"tenant {_printable(found.tenant)}: {_count(found.cancelled, 'task')} cancelled"]
+    return [f"tenant {printable(found.tenant)}: {count(found.cancelled, 'task')} cancelled"]
 
 
 def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
@@ -242,11 +212,11 @@ def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
 
 def requeued_lines(found: Requeued) -> list[str]:
     """Return where a dead letter waits again."""
-    return [f"{_task(found)}: waits again in queue {_printable(found.queue)}"]
+    return [f"{_task(found)}: waits again in queue {printable(found.queue)}"]
 
 
 def _task(found: Cancelled | Requeued) -> str:
-    return f"task {_printable(found.task_id)}"
+    return f"task {printable(found.task_id)}"
 
 
 def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
@@ -273,7 +243,7 @@ def page_lines(page: EventPage) -> list[str]:
 def event_line(event: Event) -> str:
     """Return one event for people."""
     facts = " ".join(f"{name}={value}" for name, value in event.data.items())
-    return _printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
+    return printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 
 def audit_lines(audit: Audit) -> list[str]:
@@ -303,7 +273,8 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
     )
 
 
-def _limit(concurrency: int | None) -> str:
+def limit_text(concurrency: int | None) -> str:
+    """Return a concurrency."""
     if concurrency is None:
         return "unlimited"
     return f"{concurrency} (paused)" if concurrency == 0 else str(concurrency)

@@ -122,6 +122,11 @@ def _key_of(tenant: str, service: str) -> str:
     return f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
 
 
+def is_tenants(key: str) -> bool:
+    """Say whether a key is that of a tenant's tier, or of the tasks without a tenant."""
+    return key == SYSTEM or key.startswith("tenant:")
+
+
 def read_row(text: str) -> Row | None:
     """Return a row of ``running``; the queue's length there is in bytes."""
     match = _ROW.match(text)

@@ -17,11 +17,10 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import queues, tenant, waited
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.keys import Keys
-from celery_fairness.looking.listing import known_keys
 from celery_fairness.looking.minutes import minutes
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import with_steering
-from celery_fairness.looking.values import Audit, KeyRefusals, LimitPage, Minute, Status, TierStatus
+from celery_fairness.looking.values import Audit, KeyRefusals, Minute, Status, TierStatus
 from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
@@ -129,17 +128,8 @@ class Looker:
         state = with_steering(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
 
-    def limits(self, page: int, per_page: int) -> LimitPage:
-        """Return a page of the known keys; see ``Fairness.list_limits``."""
-        if self._reader is None:
-            raise ValueError("broker: expected one at fairredis://, whose keys can be listed")
-        keys = known_keys(self._reader)
-        some = keys[(page - 1) * per_page : page * per_page]
-        return LimitPage(
-            tuple(self._known(self._reader, key) for key in some), len(keys), page, per_page
-        )
-
-    def _known(self, reader: Reader, key: str) -> LimitState:
+    def of_known(self, reader: Reader, key: str) -> LimitState:
+        """Return what a key holds that Redis knows, a tenant's as it is written there."""
         kind, _, written = key.partition(":")
         if kind != "tenant":
             return self.inspect(key)

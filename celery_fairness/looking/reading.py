@@ -48,6 +48,9 @@ class Reader:
         """Yield what stands behind the prefix of every key, or of those of one kind.
 
         A key may come twice. Where ``most_calls`` are not enough, ``on_cut`` is called.
+
+        Raises:
+            ValueError: The Redis is a cluster.
         """
         start = len(self.keys.prefix)
         cursor, calls = "0", 0
@@ -57,6 +60,8 @@ class Reader:
                 return
             pattern = self.keys.pattern(kind)
             cursor, found = self.read("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            if isinstance(cursor, dict):
+                raise ValueError("redis_url: expected one Redis for this, got: a cluster")
             calls += 1
             for key in found:
                 yield key[start:]
@@ -76,9 +81,13 @@ class Reader:
     def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""
         for part in self._walk(command, key):
-            yield from zip(part[::2], part[1::2], strict=True)
+            if isinstance(part, dict):
+                # Of a cluster's hash.
+                yield from part.items()
+            else:
+                yield from zip(part[::2], part[1::2], strict=True)
 
-    def _walk(self, command: str, key: str) -> Iterator[list[str]]:
+    def _walk(self, command: str, key: str) -> Iterator[Any]:
         cursor = "0"
         while True:
             cursor, part = self.read(command, key, cursor, "COUNT", WALK_COUNT)

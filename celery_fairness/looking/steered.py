@@ -24,16 +24,15 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
     """
     keys = reader.keys
     names = [name for name in (state.key, of_all) if name]
-    cooled, row, (now, micros), *pauses = reader.together(
+    cooled, row, *pauses = reader.together(
         [
             ("ZSCORE", keys.cooled, state.key),
             ("HGET", keys.overrides, state.key),
-            ("TIME",),
             *(("SISMEMBER", keys.paused, name) for name in names),
             *(("ZSCORE", keys.paused_until, name) for name in names),
         ]
     )
-    now_ms = int(now) * 1000 + int(micros) // 1000
+    now_ms = server_now(reader)
     cool_ms = max(0.0, float(cooled) - logical_now(reader)) if cooled else 0.0
     for_ever, until = any(pauses[: len(names)]), pauses[len(names) :]
     pause_ms = max([0.0, *(float(end) - now_ms for end in until if end)])
@@ -86,16 +85,16 @@ def judged_by(limit: Limit, override: KeyOverride) -> Limit:
 
 def server_now(reader: Reader) -> int:
     """Return the server's time in ms."""
-    now, micros = reader.read("TIME")
+    answer = reader.read("TIME")
+    # A cluster answers for each of its nodes.
+    now, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
     return int(now) * 1000 + int(micros) // 1000
 
 
 def logical_now(reader: Reader) -> float:
     """Return the logical time in ms, as the next script will have it; 0 where there is none yet."""
-    (logical, seen), (now, micros) = reader.together(
-        [("HMGET", reader.keys.clock, "logical", "seen"), ("TIME",)]
-    )
+    logical, seen = reader.read("HMGET", reader.keys.clock, "logical", "seen")
     if not (logical and seen):
         return 0.0
     # No script has moved the clock since then.
-    return float(logical) + max(0, int(now) * 1000 + int(micros) // 1000 - int(seen))
+    return float(logical) + max(0, server_now(reader) - int(seen))

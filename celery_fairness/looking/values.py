@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from celery_fairness.decision import HeldLease, LimitState
+from celery_fairness.decision import HeldLease
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +126,6 @@ class QueueLimit:
     throttle: Mapping[str, Any] | None
     on_limit: str
     held: int
-
-
-@dataclass(frozen=True, slots=True)
-class LimitPage:
-    """Some of the keys of which anything is known.
-
-    Attributes:
-        items: What each holds, by name.
-        total: How many there are on all pages.
-        page: Which this is, from 1.
-        per_page: How many a page has at most.
-    """
-
-    items: tuple[LimitState, ...]
-    total: int
-    page: int
-    per_page: int
 
 
 @dataclass(frozen=True, slots=True)

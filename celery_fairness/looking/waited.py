@@ -48,17 +48,18 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
 
 def _own_limit(reader: Reader, key: str) -> int | None:
     """Return the concurrency of a queue's own key; those of others come with the tasks."""
-    row = _row_of(reader, key) if key.count(":") == 1 else None
+    row = row_of(reader, key) if key.count(":") == 1 else None
     return row.numbers.concurrency if row is not None and not row.parts else None
 
 
 def numbered(reader: Reader, limit: Limit) -> Limit:
     """Return a limit with the numbers of its queue, where it says that it has those."""
-    row = _row_of(reader, limit.key) if limit.of == OF_QUEUE else None
+    row = row_of(reader, limit.key) if limit.of == OF_QUEUE else None
     return limit if row is None else row.numbers.limit(limit.key, limit.of)
 
 
-def _row_of(reader: Reader, key: str) -> QueueRow | None:
+def row_of(reader: Reader, key: str) -> QueueRow | None:
+    """Return what is known of the queue whose key this is, or whose partition's."""
     if not key.startswith(PREFIX):
         return None
     queue = reader.read("HGET", reader.keys.queue_keys, ":".join(key.split(":")[:2]))

@@ -64,12 +64,18 @@ class Limit(NamedTuple):
     @property
     def name(self) -> str:
         """Key and numbers: what is waited for. Two tasks with one key may have other numbers."""
-        concurrency = "" if self.concurrency is None else str(self.concurrency)
+        concurrency, bar, windows = self.numbers.partition("|")
         if self.of == OF_QUEUE:
             concurrency = OF_QUEUE
+        return f"{self.key}|{concurrency}{bar}{windows}"
+
+    @property
+    def numbers(self) -> str:
+        """Its numbers as text."""
+        concurrency = "" if self.concurrency is None else str(self.concurrency)
         rates = "+".join(map(window_text, self.rates))
         throttle = window_text(self.throttle) if self.throttle else ""
-        return f"{self.key}|{concurrency}|{rates}|{throttle}"
+        return f"{concurrency}|{rates}|{throttle}"
 
     @property
     def text(self) -> str:
@@ -150,6 +156,7 @@ class Window:
         ideal_ms: When the last one would have been with perfect spacing, logical.
         most: The largest rate that was asked of it.
         kept_ms: How long it is remembered after a start.
+        asked: The numbers by which the last one was judged, for people who look.
         log: By number, when a start was, logical; not of all.
 
     Weakness: of a period longer than any before the log knows less than it should: where a rate is
@@ -160,6 +167,7 @@ class Window:
     ideal_ms: float = 0.0
     most: int = 0
     kept_ms: int = REMEMBERED_MS
+    asked: str = ""
     log: dict[int, int] = field(default_factory=dict)
 
     def rate_wait_ms(self, starts: int, period_ms: int, logical: int) -> float:
@@ -178,6 +186,7 @@ class Window:
     def start(self, limit: Limit, logical: int) -> None:
         """Count one start of a task that has ``limit``."""
         self.count += 1
+        self.asked = limit.numbers
         interval = limit.throttle[1] / limit.throttle[0] if limit.throttle else 0.0
         late_ms = max(1.0, interval / 10)
         ideal_ms = max(self.ideal_ms + interval, logical - late_ms) if interval else logical

@@ -102,7 +102,7 @@ def _parking(installation: Installation) -> dict[str, Any]:
         "looks": dict(parking.left),
         "times": {key: (each.virtual, dict(each.tags)) for key, each in parking.times.items()},
         "windows": {
-            key: (each.count, each.ideal_ms, each.most, each.kept_ms, dict(each.log))
+            key: (each.count, each.ideal_ms, each.most, each.kept_ms, each.asked, dict(each.log))
             for key, each in installation.windows.items()
         },
         "idle": dict(installation.idle),

@@ -355,7 +355,7 @@ ALONE = (
     *("tags", "virtual"),
 )
 #: Of a hash, fields that stand nowhere else.
-FIELDS = ("tier", "tenant", "ideal", "most")
+FIELDS = ("tier", "tenant", "ideal", "most", "asked")
 
 
 def removals(client):

@@ -121,7 +121,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
     (row,) = client.zrange(shop.key("obituaries"), 0, -1)
     assert '"second"' in row
     (task,) = shop.claim()
-    assert (task.lease, task.attempt) == (f"{tag_of('first')}.2", 2)
+    assert (task.lease, task.attempt) == (f"{tag_of('first')}.2.1", 2)
     shop.settle(task, Verdict.BEGUN)
     shop.settle(task, Verdict.DIED)
     # Its deaths were counted from 0: by these rules one is too many all the same.

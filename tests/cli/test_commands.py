@@ -132,6 +132,8 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
     }
     assert found == {
         "key": "tenant:42",
+        "concurrency": {"limit": 1, "active": 1, "available": 0},
+        "waiting_count": 2,
         "tier": "free",
         "limit": 1,
         "held": 1,
@@ -148,7 +150,6 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "cool_down_seconds": 0.0,
             "pause_seconds": None,
         },
-        "override": None,
         "parked": 0,
         "known": True,
     }

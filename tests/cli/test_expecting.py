@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
@@ -61,7 +62,7 @@ class Load:
             for task in answer.tasks:
                 kind = json.loads(task.message)["headers"]["task"]
                 self.runs.append((self.now + self.takes[kind], task))
-                self.started[task.lease.rpartition(".")[0]] = self.now
+                self.started[tag_of(task.lease)] = self.now
             if answer.sleep_ms or len(self.runs) == self.places:
                 break
         held = [(task.lease, task.key) for _, task in self.runs]

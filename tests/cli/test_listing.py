@@ -34,14 +34,14 @@ def test_every_known_key_is_listed_once_by_name(made, fairness, run):
         "tenant:idle": 0,
     }
     assert [each.key for each in page.items] == sorted(each.key for each in page.items)
-    assert (page.total, page.page, page.per_page) == (5, 1, 20)
+    assert page.pagination.model_dump() == {"total": 5, "page": 1, "per_page": 20}
     done = run("list")
     assert done.exit_code == 0
     lines = [line.split() for line in done.output.splitlines()]
     assert ["tenant:a", "free", "1", "1", "0"] in lines
     assert ["tenant:b", "free", "1", "0", "1"] in lines
-    assert ["api.stripe.com", "1", "1"] in lines
-    assert ["api.other.com", "0", "0", "override"] in lines
+    assert ["api.stripe.com", "1", "1", "1"] in lines
+    assert ["api.other.com", "3", "0", "0", "override"] in lines
     assert done.output.endswith("page 1 of 1, 5 keys\n")
 
 
@@ -56,7 +56,8 @@ def test_pages_follow_each_other_and_the_last_is_shorter(made, run):
         ["tenant:idle"],
         [],
     ]
-    assert {(page["total"], page["per_page"]) for page in pages} == {(5, 2)}
+    found = [page["pagination"] for page in pages]
+    assert found == [{"total": 5, "page": number, "per_page": 2} for number in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(

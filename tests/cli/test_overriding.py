@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_fairness.decision import KeyOverride
-from celery_fairness.errors import PolicyInvalid, TenantInvalid
+from celery_fairness.errors import NotFound, PolicyInvalid, TenantInvalid
 from celery_fairness.tenants import key_part
 from tests.cli.conftest import Installation
 
@@ -21,12 +20,15 @@ def test_an_override_is_set_shown_and_cleared(run, fairness):
     done = run("override", KEY, "--concurrency", "5", "--rate", "100/1m", "--reason", "a sale")
     said = "concurrency 5, rate 100/PT1M until it is cleared; reason: a sale"
     assert (done.exit_code, done.output) == (0, f"{KEY}: {said}\n")
-    assert f"override of {KEY}: {said}" in run("inspect", KEY).output
+    told = run("inspect", KEY).output
+    assert f"override of {KEY}: {said}" in told
+    assert "limit 5; rate 100/PT1M, 0 counted, resets " in told
     done = run("override", KEY, "--clear")
     assert (done.exit_code, done.output) == (0, f"{KEY}: its numbers are its own again\n")
     done = run("override", KEY, "--clear")
     assert (done.exit_code, done.output) == (1, f"{KEY}: has no override\n")
-    assert fairness.inspect(KEY).override is None
+    with pytest.raises(NotFound):
+        fairness.inspect(KEY)
 
 
 def test_an_override_in_json_has_the_same_facts(run):
@@ -35,25 +37,28 @@ def test_an_override_in_json_has_the_same_facts(run):
             "override", KEY, "--throttle", "2/PT1S", "--for", "60", "--author", "x", "--json"
         ).output
     )
-    assert 0 < told.pop("expires_at") - time.time() <= 60
-    numbers = {"throttle": {"limit": 2, "period": "PT1S"}}
-    assert told == {"key": KEY, "numbers": numbers, "reason": None, "author": "x"}
+    ends = datetime.fromisoformat(told["override"].pop("expires_at"))
+    assert 0 < ends.timestamp() - time.time() <= 60
+    assert told["override"] == {"throttle": {"limit": 2, "period": "PT1S"}, "author": "x"}
+    assert (told["key"], told["throttle"]["limit"]) == (KEY, 2)
 
 
 def test_unlimited_is_a_number_and_what_is_not_said_is_none(fairness):
-    made = fairness.override(KEY, concurrency=None, rate=None)
-    assert made == KeyOverride(KEY, {"concurrency": None, "rate": None})
+    made = fairness.override(KEY, concurrency=None, rate=None).override
+    said = {"concurrency": None, "rate": None, "expires_at": None}
+    assert made.model_dump(mode="json") == said
     assert fairness.inspect(KEY).override == made
 
 
 def test_an_override_ends_at_a_time(fairness):
     ends = datetime.now(UTC) + timedelta(hours=1)
     made = fairness.override(KEY, concurrency=1, expires_at=ends)
-    assert made.expires_at == pytest.approx(ends.timestamp(), abs=0.001)
-    assert fairness.override(KEY, concurrency=1).expires_at is None
+    assert abs(made.override.expires_at - ends) <= timedelta(milliseconds=1)
+    assert fairness.override(KEY, concurrency=1).override.expires_at is None
     with pytest.raises(ValueError, match="expected a time to come, got: one that is past"):
         fairness.override(KEY, concurrency=0, expires_at=time.time() - 60)
-    assert fairness.inspect(KEY).override.numbers == {"concurrency": 1}
+    assert fairness.inspect(KEY).override.model_fields_set == {"concurrency", "expires_at"}
+    assert fairness.inspect(KEY).limit == 1
 
 
 def test_a_tenant_s_override_is_its_limit(client, fairness, run):

@@ -192,7 +192,7 @@ def test_the_quick_start_runs_as_it_is_pasted(pasted, start_worker, redis_url):
         eventually(lambda line=line: line in worker.log_text(), 20)
 
     seen = run("look.py")
-    assert re.search(r"key='tenant:fred', tier='free', limit=1, held=[01]", seen)
+    assert re.search(r"key='tenant:fred' concurrency=Concurrency\(limit=1, active=[01]", seen)
 
     def all_ran() -> None:
         printed = re.findall(r"(?:fred big|petra small)-\d", worker.log_text())

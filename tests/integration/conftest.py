@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 from kombu import pools
 
 from celery_fairness import Fairness
-from celery_fairness.decision import LimitState
+from celery_fairness.looking.inspection import Inspection
 from celery_fairness.tenants import tier_key
 from tests.support.nodes import WorkerNode
 from tests.support.shop import make_app
@@ -58,7 +58,7 @@ class Shop:
         """Return how many slots the tenant holds."""
         return self.state(user).held
 
-    def state(self, user: str) -> LimitState:
+    def state(self, user: str) -> Inspection:
         """Return the tenant's limit."""
         return self.fairness.inspect(tier_key(user))
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery import Celery
 from redis.exceptions import ConnectionError as NotYet
 
-from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness import Fairness
+from celery_fairness.decision import Admitted, Copy, Lease, Refused, SlotRequest
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
@@ -72,6 +74,37 @@ def test_a_cluster_is_found_from_any_of_its_nodes(cluster: list[RedisServer]) ->
         with node.client() as client:
             client.flushall()
     holds_a_limit(cluster[1].url)
+
+
+def test_keys_of_a_cluster_are_inspected_and_listed_where_they_are(
+    cluster: list[RedisServer],
+) -> None:
+    listed: list[object] = []
+    for node in cluster:
+        app = Celery("shop", broker="memory://", set_as_current=False)
+        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
+        limiter, limit = fairness.limiter, "api|1|5/60000||w"
+        for lease in ("l1", "l2"):
+            slot = Lease(lease, f"tenant:{lease},api")
+            request = SlotRequest(slot, lease, "free", Copy(lease), "next", limit)
+            if isinstance(limiter.acquire(request), Refused):
+                limiter.park(request, "{}")
+        found = fairness.inspect("api")
+        assert found.rate is not None
+        assert (found.held, found.rate.current_count, found.waiting_count) == (1, 1, 1)
+        assert fairness.inspect("tenant:l1").held == 1
+        assert fairness.override("api", concurrency=3).limit == 3
+        try:
+            # The node that has all the keys is asked as a single Redis is.
+            listed.append([each.key for each in fairness.list_limits().items])
+        except ValueError as error:
+            listed.append(str(error))
+        fairness.close()
+        for each in cluster:
+            with each.client() as client:
+                client.flushall()
+    assert ["api", "tenant:l1", "tenant:l2"] in listed
+    assert "redis_url: expected one Redis for this, got: a cluster" in listed
 
 
 def test_a_password_and_a_database() -> None:

@@ -209,9 +209,8 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
             }
         elif kind == "window":
             found = _pairs(keys.pop(key))
-            state["windows"][name] = tuple(
-                float(found[f]) for f in ("count", "ideal", "most", "kept")
-            )
+            numbers = (float(found[f]) for f in ("count", "ideal", "most", "kept"))
+            state["windows"][name] = (*numbers, found["asked"])
     state["times"] = {name: (at, tags.pop(name, {})) for name, at in shared.items()}
     assert not tags
     state["windows"] = {

@@ -1,7 +1,7 @@
 --[[
   starts: when tasks started under a key, by their numbers.
 
-  `window:KEY` (count, ideal, most, kept) and `starts:KEY` say it: of the last EXACT starts all, of
+  `window:KEY` (count, ideal, most, kept, asked) and `starts:KEY` say it: of the last EXACT starts all, of
   older ones every fortieth part of the largest rate; where one is missing the next later one stands
   for it. One part more than the largest rate is kept: where that has left the window the log has
   all that is in it, and a rate that is raised is open at once. All by the logical clock. `idle` says
@@ -74,8 +74,11 @@ local function count_start(prefix, limit, logical)
   for starts, period_ms in windows_of(limit.rates) do
     most, kept = math.max(most, starts), math.max(kept, period_ms)
   end
-  redis.call("HSET", window_key, "count", whole(count),
-    "ideal", string.format("%.17g", next_ideal), "most", whole(most), "kept", whole(kept))
+  -- By which numbers it was judged, for people who look.
+  local asked = (limit.concurrency and whole(limit.concurrency) or "")
+    .. "|" .. limit.rates .. "|" .. limit.throttle
+  redis.call("HSET", window_key, "count", whole(count), "ideal", string.format("%.17g", next_ideal),
+    "most", whole(most), "kept", whole(kept), "asked", asked)
   redis.call("ZADD", starts_key, count, whole(count) .. " " .. whole(logical))
   local older, part = count - EXACT, math.max(1, math.ceil(most / PARTS))
   if older > 0 and older % part ~= 0 then
