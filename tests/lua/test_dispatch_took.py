@@ -35,11 +35,11 @@ def claim_and_tell(dispatch, *tasks, verdict=Verdict.DONE):
 def test_a_row_says_since_when_until_it_ends(dispatch, client):
     dispatch.put("a", kind="x")
     (task,) = dispatch.claim().tasks
-    assert rows(client) == {"t1.1": ("claimed", f"@{NOW}")}
+    assert rows(client) == {"t1.1.w1": ("claimed", f"@{NOW}")}
     dispatch.now += 1_000
     for verdict in (Verdict.BEGUN, Verdict.ACKED):
         assert dispatch.settle([task], verdict) == [Settled.SETTLED]
-        assert rows(client) == {"t1.1": (verdict.value, f"@{NOW}")}
+        assert rows(client) == {"t1.1.w1": (verdict.value, f"@{NOW}")}
     dispatch.settle([task])
     assert rows(client) == {}
 
@@ -54,7 +54,7 @@ def test_who_starts_carries_what_its_kind_took(dispatch, client):
     claim_and_tell(dispatch, first[0])
     told = {lease: told for lease, (_, told) in rows(client).items()}
     now = NOW + 800
-    assert told == {"t2.1": f"@{NOW}", "t3.1": f"@{now}", "t4.1": f"@{now}~800"}
+    assert told == {"t2.1.w1": f"@{NOW}", "t3.1.w1": f"@{now}", "t4.1.w1": f"@{now}~800"}
 
 
 def test_the_mean_goes_on_and_moves_by_an_eighth(dispatch, client):
@@ -105,7 +105,7 @@ def test_a_row_of_an_older_version_ends_as_any_other(dispatch, client):
     dispatch.now += 800
     dispatch.put("a", kind="x")
     claim_and_tell(dispatch, *tasks)
-    assert rows(client) == {"t3.1": ("claimed", f"@{dispatch.now}")}
+    assert rows(client) == {"t3.1.w1": ("claimed", f"@{dispatch.now}")}
     assert client.zcard(PREFIX + "ends") == 1
 
 
