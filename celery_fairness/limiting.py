@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from celery_fairness.errors import NotFound, PolicyInvalid, got
@@ -19,10 +19,12 @@ class Limiting:
 
     Args:
         limiter: Of the installation.
+        named: The queues that the settings name, where only these can have a limit: a gate does not
+            ask for those of others.
     """
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
+    def __init__(self, limiter: Limiter, named: Collection[str] | None = None) -> None:
+        self._limiter, self._named = limiter, named
 
     def of(self, queue: str) -> QueueLimit:
         """Return a queue's limit.
@@ -39,10 +41,11 @@ class Limiting:
         """Put numbers in the place of the declared ones; see ``Fairness.set_queue_limit``.
 
         Raises:
-            PolicyInvalid: A number cannot be meant.
+            PolicyInvalid: A number cannot be meant, or nobody would obey it.
         """
         policy = read_queue(numbers)
-        row = self._limiter.limit_queue(SET, _named(queue), policy.numbers)
+        self._refuse_unasked(_named(queue))
+        row = self._limiter.limit_queue(SET, queue, policy.numbers)
         return self._shown(queue, row or QueueRow(queue_key(queue), said=policy.numbers))
 
     def clear(self, queue: str) -> bool:
@@ -52,10 +55,22 @@ class Limiting:
         return row is not None and row.said is not None
 
     def make_known(self, key: str) -> None:
-        """People are about to say something of a key: where it is a queue's, claims ask for it."""
+        """People are about to say something of a key: where it is a queue's, claims ask for it.
+
+        Raises:
+            PolicyInvalid: Nobody would obey it.
+        """
         queue = key.removeprefix(PREFIX)
         if key.startswith(PREFIX) and not queue.startswith("h_") and ":" not in queue:
+            self._refuse_unasked(queue)
             self._limiter.limit_queue(KNOWN, queue)
+
+    def _refuse_unasked(self, queue: str) -> None:
+        if self._named is not None and queue not in self._named:
+            raise PolicyInvalid(
+                "queue: on a broker that does not claim fairly expected one that the setting "
+                f"queues names ({{}} is enough), got: {got(queue)}"
+            )
 
     def _shown(self, queue: str, row: QueueRow) -> QueueLimit:
         numbers = row.numbers

@@ -277,7 +277,8 @@ class Steering(Observing):
             on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
 
         Raises:
-            PolicyInvalid: A number cannot be meant.
+            PolicyInvalid: A number cannot be meant, or the queue is one that the gates of this
+                broker do not ask for.
             LimiterUnavailable: Redis does not answer.
         """
         said = {
@@ -308,7 +309,7 @@ class Steering(Observing):
 
     @property
     def _limiting(self) -> Limiting:
-        return Limiting(self.limiter)
+        return Limiting(self.limiter, None if self.claims else self.settings.queues)
 
     @property
     def _holding(self) -> Holding:

@@ -81,7 +81,8 @@ def path(request):
 def fairness(path, make_fairness, redis_url):
     if path == "dispatch":
         return make_fairness()
-    return make_fairness(url=redis_url, fairness={"tier_on_limit": "wait"})
+    settings = {"tier_on_limit": "wait", "queues": {"emails": {}}}
+    return make_fairness(url=redis_url, fairness=settings)
 
 
 @pytest.fixture

@@ -200,3 +200,23 @@ def test_an_audit_finds_a_limit_without_its_key(client, fairness):
         "a queue's limit has a key",
         "claims look at limits",
     }
+
+
+def test_on_a_gate_only_queues_that_the_settings_name_can_have_a_limit(make_fairness, redis_url):
+    fairness = make_fairness(redis_url, fairness={"queues": {"emails": {}}})
+    assert fairness.set_queue_limit("emails", global_limit=2).source == "people"
+    fairness.pause(key="queue:emails")
+    expected = (
+        "queue: on a broker that does not claim fairly expected one that the setting queues names "
+        r"\({} is enough\), got: 'others'"
+    )
+    for say in (
+        lambda: fairness.set_queue_limit("others", global_limit=2),
+        lambda: fairness.pause(key="queue:others"),
+        lambda: fairness.override("queue:others", concurrency=1),
+        lambda: fairness.cool_down_for("queue:others", 5),
+    ):
+        with pytest.raises(PolicyInvalid, match=expected):
+            say()
+    with pytest.raises(NotFound):
+        fairness.queue_limit("others")
