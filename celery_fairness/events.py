@@ -80,6 +80,16 @@ TYPES: Mapping[str, EventType] = {
             "throttle with a bar between them: `-` is not said, nothing is unlimited",
         ),
         EventType("fairness.override_ended", ("key",), "an override has ended, or was cleared"),
+        EventType(
+            "fairness.queue_limit_set",
+            ("key", "numbers"),
+            "somebody put numbers in the place of a queue's declared ones; `numbers` is "
+            "concurrency, rate, throttle, what becomes of a task and the local limit with a bar "
+            "between them: nothing is unlimited",
+        ),
+        EventType(
+            "fairness.queue_limit_cleared", ("key",), "what somebody had set of a queue was cleared"
+        ),
         EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(

@@ -24,7 +24,7 @@ from celery_fairness.scheduling.lanes import Part, Task
 from celery_fairness.scheduling.limits import NEVER, Limit
 from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS
 from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.queues import KNOWN, How, QueueNumbers, QueueRow
+from celery_fairness.scheduling.queues import CLEARED, KNOWN, SET, How, QueueNumbers, QueueRow
 from celery_fairness.scheduling.words import Rules
 
 
@@ -95,6 +95,11 @@ class WholeQueues(Candidates):
         if before is not None and how == KNOWN:
             return before.text
         row = (before or QueueRow(key)).after(how, parts, numbers)
+        if how == SET:
+            said = row.said.text if row.said else ""
+            self.happenings.tell("fairness.queue_limit_set", key=key, numbers=said)
+        elif how == CLEARED and before is not None and before.said is not None:
+            self.happenings.tell("fairness.queue_limit_cleared", key=key)
         steered = self.stops.says_of(key) or key in self.overrides.rows
         waits = queue in self.parking.candidates
         if row.declared or row.said or how == KNOWN or steered or waits:

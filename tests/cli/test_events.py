@@ -89,6 +89,13 @@ class Causes:
         self.override_set()
         self.fairness.clear_override(KEY)
 
+    def queue_limit_set(self):
+        self.fairness.set_queue_limit("celery", global_limit=2, rate="5/PT1S", on_limit="drop")
+
+    def queue_limit_cleared(self):
+        self.queue_limit_set()
+        self.fairness.clear_queue_limit("celery")
+
     def expired(self):
         self.put(expires_ms=1)
         assert self.installation.claim() == []
@@ -147,6 +154,8 @@ TOLD = {
     "fairness.resumed": {"key": KEY},
     "fairness.override_set": {"key": KEY, "numbers": "2||-"},
     "fairness.override_ended": {"key": KEY},
+    "fairness.queue_limit_set": {"key": "queue:celery", "numbers": "2|5/1000||d|"},
+    "fairness.queue_limit_cleared": {"key": "queue:celery"},
     "fairness.expired": TASK,
     "fairness.cancelled": TASK,
     "fairness.purged": {"queue": "celery", "tasks": 1},
@@ -168,6 +177,7 @@ def test_each_event_is_told_by_what_causes_it_and_says_what_its_row_says(causes,
 
 
 def test_what_changes_nothing_tells_nothing(fairness, shop):
+    fairness.clear_queue_limit("celery")
     for _ in range(2):
         fairness.pause(key=KEY)
     fairness.cool_down_for(KEY, 60)

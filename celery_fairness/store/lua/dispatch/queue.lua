@@ -30,6 +30,11 @@ local before = queue_row(prefix, queue, rules)
 local declared, set, parts = "", "", false
 if before then declared, set, parts = before.declared, before.set, before.parts end
 if how == "declare" then declared, parts = numbers, shape == "parts" and numbers ~= "" end
+if how == "set" then
+  write_event(prefix, "fairness.queue_limit_set", "key", key, "numbers", numbers)
+elseif how == "clear" and set ~= "" then
+  write_event(prefix, "fairness.queue_limit_cleared", "key", key)
+end
 if how == "set" or how == "clear" then set = numbers end
 local text = table.concat({declared, set}, " ")
 if before and how == "know" then return redis.call("HGET", prefix .. "queue_limits", queue) end
