@@ -59,6 +59,12 @@ def left(memory: Redis) -> dict[str, Any]:
     return {key: memory.type(key) for key in found}
 
 
+def states(memory: Redis) -> list[str]:
+    """Return what Redis knows of each claimed task: ``claimed``, ``begun`` or ``acked``."""
+    rows = memory.hvals(f"{PREFIX}running")
+    return [row.split(" ")[1].partition("@")[0] for row in rows]
+
+
 def assert_nothing_left(memory: Redis, timeout_seconds: float = 5.0) -> None:
     """Wait until Redis knows no task any more."""
 

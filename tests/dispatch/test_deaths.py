@@ -15,7 +15,7 @@ from redis import Redis
 
 from celery_fairness import MessageUnreadable
 from celery_fairness.testing.server import RedisServer
-from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
@@ -239,11 +239,6 @@ def test_a_claim_on_its_way_when_its_worker_dies_is_leased_to_the_dead(
     assert second.id in memory.hvals(f"{PREFIX}running")[0]
     assert shop.runs() == {first.id: 1}
     assert shop.held("42") == 1
-
-
-def states(memory: Redis) -> list[str]:
-    """Return what Redis knows of the bodies that run."""
-    return [row.split(" ")[1] for row in memory.hvals(f"{PREFIX}running")]
 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
-from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
@@ -24,11 +24,7 @@ def test_a_thawed_worker_says_what_it_lost_and_ends_what_it_can(
     gate = shop.gate_file()
     late = send(shop, "kinds.late", "42", gate=str(gate))
     early = send(shop, "kinds.early", "43", gate=str(gate))
-    eventually(
-        lambda: (
-            sorted(row.split()[1] for row in memory.hvals(PREFIX + "running")) == ["acked", "begun"]
-        )
-    )
+    eventually(lambda: sorted(states(memory)) == ["acked", "begun"])
     children = set(frozen.children())
     frozen.signal(signal.SIGSTOP)
     shop.worker(app=KINDS, pool="threads", concurrency=2)

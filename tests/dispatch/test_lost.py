@@ -21,7 +21,7 @@ from celery_fairness.scheduling.words import Rules
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.testing.server import RedisServer
-from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
 from tests.support.waiting import eventually
@@ -44,10 +44,6 @@ def results(redis_server: RedisServer, redis_url: str) -> Iterator[Redis]:
     client = Redis.from_url(redis_url.removesuffix("/0") + "/1", decode_responses=True)
     yield client
     client.close()
-
-
-def states(memory: Redis) -> list[str]:
-    return [row.split(" ")[1] for row in memory.hvals(f"{PREFIX}running")]
 
 
 def doomed_worker(shop: Shop, memory: Redis, pool: str = "prefork") -> WorkerNode:
