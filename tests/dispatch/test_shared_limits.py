@@ -176,7 +176,7 @@ def test_the_result_of_a_dropped_task_says_so_and_its_errback_is_called(
     gate.touch()
     assert running.get(timeout=RESULT_SECONDS) == "done"
     # Its result is known before its slot is free.
-    eventually(lambda: shop.fairness.inspect(api.key).held == 0)
+    eventually(lambda: memory.zcard(f"{PREFIX}leases:{api.key}") == 0)
     assert send(shop, "42", api).get(timeout=RESULT_SECONDS) == "done"
     assert dropped.id not in shop.runs()
     assert shop.fairness.counts()["dropped"] == 1
