@@ -52,7 +52,7 @@ class Concurrency(_Value):
     limit: int | None
     active: int
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]  # mypy has no decorated property
     @property
     def available(self) -> int | None:
         """See above."""
