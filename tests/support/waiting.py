@@ -26,7 +26,8 @@ def eventually(
 
     Args:
         assertion: asserts what shall become true; may return something. A bare `lambda: x == y`
-            asserts nothing, so an answer of `False` counts as not yet true.
+            or `lambda: inbox.received` asserts nothing, so an answer that is false or empty counts
+            as not yet true; `None` says that the assertions held.
         timeout_seconds: after this the last AssertionError is raised.
         poll_seconds: the pause between two tries.
 
@@ -37,9 +38,9 @@ def eventually(
     while True:
         try:
             answer = assertion()
-            if answer is not False:
+            if answer is None or answer:
                 return answer
-            failure = AssertionError(f"still False after {timeout_seconds} s")
+            failure = AssertionError(f"still {answer!r} after {timeout_seconds} s")
         except AssertionError as error:
             failure = error
         if time.monotonic() >= deadline:
