@@ -79,12 +79,16 @@ class Scripts:
         return self.client.eval(source, len(names), *(self.prefix + n for n in names), *args)
 
     def dump(self):
-        return {key: self.client.dump(key) for key in self.client.keys(self.prefix + "*")}
+        """Return each key's value, and how long it is kept (ms; 0 for ever)."""
+        return {
+            key: (self.client.dump(key), max(0, self.client.pttl(key)))
+            for key in self.client.keys(self.prefix + "*")
+        }
 
     def restore(self, keys):
         self.forget()
-        for key, value in keys.items():
-            self.client.restore(key, 0, value)
+        for key, (value, kept_ms) in keys.items():
+            self.client.restore(key, kept_ms, value)
 
     def forget(self):
         keys = self.client.keys(self.prefix + "*")
