@@ -3,10 +3,14 @@
 ``--- @include "name"`` is replaced by ``lua/includes/name.lua``, each piece once per script and
 depth first, so a piece may include what it needs.
 
-Redis makes every function of a script anew in each call of it, at a tenth of a microsecond. So
-functions that a script does not call are left out; and where ``--- @later name "piece"`` stands,
-the pieces behind it are one function, ``name()``, that makes theirs when it is called first and
-returns those that are called as ``name().function(...)``.
+Redis makes every function of a script anew in each call of it, and collects it afterwards: with
+what it refers to, near a microsecond each. So
+
+- functions that a script does not call are left out;
+- where ``--- @later name "piece"`` stands, the pieces behind it are one function, ``name()``, that
+  makes theirs when it is called first; they are called as ``name().function(...)``;
+- ``--- @rarely function ...`` in a verb, behind its includes, does the same with functions of the
+  pieces that are called as they are.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 _LATER = re.compile(r'^--- @later (\w+) "([a-z_]+)"$', re.MULTILINE)
 #: Stands for the functions of a table that are called.
 _CALLED = "called of "
+_RARELY = re.compile(r"^--- @rarely ([\w ]+)\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
 
 
@@ -96,8 +101,38 @@ def _expand_all(folder: str, name: str) -> str:
             f"return made_{loader}\nend"
         )
 
-    source = _used(_LATER.sub(make_later, source))
+    source = _LATER.sub(make_later, source)
+    rare = _rare_names(source)
+    source = _rarely(_used(source), rare)
     return re.sub(rf"{_CALLED}(\w+)", lambda match: _table(source, match[1]), source)
+
+
+def _rare_names(source: str) -> list[str]:
+    """Return the functions that a script says it calls rarely.
+
+    Raises:
+        ValueError: There is no such function.
+    """
+    names = " ".join(_RARELY.findall(source)).split()
+    if missing := set(names) - {match[1] for match in _FUNCTION.finditer(source)}:
+        raise ValueError(f"@rarely: no such functions: {', '.join(sorted(missing))}")
+    return names
+
+
+def _rarely(source: str, names: list[str]) -> str:
+    """Return ``source`` with the functions ``names`` made where the first of them is called."""
+    functions = {match[1]: match[0] for match in _FUNCTION.finditer(source) if match[1] in names}
+    if not functions:
+        return _RARELY.sub("", source)
+    rest = _FUNCTION.sub(lambda match: "" if match[1] in functions else match[0], source)
+    rest = re.sub(rf"(?<![\w.])({'|'.join(functions)})\(", r"rarely().\1(", rest)
+    fields = ", ".join(f"{name} = {name}" for name in functions)
+    loader = (
+        f"local made_rarely\nrarely = function()\nif made_rarely then return made_rarely end\n"
+        f"{''.join(functions.values())}made_rarely = {{{fields}}}\nreturn made_rarely\nend\n"
+    )
+    before, behind = rest.split("--- @rarely", 1)
+    return f"local rarely\n{before}{loader}{_RARELY.sub('', '--- @rarely' + behind)}"
 
 
 def _table(source: str, loader: str) -> str:

@@ -88,6 +88,32 @@ def test_functions_that_nothing_uses_are_left_out(folder):
     ]
 
 
+def test_functions_that_are_rarely_called_are_made_when_one_is_called(folder):
+    pieces = (
+        "local function often()\n  return rare_one() + 1\nend\n"
+        "local function rare_one()\n  return 2\nend\n"
+        "local function rare_two()\n  return rare_one() + often()\nend\n"
+    )
+    verb = '--- @include "a"\n--- @rarely rare_one\n--- @rarely rare_two\nreturn rare_two()\n'
+    folder({"a": pieces}, verb=verb)
+    source = load_script("verb").source
+    assert "@rarely" not in source
+    hot, _, made = source.partition("rarely = function()\n")
+    assert re.findall(r"^local function (\w+)", hot, re.MULTILINE) == ["often"]
+    assert "return rarely().rare_one() + 1" in hot
+    group, _, body = made.partition("return made_rarely\nend\n")
+    assert re.findall(r"^local function (\w+)", group, re.MULTILINE) == ["rare_one", "rare_two"]
+    assert "return rare_one() + often()" in group
+    assert "made_rarely = {rare_one = rare_one, rare_two = rare_two}" in group
+    assert body == "return rarely().rare_two()\n"
+
+
+def test_a_function_that_is_not_there_is_not_rarely_called(folder):
+    folder({"a": "local function one()\nend\n"}, verb='--- @include "a"\n--- @rarely two\none()\n')
+    with pytest.raises(ValueError, match="@rarely: no such functions: two"):
+        load_script("verb")
+
+
 @pytest.mark.parametrize("name", [f"dispatch/{name}" for name in script_names("dispatch")])
 def test_a_script_defines_every_function_that_it_uses(name):
     folder, _, verb = name.partition("/")

@@ -36,6 +36,10 @@
 --- @include "due"
 --- @include "tick"
 --- @include "answering"
+--- @rarely read_record write_record without_whole read_running ring_bell enter enter_again
+--- @rarely forget_debts forget_ring back_name note note_first paused_ms override_of tenant_limit
+--- @rarely note_steering due_again close count_refusal fill leave_ring note_charge took pass_over
+--- @rarely bring_in weigh server_id forget_part
 --- @later limited "limited"
 --- @later rare "rare"
 --- @later timed "correcting"
