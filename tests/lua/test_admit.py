@@ -10,6 +10,7 @@ from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.names import Names
 from celery_fairness.store.scripts import load_script
+from tests.contract.conftest import stop_key
 from tests.lua.test_scripts import fill_leases
 
 NAMES = Names("fairness")
@@ -180,3 +181,25 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     clock.advance(4)
     limiter.renew([])
     assert client.exists(f"{NAMES.prefix}cooled") == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "how", "strategy"),
+    [
+        (ONE, "", "concurrency"),
+        (Limit("api", rates=((1, 60_000),)), "", "rate"),
+        (Limit("api", throttle=(1, 60_000)), "", "throttle"),
+        (Limit("api", 9), "pause", "paused"),
+        (Limit("api", 9), "cool", "cool-down"),
+    ],
+)
+def test_a_refusal_is_counted_by_what_refused_and_why(
+    make_limiter, client, clock, limit, how, strategy
+):
+    limiter = make_limiter(frozen=True)
+    assert isinstance(limiter.acquire(ask("l1", limit)), Admitted)
+    if how:
+        stop_key(limiter, clock, how, "api", 60.0)
+    for lease in ("l2", "l3"):
+        assert isinstance(limiter.acquire(ask(lease, limit)), Refused)
+    assert client.hgetall(f"{NAMES.prefix}exceeded") == {f"{strategy} api": "2"}

@@ -106,6 +106,28 @@ def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, 
     assert limiter.inspect("tenant:42", "42", "pro").held == 3
 
 
+def test_one_lease_that_ended_is_cleared(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    assert isinstance(limiter.acquire(ask("l1")), Admitted)
+    for _ in range(4):
+        # The logical clock takes no longer step than a third of a lease.
+        clock.advance(6)
+        limiter.acquire(ask(tenant="43"))
+    assert isinstance(limiter.acquire(ask("l2")), Admitted)
+    assert client.zrange(NAMES.leases(tier_key("42")), 0, -1) == ["l2"]
+
+
+def test_a_superseded_copy_is_told_how_many_slots_its_tenant_has_and_holds(make_limiter):
+    limiter = make_limiter(tiers={"free": {"concurrency": 1}})
+    assert isinstance(limiter.acquire(ask("l1")), Admitted)
+    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s2")), Refused)
+    limiter.publish_tenant("42", "free", 3)
+    assert isinstance(limiter.acquire(ask("l3", copy=Copy("m1", "s2"))), Admitted)
+    answer = limiter.acquire(ask("l4", copy=Copy("m1")))
+    assert isinstance(answer, Refused)
+    assert (answer.reason, answer.held, answer.limit) == (Reason.SUPERSEDED, 2, 3)
+
+
 def everything(limiter):
     """One of every verb, and every way of being answered."""
     limiter.publish_tiers([Tier("free", 1), Tier("paused", 0)], "database")
