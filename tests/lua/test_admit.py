@@ -183,6 +183,13 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     assert client.exists(f"{NAMES.prefix}cooled") == 0
 
 
+def test_a_renewal_forgets_a_bounded_number_of_cool_downs(make_limiter, client):
+    limiter = make_limiter()
+    client.zadd(f"{NAMES.prefix}cooled", {f"k{n}": 1 for n in range(100)})
+    limiter.renew([])
+    assert client.zcard(f"{NAMES.prefix}cooled") == 100 - 64
+
+
 @pytest.mark.parametrize(
     ("limit", "how", "strategy"),
     [

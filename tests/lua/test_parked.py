@@ -100,3 +100,33 @@ def test_a_tenant_of_any_letters_is_parked_and_comes_back(make_limiter, name):
     limiter.release([of("held").lease])
     (task,) = limiter.promote(16, "s").tasks
     assert task.message == "message\nwith a line"
+
+
+def test_what_was_promised_to_a_task_that_never_came_is_given_to_the_next(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a", "b")
+    limiter.release([ask("held").lease])
+    (task,) = limiter.promote(16, "s").tasks
+    assert task.copy.message == "a"
+    limiter.unpark(["a"])
+    assert limiter.promote(16, "s").tasks == ()
+    limiter.forgo("a", ["tenant:42", "api"])
+    assert {"gate_promoted", "gate_promised:api", "gate_promised:tenant:42"}.isdisjoint(
+        gate_keys(client)
+    )
+    (task,) = limiter.promote(16, "s").tasks
+    assert task.copy.message == "b"
+
+
+def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    limiter.acquire(ask("other", "mail|9|||w"))
+    park(limiter, "a")
+    bell = f"{NAMES.prefix}gate_bell"
+    client.delete(bell)
+    limiter.release([ask("other", "mail|9|||w").lease])
+    assert client.llen(bell) == 0
+    limiter.release([ask("held").lease])
+    assert client.llen(bell) == 1
