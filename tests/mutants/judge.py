@@ -26,6 +26,8 @@ SUITES = (
     "tests/model/test_stops.py",
     "tests/lua",
     "tests/contract",
+    "tests/cli/test_exceeded.py",
+    "tests/cli/test_minutes.py",
     "tests/transport/test_tenants.py",
     "tests/transport/test_basic.py",
     "tests/transport/test_lost.py",
