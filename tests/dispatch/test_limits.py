@@ -29,7 +29,12 @@ def test_no_tenant_runs_more_than_its_limit_on_many_workers(fair_shop: Shop, mem
         fair_shop.worker(pool=pool, concurrency=1 if pool == "solo" else 3)
     fair_shop.fairness.set_tier("pro", "pro")
     users = {"free": 1, "pro": 3}
-    results = [fair_shop.send("work", user=user, seconds=0.01) for _ in range(40) for user in users]
+    gate = fair_shop.gate_file()
+    work = {"seconds": 0.01, "gate": str(gate)}
+    results = [fair_shop.send("work", user=user, **work) for _ in range(40) for user in users]
+    # Each reaches its limit before the first of them ends.
+    eventually(lambda: len(fair_shop.ledger("start")) == sum(users.values()), RESULT_SECONDS)
+    gate.touch()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert fair_shop.runs() == {result.id: 1 for result in results}
