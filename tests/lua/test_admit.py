@@ -183,6 +183,19 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     assert client.exists(f"{NAMES.prefix}cooled") == 0
 
 
+def test_nobody_knows_when_a_claimed_task_of_a_tenant_ends(make_limiter, claims, clock):
+    limiter = make_limiter(tiers={"pro": {"concurrency": 1}})
+    # Somebody has said something of a key: the gate asks here, also of tenants alone.
+    stop_key(limiter, clock, "pause", "other")
+    claims.put("t1", tenant="42")
+    (task,) = claims.claim()
+    assert limiter.acquire(ask("l1", tenant="42")).retry_after_seconds is None
+    claims.end(task)
+    assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
+    # Of a slot of the gate it is known when its lease ends.
+    assert 0 < limiter.acquire(ask("l2", tenant="42")).retry_after_seconds <= 15
+
+
 def test_a_renewal_forgets_a_bounded_number_of_cool_downs(make_limiter, client):
     limiter = make_limiter()
     client.zadd(f"{NAMES.prefix}cooled", {f"k{n}": 1 for n in range(100)})

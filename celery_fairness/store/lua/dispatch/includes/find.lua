@@ -31,7 +31,7 @@ local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
   local refused = #lane > 1 and verdict.open
     and limited().refusal(prefix, string.sub(lane, 3), rules)
   if verdict.open and not refused then
-    return {key = key, part = part, others = others, start = start, verdict = verdict}, false
+    return {key = key, part = part, others = others, start = start, verdict = verdict}
   end
   if turns.moves == 0 then
     turns.over = true
