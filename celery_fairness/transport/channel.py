@@ -294,7 +294,8 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
                 raise
 
     def _deliver(self, task: Claimed, held: Held) -> None:
-        if held.ended or held.lost or self._closing or task.queue not in self._takers:
+        unwanted = self._closing or self.home.stopping or task.queue not in self._takers
+        if held.ended or held.lost or unwanted:
             self._end(held, Verdict.HEAD)
             return
         no_ack, callback = self._takers[task.queue]

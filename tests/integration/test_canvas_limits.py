@@ -12,6 +12,7 @@ from celery.result import AsyncResult
 from celery_fairness import RateLimitDropped
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, key_taken
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("broker", [*BROKERS, "fairredis"])
 
@@ -71,4 +72,4 @@ def test_what_a_limit_drops_of_a_canvas_is_told_to_whoever_waits(
             AsyncResult(summed.id, app=shop.app).get(timeout=RESULT_SECONDS)
     assert many.results[0].get(timeout=RESULT_SECONDS) == 7
     # Whoever waits for the end of a chain hears it too.
-    assert steps.state == "FAILURE"
+    eventually(lambda: steps.state == "FAILURE", RESULT_SECONDS)

@@ -486,3 +486,18 @@ def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> 
     channel.qos.can_consume, channel.home.stopping = may_consume, False
     publish(connect(), "jobs", 1)
     assert inbox.await_count(1) == [1]
+
+
+def test_what_is_claimed_when_claims_stop_waits_again(connect: Connect, client: Redis) -> None:
+    """A signal handler may run between the request and its answer: others may have it at once."""
+    publish(connect(), "jobs", 1, 2)
+    inbox = Inbox(connect(), "jobs")
+    channel: Any = inbox.channel
+    channel.connection.cycle.on_poll_start()
+    eventually(lambda: leases(client) == 2)
+    channel.home.stopping = True
+    eventually(lambda: (inbox.turn(), leases(client) == 0)[1])
+    assert inbox.bodies == []
+    other = Inbox(connect(), "jobs")
+    channel.home.stopping = False
+    assert other.await_count(2) == [1, 2]
