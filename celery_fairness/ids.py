@@ -7,8 +7,12 @@ body, which would repeat them.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+
+#: Of the digest of a task's id, hexadecimal.
+_DIGITS = 12
 
 _generator = random.Random()
 os.register_at_fork(after_in_child=_generator.seed)
@@ -17,3 +21,17 @@ os.register_at_fork(after_in_child=_generator.seed)
 def new_id(size_bytes: int) -> str:
     """Return ``2 * size_bytes`` hexadecimal digits."""
     return f"{_generator.getrandbits(8 * size_bytes):0{2 * size_bytes}x}"
+
+
+def new_lease_id(task_id: str | None = None) -> str:
+    """Return an id that no other attempt has, and that tells whether it is of a task."""
+    return f"{new_id(12)}.{_digest(task_id)}" if task_id else new_id(12)
+
+
+def is_lease_of(lease_id: str, task_id: str) -> bool:
+    """Say whether a lease of a gate is of an attempt of a task."""
+    return lease_id.endswith(f".{_digest(task_id)}")
+
+
+def _digest(task_id: str) -> str:
+    return hashlib.sha256(task_id.encode("utf-8", "replace")).hexdigest()[:_DIGITS]

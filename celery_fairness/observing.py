@@ -123,7 +123,7 @@ class Observing(ABC):
         return self._looker.status(self.app.amqp.queues)
 
     def audit(self) -> Audit:
-        """Return every difference between tables of the dispatch path that must agree."""
+        """Return every difference between tables in Redis that must agree."""
         return self._looker.audit()
 
     def refusals(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The audit: tables of the dispatch path that must agree, compared while tasks come and go.
+"""The audit: tables of an installation that must agree, compared while tasks come and go.
 
 Everything is read once, in pieces; what did not agree is looked at a second time at the end, and
 only what does not agree then either is told. Memory is bounded: eight bytes for each of a bounded

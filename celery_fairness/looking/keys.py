@@ -76,6 +76,9 @@ class Keys:
         self.ends = prefix + "ends"
         self.events = prefix + "events"
         self.exceeded = prefix + "exceeded"
+        self.gate_expires = prefix + "gate_expires"
+        self.gate_opens = prefix + "gate_opens"
+        self.gate_promoted = prefix + "gate_promoted"
         self.gate_tasks = prefix + "gate_tasks"
         self.herald = prefix + "herald"
         self.heralded = prefix + "heralded"
@@ -125,6 +128,26 @@ def _key_of(tenant: str, service: str) -> str:
 def is_tenants(key: str) -> bool:
     """Say whether a key is that of a tenant's tier, or of the tasks without a tenant."""
     return key == SYSTEM or key.startswith("tenant:")
+
+
+class ParkedKeys(NamedTuple):
+    """What a record of ``gate_tasks`` says of where it may be.
+
+    Attributes:
+        keys: Of its limits, that of its tenant's tier before.
+        expires: It does.
+    """
+
+    keys: tuple[str, ...]
+    expires: bool
+
+
+def read_parked(record: str) -> ParkedKeys:
+    """Return where a task of a gate may wait."""
+    fields = record.partition("\n")[0].split(" ")
+    words = fields[6].split(",") if fields[6] else []
+    keys = dict.fromkeys([fields[2], *map(key_of_limit, words)])
+    return ParkedKeys(tuple(key for key in keys if key), fields[1] != "")
 
 
 def read_row(text: str) -> Row | None:

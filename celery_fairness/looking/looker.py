@@ -202,8 +202,10 @@ class Looker:
 
     def audit(self) -> Audit:
         """Return every difference between tables that must agree; see ``Fairness.audit``."""
-        if self._reader is None:
+        limiter = self._limiter
+        if not isinstance(limiter, RedisLimiter):
             return Audit()
         default = self._settings.default_tier
         rules = Rules(default_tier=default, default_limit=self._settings.tiers[default].concurrency)
-        return Auditor(self._reader, rules).run()
+        reader = Reader(limiter.connection, Keys(limiter.prefix))
+        return Auditor(reader, rules).run()

@@ -18,11 +18,13 @@ from celery_fairness.looking.checks import (
     QueueKeys,
 )
 from celery_fairness.looking.closed import ClosedTenant
+from celery_fairness.looking.gate import GateKey, ParkedAtGate
 from celery_fairness.looking.keys import (
     key_of_limit,
     lane_parts,
     order_key,
     read_group,
+    read_parked,
     read_shelf,
 )
 from celery_fairness.looking.limits import (
@@ -60,12 +62,13 @@ _SINGLE = {
     ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("charged", "herald", "heralded"),
+    *("gate_bell", "gate_expires", "gate_opens", "gate_promoted", "gate_tasks"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
     *("unused", "virtual", "waiting"),
 }
-#: Kinds of keys that need nothing else: the gate's, and those that go away by themselves.
+#: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
-    *("aside", "bell", "left", "copy", "dead", "expires", "later", "minute"),
+    *("aside", "bell", "left", "copy", "dead", "expires", "gate_promised", "later", "minute"),
     *("pace", "reply", "rescheduled", "tenant"),
 }
 
@@ -98,6 +101,7 @@ class Owners:
             "began": self._began,
             "candidates": self._candidates,
             "full": partial(self._ring, "full"),
+            "gate_wait": self._gate_wait,
             "group": self._group,
             "groups": self._groups,
             "kinds": self._kinds,
@@ -138,6 +142,11 @@ class Owners:
                 yield LimitKey(key.strip())
         for key, _ in reader.pairs("ZSCAN", keys.idle):
             yield StartsOfKey(key)
+        for tag, record in reader.pairs("HSCAN", keys.gate_tasks):
+            self._compared["parked"] += 1
+            yield ParkedAtGate(tag, read_parked(record).keys)
+        for tag, _ in reader.pairs("ZSCAN", keys.gate_expires):
+            yield ParkedAtGate(tag)
         for queue, _ in reader.pairs("HSCAN", keys.queue_limits):
             yield LimitOfQueue(queue)
         for _, queue in reader.pairs("HSCAN", keys.queue_keys):
@@ -240,6 +249,11 @@ class Owners:
         for both in self._reader.list_items(self._keys.of("waited", key)):
             limit, _, queue = both.partition(" ")
             yield WaitingLimit(limit, queue)
+
+    def _gate_wait(self, key: str) -> Iterator[Check]:
+        yield GateKey(key)
+        for tag, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_wait", key)):
+            yield ParkedAtGate(tag, (key,))
 
     def _limit_key(self, key: str) -> Iterator[Check]:
         yield LimitKey(key)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from celery_fairness.ids import is_lease_of
 from celery_fairness.looking.expecting import wait_for_limit, wait_for_slot
 from celery_fairness.looking.finding import Told, read_message
 from celery_fairness.looking.looker import Looker
@@ -79,7 +80,7 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     for key in dict.fromkeys([task.key, *(limit.key for limit in task.limits)]):
         ahead = reader.read("ZRANK", reader.keys.of("gate_wait", key), task.tag)
         if ahead is not None:
-            blocker = _blocker(reader, key, task, looker, int(ahead))
+            blocker = _with_ancestors(_blocker(reader, key, task, looker, int(ahead)), task)
             return replace(
                 found,
                 ahead_in_lane=int(ahead),
@@ -88,6 +89,18 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
             )
     # It was promoted, and is about to be in its queue.
     return found
+
+
+def _with_ancestors(blocker: Blocker, task: ParkedTask) -> Blocker:
+    """Name those that called a task and hold what it waits for, as far as its message says."""
+    told = task.told
+    callers = dict.fromkeys(each for each in (told.parent_id, told.root_id) if each)
+    holds = (
+        each
+        for each in callers
+        if each != told.task_id and any(is_lease_of(lease.id, each) for lease in blocker.holders)
+    )
+    return replace(blocker, ancestors=tuple(holds))
 
 
 def _blocker(reader: Reader, key: str, task: ParkedTask, looker: Looker, before: int) -> Blocker:

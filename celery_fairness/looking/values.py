@@ -182,7 +182,7 @@ class Audit:
 
     Attributes:
         findings: Every difference that was still there at a second look.
-        compared: How much was looked at, by kind; empty on the gate path.
+        compared: How much was looked at, by kind; empty where the limiter is not in Redis.
         notes: What could not be compared.
     """
 

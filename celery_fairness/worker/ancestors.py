@@ -8,26 +8,13 @@ Weakness: of a key with more than a hundred leases the first are looked at; gran
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from celery_fairness.decision import Reason, Refused
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.ids import new_id
+from celery_fairness.ids import is_lease_of
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
-
-_DIGITS = 12
-
-
-def new_lease_id(task_id: str | None = None) -> str:
-    """Return an id that no other attempt has, and that tells whether it is of a task."""
-    return f"{new_id(12)}.{_digest(task_id)}" if task_id else new_id(12)
-
-
-def is_of(lease_id: str, task_id: str) -> bool:
-    """Say whether a lease is of an attempt of a task."""
-    return lease_id.endswith(f".{_digest(task_id)}")
 
 
 def tell_of_parent(
@@ -50,7 +37,7 @@ def tell_of_parent(
         leases = limiter.inspect(key, "", refused.tier).leases
     except LimiterUnavailable:
         return
-    if any(is_of(each.id, parent) for each in leases):
+    if any(is_lease_of(each.id, parent) for each in leases):
         notices.error(
             f"parent:{task.name}",
             "task %s[%s] waits for the limit %s, of which its parent %s holds a slot: if that "
@@ -60,7 +47,3 @@ def tell_of_parent(
             key,
             parent,
         )
-
-
-def _digest(task_id: str) -> str:
-    return hashlib.sha256(task_id.encode("utf-8", "replace")).hexdigest()[:_DIGITS]

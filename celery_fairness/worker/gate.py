@@ -40,11 +40,12 @@ from celery_fairness.decision import (
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
+from celery_fairness.ids import new_lease_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
-from celery_fairness.worker.ancestors import new_lease_id, tell_of_parent
+from celery_fairness.worker.ancestors import tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.because import because
 from celery_fairness.worker.failure import write_failure

@@ -6,7 +6,11 @@ import json
 import re
 
 import pytest
+from redis import Redis
 
+from celery_fairness import Fairness
+from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
+from celery_fairness.ids import new_lease_id
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
 from celery_fairness.store import verbs
@@ -169,3 +173,19 @@ def test_a_task_of_before_each_service_counted_apart_is_explained(run, shop, mak
     send(shop, "42", "waits")
     of = make_fairness(fairness={"tier_scope": "service"})
     assert "nothing keeps it" in run("explain", "waits", of=of).output
+
+
+def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
+    fairness: Fairness, client: Redis
+) -> None:
+    limiter, word = fairness.limiter, "api|1|||w"
+
+    def ask(lease_id: str, name: str) -> SlotRequest:
+        return SlotRequest(Lease(lease_id, "tenant:42,api"), "42", "free", Copy(name), "n", word)
+
+    limiter.acquire(ask(new_lease_id("caller"), "caller"))
+    headers = {"id": "waits", "task": "shop.work", "parent_id": "caller", "root_id": "first"}
+    message = json.dumps({"headers": headers, "routing_key": "celery"})
+    assert limiter.park(ask(new_lease_id("waits"), "waits"), message) is Parking.PARKED
+    (blocker,) = fairness.explain("waits").blocked_by
+    assert (blocker.key, blocker.ancestors) == ("api", ("caller",))

@@ -34,6 +34,7 @@ def await_parked(shop: Shop, count: int, key: str = KEY) -> None:
         assert shop.fairness.limiter.parked(key) == count
 
     eventually(parked, RESULT_SECONDS)
+    assert shop.fairness.audit().findings == ()
 
 
 def assert_nothing_parked(shop: Shop) -> None:
@@ -45,6 +46,7 @@ def assert_nothing_parked(shop: Shop) -> None:
         assert read("HGET", f"{limiter.prefix}clock", "parked") is None
 
     eventually(nothing, RESULT_SECONDS)
+    assert shop.fairness.audit().findings == ()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
