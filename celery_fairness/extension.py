@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
@@ -74,6 +74,7 @@ class Fairness(Steering):
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
+        self._herald: Herald | None = None
         #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
         #: another place than the settings publishes them again.
         self.publishers: list[Callable[[], None]] = []
@@ -96,6 +97,7 @@ class Fairness(Steering):
         """Undo the wiring and close the connections: for tests that make many apps."""
         self._disconnect()
         registry.wire(self.app, None)
+        self._stop_herald()
         for resender in self._resenders:
             resender.close()
         for limiter in self._limiters:
@@ -284,9 +286,9 @@ class Fairness(Steering):
             claiming.prepare_worker(self.app, self.settings)
         self.directory.prepare()
 
-    def on_worker_ready(self, pool: Any) -> None:
+    def on_worker_ready(self, consumer: Any) -> None:
         """Start keeping leases and publish the tiers; signal ``worker_ready``."""
-        prepare_reconnect(self.app, pool)
+        prepare_reconnect(self.app, consumer.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
         warnings = [] if self.claims else startup_warnings(self.app, self.settings)
@@ -295,6 +297,10 @@ class Fairness(Steering):
         if not self.claims:
             self.keeper.start()
             self.promoter.start()
+        if self._herald is None and isinstance(self.limiter, RedisLimiter):
+            dispatcher = partial(getattr, consumer, "event_dispatcher", None)
+            self._herald = Herald(dispatcher, *self._stream())
+            self._herald.start()
         self._publish_settings()
 
     def on_worker_stopping(self) -> None:
@@ -305,19 +311,21 @@ class Fairness(Steering):
 
     def on_worker_stopped(self) -> None:
         """Release what is left; signal ``worker_shutdown``."""
+        self._stop_herald()
         self.keeper.stop(self.limiter)
         if not self.claims:
             self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
 
+    def _stop_herald(self) -> None:
+        if self._herald is not None:
+            self._herald.stop()
+            self._herald = None
+
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""
         self._resender.forget_connections()
-
-    def make_herald(self, dispatcher: Callable[[], Any]) -> Herald:
-        """Return what passes events on to Celery's bus, where the broker claims fairly."""
-        return Herald(dispatcher, *self._stream())
 
     def republish(self) -> None:
         """Publish again what a Redis that lost its memory has lost."""

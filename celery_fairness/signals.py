@@ -41,8 +41,8 @@ class Listener(Protocol):
     def on_worker_init(self) -> None:
         """A worker of the app is being made; its options can still be changed."""
 
-    def on_worker_ready(self, pool: Any) -> None:
-        """A worker of the app, with this pool, takes tasks."""
+    def on_worker_ready(self, consumer: Any) -> None:
+        """A worker of the app, whose consumer this is, takes tasks."""
 
     def on_worker_stopping(self) -> None:
         """A worker of the app was told to stop."""
@@ -84,7 +84,7 @@ def connect(listener: Listener) -> Callable[[], None]:
 
     def worker_ready(sender: Any = None, **_: Any) -> None:
         if _is_of(listener, sender):
-            listener.on_worker_ready(sender.pool)
+            listener.on_worker_ready(sender)
 
     def worker_stopping(**_: Any) -> None:
         listener.on_worker_stopping()

@@ -21,7 +21,6 @@ from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
 from celery_fairness.worker.claimed import claimed_request
-from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.kept import tasks_kept
 from celery_fairness.worker.mourner import Mourner
 
@@ -84,7 +83,6 @@ class ClaimStep(bootsteps.StartStopStep):
         self._home: Any = None
         self._timer: Any = None
         self._mourner: Mourner | None = None
-        self._herald: Herald | None = None
 
     def start(self, consumer: Any) -> None:
         """Claim as many tasks as the pool has places."""
@@ -108,9 +106,6 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._mourner is None:
             self._mourner = Mourner(consumer, home.mourn)
             self._mourner.start()
-        if self._herald is None and fairness is not None:
-            self._herald = fairness.make_herald(lambda: getattr(consumer, "event_dispatcher", None))
-            self._herald.start()
 
     def stop(self, _consumer: Any) -> None:
         """Claim no more."""
@@ -130,9 +125,6 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._mourner is not None:
             self._mourner.stop()
             self._mourner = None
-        if self._herald is not None:
-            self._herald.stop()
-            self._herald = None
         if self._home is not None:
             self._home.slots = None
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False

@@ -20,6 +20,7 @@ from celery_fairness.worker.herald import (
     bus_type,
 )
 from tests.dispatch.conftest import PREFIX
+from tests.integration.test_bus import assert_a_pause_is_heard
 from tests.support.waiting import eventually
 
 SOURCE = "ojs://shop/dispatch/localhost"
@@ -190,25 +191,4 @@ def test_it_ends_with_its_worker(workers):
 
 
 def test_a_listener_of_celery_hears_them(fair_shop):
-    """A real worker with ``-E``, and what ``celery events`` uses."""
-    heard: list[dict[str, Any]] = []
-    fair_shop.worker(args=["-E"])
-    with fair_shop.app.connection_for_read() as connection:
-        receiver = fair_shop.app.events.Receiver(connection, handlers={"*": heard.append})
-        listens = threading.Thread(target=receiver.capture, kwargs={"wakeup": False})
-        listens.start()
-
-        def paused_is_heard() -> None:
-            fair_shop.fairness.pause("42")
-            fair_shop.fairness.resume("42")
-            kinds = [event["type"] for event in heard]
-            assert "fairness-paused" in kinds, kinds
-
-        try:
-            eventually(paused_is_heard, 20)
-        finally:
-            receiver.should_stop = True
-            listens.join()
-    event = next(each for each in heard if each["type"] == "fairness-paused")
-    assert event["data"] == {"key": "tenant:42"}
-    assert event["id"].startswith("evt_")
+    assert_a_pause_is_heard(fair_shop)

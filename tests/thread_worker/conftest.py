@@ -144,7 +144,7 @@ def yard(
             app, pool="threads", concurrency=8, perform_ping_check=False, shutdown_timeout=20
         ) as worker:
             try:
-                fairness.on_worker_ready(worker.pool)
+                fairness.on_worker_ready(worker)
                 yield made
                 eventually(lambda: all(count == 0 for count in made.meter.running.values()))
             finally:
