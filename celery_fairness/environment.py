@@ -16,6 +16,7 @@ from celery_fairness.settings import Settings, build_settings, expected
 from celery_fairness.tiers import Tier, tier_fields
 from celery_fairness.units import DURATION_FORMS, parse_duration
 
+_PREFIX = "FAIRNESS_"
 _TIER_VARIABLES = {
     "FAIRNESS_FREE_LIMIT": "free",
     "FAIRNESS_PRO_LIMIT": "pro",
@@ -135,10 +136,20 @@ def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
 
 def _unknown(environ: Mapping[str, str]) -> list[str]:
     return [
-        f"variable {name} is not known and has no effect{suggestion(name, VARIABLES)}"
+        f"variable {name} is not known and has no effect{_instead_of(name)}"
         for name in sorted(environ)
-        if name.startswith("FAIRNESS_") and name not in VARIABLES
+        if name.startswith(_PREFIX) and name not in VARIABLES
     ]
+
+
+def _instead_of(name: str) -> str:
+    """Return what whoever set a variable that is none may have meant."""
+    setting = name.removeprefix(_PREFIX).lower()
+    if setting in Settings.model_fields:
+        return f": {setting} is set in app.conf.fairness"
+    # What all of them begin with makes none of them likelier.
+    near = suggestion(setting, (each.removeprefix(_PREFIX).lower() for each in VARIABLES))
+    return re.sub("'(.*)'", lambda match: f"'{_PREFIX}{match[1].upper()}'", near)
 
 
 def documentation() -> list[tuple[str, str, str]]:

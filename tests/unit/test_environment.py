@@ -202,6 +202,8 @@ def test_a_variable_does_not_hide_tiers_that_cannot_be_meant(tiers):
     [
         ("FAIRNESS_FREE_LIMITS", ", did you mean 'FAIRNESS_FREE_LIMIT'?"),
         ("FAIRNESS_SNOOZE", ", did you mean 'FAIRNESS_SNOOZE_JITTER'?"),
+        ("FAIRNESS_LEASE_SECONDS", ": lease_seconds is set in app.conf.fairness"),
+        ("FAIRNESS_WHATEVER", ""),
     ],
 )
 def test_an_unknown_variable_is_a_warning_with_a_suggestion(variable, hint):
