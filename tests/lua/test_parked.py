@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
+from celery_fairness.decision import Copy, Lease, Parking, Refused, SlotRequest
 from celery_fairness.store.names import Names
 
 NAMES = Names("fairness")
@@ -78,7 +78,8 @@ def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
     assert {"gate_tasks", "gate_wait:api", "gate_opens", "gate_bell"} <= gate_keys(client)
     limiter.release([ask("held").lease])
     for name in "ab":
-        (task,) = limiter.promote(16, f"s{name}").tasks
+        # Not one more than is asked for: the key is to be looked at again.
+        (task,) = limiter.promote(1, f"s{name}").tasks
         limiter.unpark([name])
         lease = ask(f"again{name}").lease
         limiter.acquire(SlotRequest(lease, "42", "pro", task.copy, "n", WORD))
@@ -130,3 +131,28 @@ def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, clien
     assert client.llen(bell) == 0
     limiter.release([ask("held").lease])
     assert client.llen(bell) == 1
+
+
+def test_what_is_promised_is_not_given_to_a_newcomer_while_nothing_else_waits(make_limiter):
+    limiter, word = make_limiter(frozen=True), "api|2|||w"
+    for name in ("held", "other"):
+        limiter.acquire(ask(name, word))
+    for name in "ab":
+        assert limiter.park(ask(name, word), "message") is Parking.PARKED
+    limiter.release([ask("held").lease, ask("other").lease])
+    first, _ = limiter.promote(16, "s").tasks
+    limiter.unpark(["a", "b"])
+    again = ask("again", word)
+    limiter.acquire(SlotRequest(again.lease, "42", "pro", first.copy, "n", word))
+    found = limiter.acquire(ask("newcomer", word))
+    assert isinstance(found, Refused)
+
+
+def test_a_limit_that_opens_in_a_millisecond_is_not_open(make_limiter, clock):
+    limiter, word = make_limiter(frozen=True), "api||1/100||w"
+    limiter.acquire(ask("first", word))
+    clock.advance(0.1)
+    assert limiter.park(ask("a", word), "message") is Parking.PARKED
+    clock.advance(0.001)
+    (task,) = limiter.promote(16, "s").tasks
+    assert task.copy.message == "a"
