@@ -243,3 +243,17 @@ def test_a_late_end_of_another_lane_withdraws_nothing(dispatch, lane):
     args = verbs.settle_args([Settle(task.lease, Verdict.DONE, lane)], RULES, str(NOW))
     assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.LATE]
     assert len(dispatch.claim().tasks) == 1
+
+
+def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):
+    """A purge is made in parts; claims come between them."""
+    closed = "api|0|||w"
+    for _ in range(102):
+        dispatch.put("42", limits=closed)
+    assert dispatch.claim_all() == []
+    dispatch.put("42")
+    assert client.zrange("{fairness}:ring:q", 0, -1) == ["tenant:42"]
+    assert dispatch.run(verbs.PURGE, ["q"]) == 100
+    assert client.zrange("{fairness}:ring:q", 0, -1) == []
+    assert client.zrange("{fairness}:full:q", 0, -1) == ["tenant:42"]
+    assert dispatch.run(verbs.PURGE, ["q"]) == 3
