@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
@@ -298,8 +298,7 @@ class Fairness(Steering):
             self.keeper.start()
             self.promoter.start()
         if self._herald is None and isinstance(self.limiter, RedisLimiter):
-            dispatcher = partial(getattr, consumer, "event_dispatcher", None)
-            self._herald = Herald(dispatcher, *self._stream())
+            self._herald = self._make_herald(consumer)
             self._herald.start()
         self._publish_settings()
 
@@ -317,6 +316,16 @@ class Fairness(Steering):
             self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
+
+    def _make_herald(self, consumer: Any) -> Herald:
+        def sends() -> bool:
+            dispatcher = getattr(consumer, "event_dispatcher", None)
+            return dispatcher is not None and dispatcher.enabled
+
+        def dispatcher() -> Any:
+            return self.app.events.default_dispatcher(hostname=consumer.hostname)
+
+        return Herald(sends, dispatcher, *self._stream())
 
     def _stop_herald(self) -> None:
         if self._herald is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_fairness.events import Event
@@ -32,19 +33,29 @@ ELECTED_SECONDS = 5
 NOTED_SECONDS = 3600
 #: Events that are sent before it is noted how far.
 TOGETHER = 100
+#: A connection of the pool may have been lost since it was used last.
+RETRIES: dict[str, Any] = {"retry": True, "retry_policy": {"max_retries": 1}}
 
 
 class Herald:
     """Sends events for the life of a worker, while that sends any.
 
     Args:
-        dispatcher: Returns Celery's event dispatcher of the worker.
+        sends: Says whether the worker sends events now.
+        dispatcher: Opens one of Celery's event dispatchers for the herald alone: the connection of
+            the worker's own is its loop's, which writes heartbeats to it.
         reader: Of the installation.
         source: Where its events come from.
     """
 
-    def __init__(self, dispatcher: Callable[[], Any], reader: Reader, source: str) -> None:
-        self._dispatcher = dispatcher
+    def __init__(
+        self,
+        sends: Callable[[], bool],
+        dispatcher: Callable[[], AbstractContextManager[Any]],
+        reader: Reader,
+        source: str,
+    ) -> None:
+        self._sends, self._dispatcher = sends, dispatcher
         self._reader, self._source = reader, source
         self._elected, self._noted = reader.keys.herald, reader.keys.heralded
         self._name = new_id(8)
@@ -71,8 +82,7 @@ class Herald:
 
     def look(self) -> int:
         """Send what has happened, where this worker is the one that does; returns how many."""
-        dispatcher = self._dispatcher()
-        if dispatcher is None or not dispatcher.enabled or not self._is_elected():
+        if not self._sends() or not self._is_elected():
             return 0
         sent, more = 0, True
         after = self._reader.read("GET", self._noted)
@@ -81,8 +91,10 @@ class Herald:
             return 0
         while more and not self._stopped.is_set():
             page = happened.page(self._reader, self._source, after or None, (), TOGETHER)
-            for event in page.events:
-                dispatcher.send(bus_type(event.type), **_fields(event))
+            if page.events:
+                with self._dispatcher() as dispatcher:
+                    for event in page.events:
+                        dispatcher.send(bus_type(event.type), **RETRIES, **_fields(event))
             sent += len(page.events)
             more = page.has_more and self._is_elected()
             after = page.cursor or ""

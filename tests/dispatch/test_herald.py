@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.worker.herald import (
     ELECTED_SECONDS,
     NOTED_SECONDS,
+    RETRIES,
     TOGETHER,
     Herald,
     bus_type,
@@ -34,6 +36,7 @@ class Dispatcher:
         self.sent: list[tuple[str, dict[str, Any]]] = []
 
     def send(self, kind: str, **fields: Any) -> None:
+        assert {name: fields.pop(name) for name in RETRIES} == RETRIES
         self.sent.append((kind, fields))
 
 
@@ -45,7 +48,11 @@ class Workers:
 
     def start(self, **options: Any) -> tuple[Herald, Dispatcher]:
         dispatcher = Dispatcher(**options)
-        return Herald(lambda: dispatcher, self.reader, SOURCE), dispatcher
+
+        def sends() -> bool:
+            return dispatcher.enabled
+
+        return Herald(sends, lambda: nullcontext(dispatcher), self.reader, SOURCE), dispatcher
 
     def happen(self, *keys: str) -> None:
         for key in keys:
