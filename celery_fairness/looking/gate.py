@@ -52,6 +52,9 @@ class ParkedAtGate:
                 yield Finding("parked is kept", self.tag, "its record in gate_tasks", found)
             return
         task = read_parked(record)
+        if task is None:
+            yield Finding("a record can be read", self.tag, "a task of a gate", "another text")
+            return
         if not set(task.keys) <= set(self.keys):
             return  # Whoever comes to it by its record looks at all of them.
         places += ["gate_promoted"] if promoted is not None else []

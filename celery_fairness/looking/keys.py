@@ -12,6 +12,8 @@ from celery_fairness.scheduling.words import SYSTEM
 
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17
+#: Fields before the message of a record of ``gate_tasks``.
+PARKED_FIELDS = 8
 
 _RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?\S*\n")
 _ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
@@ -142,9 +144,11 @@ class ParkedKeys(NamedTuple):
     expires: bool
 
 
-def read_parked(record: str) -> ParkedKeys:
+def read_parked(record: str) -> ParkedKeys | None:
     """Return where a task of a gate may wait."""
     fields = record.partition("\n")[0].split(" ")
+    if len(fields) != PARKED_FIELDS:
+        return None
     words = fields[6].split(",") if fields[6] else []
     keys = dict.fromkeys([fields[2], *map(key_of_limit, words)])
     return ParkedKeys(tuple(key for key in keys if key), fields[1] != "")

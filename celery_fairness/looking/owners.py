@@ -144,7 +144,8 @@ class Owners:
             yield StartsOfKey(key)
         for tag, record in reader.pairs("HSCAN", keys.gate_tasks):
             self._compared["parked"] += 1
-            yield ParkedAtGate(tag, read_parked(record).keys)
+            task = read_parked(record)
+            yield ParkedAtGate(tag, () if task is None else task.keys)
         for tag, _ in reader.pairs("ZSCAN", keys.gate_expires):
             yield ParkedAtGate(tag)
         for queue, _ in reader.pairs("HSCAN", keys.queue_limits):

@@ -78,6 +78,10 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
         ("ZREM", "gate_expires", "expires"),
         {("parked expires", "expires")},
     ),
+    "a record that nobody can read": (
+        ("HSET", "gate_tasks", "odd", "nonsense"),
+        {("a record can be read", "odd")},
+    ),
     "a limit at which nobody looks": (
         ("ZREM", "gate_opens", "api"),
         {("parked is looked at", "api")},
