@@ -14,7 +14,8 @@ class Budget:
     Attributes:
         due: Entries of each kind that are due.
         moves: What a claim meets on the way and sets aside.
-        passed: Heads that a claim passes over for its worker.
+        passed: Tenants that a claim passes over, and heads that it sets aside, for its worker.
+        lanes: Lanes that its process is full of.
         purged: Tasks that a purge forgets.
         tags: Of one key, kept.
         looks: Waiting limits, of all keys.
@@ -25,6 +26,7 @@ class Budget:
     due: int = 16
     moves: int = 64
     passed: int = 16
+    lanes: int = 128
     purged: int = 100
     tags: int = TAGS_AT_MOST
     looks: int = PUMPED_AT_MOST

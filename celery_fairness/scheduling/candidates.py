@@ -71,7 +71,8 @@ class Candidates(Actions):
             if look.passes:
                 part = look.open_part(lanes)
             if part is None:
-                if look.pass_over(queue):
+                # Who has more lanes than one claim looks at hides nobody: the next goes on behind.
+                if look.pass_over(queue) and look.lanes:
                     continue
                 turns.over = True
                 break

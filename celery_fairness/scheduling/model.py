@@ -125,7 +125,8 @@ class Scheduler(Steering):
 
         leases = []
         is_local = rules.enforcement == "on" and self.queues.are_local(queues)
-        look = Look(passing, self.budget.passed, self.queues.local_of if is_local else None)
+        local = self.queues.local_of if is_local else None
+        look = Look(passing, self.budget, local)
         turns = Turns(self.budget.moves, queues, sleep_ms)
         waiting = {queue for queue, _ in self.lanes}
         asked, turn, taken = [queue for queue in queues if queue in waiting], 0, 0

@@ -4,9 +4,10 @@ Whatever it passes over keeps its place for everybody else. The head of a lane t
 does not take is set aside: it stands before the lane from now on, as what came back does, and the
 lane is looked at further. So each task is met once, and what stands behind it is served.
 
-A claim makes a bounded number of these moves. One that found nothing meanwhile says where it
-stopped, and the next goes on there: a crowd of tenants that all wait for another worker hides
-nobody.
+A claim makes a bounded number of these moves, and passes by a bounded number of lanes that its
+process is full of. One that found nothing meanwhile says where it stopped, and the next goes on
+there: neither a crowd of tenants that all wait for another worker nor one of many lanes hides
+anybody.
 
 Weakness: what was passed over is counted by places of the ring. Where a claim also takes from or
 opens a group, others may come to stand at these places, and wait for a later claim.
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.lanes import Lanes, Part, Task
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.words import Passing
@@ -31,28 +33,28 @@ class Look:
 
     Args:
         passing: What it was told.
-        moves: Tenants and lanes that it passes over and heads that it sets aside, at most.
+        budget: How many tenants and lanes it passes over, and heads it sets aside, at most.
         local: Of a limit of a queue, how many slots one process may hold; None where no queue says
             that.
     """
 
-    def __init__(self, passing: Passing, moves: int, local: Local | None = None) -> None:
+    def __init__(self, passing: Passing, budget: Budget, local: Local | None = None) -> None:
         self._never = set(passing.never)
         self._once = set(passing.once)
         self._local = local
         self.passes = bool(passing.never or passing.once or local)
-        self.moves = moves
+        self.moves, self.lanes = budget.passed, budget.lanes
         #: By queue, how many members of its ring were passed over.
         self.places = dict(passing.places) if self.passes else {}
         self._held = Counter(passing.held)
 
     def open_part(self, lanes: Lanes) -> Part | None:
-        """Return the first part whose head is taken; None where there is none, or no move left."""
+        """Return the first part whose head is taken; None: there is none, or no move left."""
         for part in lanes.in_order()[:LANES_AT_MOST]:
             if self.is_full(part.lane.limits):
-                if not self.moves:
+                if not self.lanes:
                     return None
-                self.moves -= 1
+                self.lanes -= 1
                 continue
             if part.kind is not None:
                 if part.kind not in self._never:

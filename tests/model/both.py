@@ -64,6 +64,7 @@ class Scripts:
                 ("DUE_AT_MOST = 16", self.budget.due),
                 ("MOVES_AT_MOST = 64", self.budget.moves),
                 ("PASSED_AT_MOST = 16", self.budget.passed),
+                ("FULL_LANES_AT_MOST = 128", self.budget.lanes),
                 ("FORGET_AT_MOST = 100", self.budget.purged),
                 ("local TAGS_AT_MOST = 1000", self.budget.tags),
                 ("local PUMPED_AT_MOST = 64", self.budget.looks),

@@ -141,7 +141,7 @@ def scene(seed: int) -> Scene:
             [
                 Budget(),
                 Budget(2, 1, 3, 1, 1, 1, unit_bytes=100, taken=5),
-                Budget(3, 2, passed=3, tags=2, looks=2),
+                Budget(3, 2, passed=3, lanes=2, tags=2, looks=2),
                 Budget(moves=6, looks=2, unit_bytes=50, taken=8),
             ]
         ),

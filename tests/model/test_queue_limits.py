@@ -339,14 +339,13 @@ def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(pai
     assert pair.claim(held={"queue:q:2": 1})[0] == [5]
 
 
-def test_a_claim_passes_by_a_bounded_number_of_lanes_and_the_next_goes_on(pair):
+def test_a_claim_passes_by_a_bounded_number_of_tenants_and_the_next_goes_on(pair):
     pair.limit_queue(how="declare", parts=True, local=1)
-    for number in range(9):
+    for number in range(17):
         pair.put(f"u{number}", part("1"))
     pair.put("v", part("2"))
-    # A lane and its tenant are a move each.
     assert pair.claim(held={"queue:q:1": 1}) == ([], 0)
-    assert pair.answer.passed == {"q": 8}
+    assert pair.answer.passed == {"q": 16}
     places = pair.answer.passed
     passing = Passing(places=places, held={"queue:q:1": 1})
     pair.both.run(("claim", "w", False, 9, ("q",), "on", False, passing, False, "", ()))
@@ -357,3 +356,29 @@ def test_of_a_process_nothing_is_asked_where_nothing_is_enforced(pair):
     pair.limit_queue(local=1)
     pair.put("a", times=3)
     assert len(pair.claim(enforcement="off", held={"queue:q": 5})[0]) == 3
+
+
+def test_who_has_many_lanes_of_which_this_process_is_full_hides_nobody(pair):
+    pair.limit_queue(how="declare", parts=True, local=1)
+    for number in range(40):
+        pair.put("a", part(str(number)))
+    pair.put("b", part("0"))
+    pair.put("c")
+    held = {f"queue:q:{number}": 1 for number in range(39)}
+    # Of all that wait only these may start here, and one claim finds them.
+    pair.claim(held=held)
+    assert sorted(row.task.tenant for row in pair.model.running.values()) == ["a", "c"]
+
+
+def test_who_has_more_lanes_than_a_claim_looks_at_is_passed_by(pair):
+    pair.limit_queue(how="declare", parts=True, local=1)
+    for number in range(130):
+        pair.put("a", part(str(number)))
+    pair.put("b")
+    # One of its lanes is open here, behind all that a claim looks at.
+    held = {f"queue:q:{number}": 1 for number in range(129)}
+    assert pair.claim(held=held) == ([], 0)
+    assert pair.answer.passed == {"q": 1}
+    passing = Passing(places=pair.answer.passed, held=held)
+    pair.both.run(("claim", "w", False, 9, ("q",), "on", False, passing, False, "", ()))
+    assert [row.task.tenant for row in pair.model.running.values()] == ["b"]

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.limits import Limit, Window, write_limits
 from celery_fairness.scheduling.model import Scheduler
@@ -225,7 +226,7 @@ def test_two_limits_cost_no_more_with_many_lanes():
 def shop_find(shop, turns):
     """Look for what is next as a claim does, and count its moves."""
     logical = shop.model.clock.read(shop.now, shop.rules.lease_ms)
-    shop.model.find("q", logical, shop.rules, turns, Look(Passing(), 16))
+    shop.model.find("q", logical, shop.rules, turns, Look(Passing(), Budget()))
 
 
 def test_higher_priority_of_a_tenant_goes_before_its_lane_at_an_open_limit():

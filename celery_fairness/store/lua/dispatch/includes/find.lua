@@ -14,9 +14,10 @@ local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
   if look then
     part, others = rare().open_part(prefix, queue, key, look, rules)
     if not part then
-      local passed = pass_over(look, queue)
-      turns.over = turns.over or not passed
-      return nil, passed
+      -- Who has more lanes than one claim looks at hides nobody: the next goes on behind.
+      local goes_on = pass_over(look, queue) and look.lanes > 0
+      turns.over = turns.over or not goes_on
+      return nil, goes_on
     end
   else
     local parts = redis.call("ZRANGE", prefix .. "ready:" .. key .. " " .. queue, 0, 1)

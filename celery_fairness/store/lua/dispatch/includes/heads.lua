@@ -18,7 +18,7 @@ local function head_is_taken(prefix, queue, key, lane, look)
 end
 
 -- The first part whose head is taken, and whether there are others. Returns nil where there is none,
--- or no move is left.
+-- or neither a move nor a lane is left.
 local function open_part(prefix, queue, key, look, rules)
   -- There are more only where a tenant has so many lanes.
   local parts = redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 1023)
@@ -28,8 +28,8 @@ local function open_part(prefix, queue, key, look, rules)
     local lane, kind = read_part(part)
     local taken = kind and not look.never[kind]
     if look.is_local and limited().full_here(prefix, lane, look, rules) then
-      if look.moves == 0 then return nil end
-      look.moves = look.moves - 1
+      if look.lanes == 0 then return nil end
+      look.lanes = look.lanes - 1
       taken = false
     elseif not kind then taken = head_is_taken(prefix, queue, key, part, look) end
     if taken then return part, #parts > 1 or look.moves < moves end

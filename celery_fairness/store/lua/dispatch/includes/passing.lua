@@ -11,15 +11,16 @@
 ]]
 --- @include "taking"
 
--- Tenants and lanes that one claim passes over and heads that it sets aside.
+-- Tenants that one claim passes over and heads that it sets aside; lanes that its process is full of.
 local PASSED_AT_MOST = 16
+local FULL_LANES_AT_MOST = 128
 
 -- Returns nil where nothing is passed over.
 local function read_passing(text, is_local)
   local told = text == "" and {never = {}, once = {}, places = {}, held = {}} or cjson.decode(text)
   if not is_local and #told.never + #told.once == 0 then return nil end
   local look = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
-    moves = PASSED_AT_MOST}
+    moves = PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}
   local kinds = told.never
   for index = 1, #kinds do look.never[kinds[index]] = true end
   kinds = told.once
