@@ -49,7 +49,7 @@ class Look:
         self._held = Counter(passing.held)
 
     def open_part(self, lanes: Lanes) -> Part | None:
-        """Return the first part whose head is taken; None: there is none, or no move left."""
+        """Return the first part whose head is taken; None: none is, or no move or lane is left."""
         for part in lanes.in_order()[:LANES_AT_MOST]:
             if self.is_full(part.lane.limits):
                 if not self.lanes:

@@ -498,3 +498,15 @@ class TestWorker:
 def test_keys_are_stopped_in_redis_alone(make_shop):
     with pytest.raises(ValueError, match="limiter: expected one in Redis, got: <"):
         make_shop().fairness.pause(key="api")
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_events_are_passed_on_while_the_worker_sends_any(sends):
+    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    consumer = types.SimpleNamespace(hostname="w", event_dispatcher=None)
+    fairness = Fairness(app, {})
+    herald = fairness._make_herald(consumer)
+    assert not herald._sends()
+    consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
+    assert herald._sends() is sends
+    fairness.close()
