@@ -25,9 +25,12 @@ SPEC_VERSION = "1.0"
 CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
-#: Fields that are numbers, and times in ms.
-_NUMBERS = {"current", "deaths", "limit", "tasks"}
-_TIMES = {"until"}
+#: Fields that are whole numbers, others, and times in ms.
+_NUMBERS = {"attempt", "current", "deaths", "limit", "rank", "tasks"}
+_FRACTIONS = {"cost", "ran_seconds", "waited_seconds"}
+_TIMES = {"eta", "until"}
+#: Python knows no later time; what is rounded up to it stays as it is.
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 class EventType(NamedTuple):
@@ -114,8 +117,33 @@ TYPES: Mapping[str, EventType] = {
             "`unreadable`",
         ),
         EventType("fairness.requeued", _OF_TASK, "a dead letter waits again"),
+        EventType(
+            "task.watched", ("until",), "somebody begins to watch: what was before is not told"
+        ),
+        EventType(
+            "task.put",
+            (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
+            "while somebody watches: a task was put; `rank` 9 goes first, and `eta` is when it may "
+            "start",
+        ),
+        EventType(
+            "task.started",
+            (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
+            "while somebody watches: a task was claimed, so long after its put or after its time",
+        ),
+        EventType(
+            "task.ended",
+            (*_OF_TASK, "key", "attempt", "owner", "outcome", "ran_seconds"),
+            "while somebody watches: an attempt has ended; `outcome` is `done`, `unreadable`, or "
+            "why its task waits again: `head`, `tail`, `died`, `expired` (its lease)",
+        ),
     )
 }
+
+#: The first of each watch: it is told to every follower.
+WATCH_BEGINS = "task.watched"
+#: What is told while somebody watches, in a stream of its own.
+WATCHED = frozenset(name for name in TYPES if name.startswith("task."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +213,22 @@ def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
     """Return the event of one entry of the stream; fields that are not known stay texts."""
     ms = int(entry.partition("-")[0])
     data = {name: _value(name, text) for name, text in fields.items() if name != "type"}
-    at = _time_of(ms)
+    kind = fields.get("type", "")
+    # Places in the two streams may be the same.
+    stream = f"{source}#tasks" if kind in WATCHED else source
     return Event(
-        event_id(entry, source), fields.get("type", ""), at, source, MappingProxyType(data)
+        *(event_id(entry, stream), kind, _time_of(ms), source), data=MappingProxyType(data)
     )
 
 
 def _value(name: str, text: str) -> Any:
     if name in _NUMBERS and text.isdecimal():
         return int(text)
-    return _rfc3339(_time_of(int(text))) if name in _TIMES and text.isdecimal() else text
+    if name in _FRACTIONS:
+        return float(text) if text else None
+    if name in _TIMES and text.isdecimal() and int(text) < _YEAR_10000_MS:
+        return _rfc3339(_time_of(int(text)))
+    return text
 
 
 def _time_of(ms: int) -> datetime:
@@ -245,4 +279,9 @@ def check_types(types: Iterable[str] | None) -> frozenset[str]:
     for name in asked - TYPES.keys():
         hint = suggestion(name, TYPES) if isinstance(name, str) else ""
         raise ValueError(f"types: expected types of events, got: {got(name)}{hint}")
+    if asked & WATCHED and asked - WATCHED:
+        watched = ", ".join(sorted(WATCHED))
+        raise ValueError(
+            f"types: expected some of {watched}, or none of them, got: {', '.join(sorted(asked))}"
+        )
     return asked

@@ -29,6 +29,8 @@ from celery_fairness.units import Milliseconds, milliseconds, seconds
 
 #: Longest time for which something is said, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
+#: Longest watch at once, in seconds: nothing ends one before its time.
+WATCH_SECONDS = 86_400
 #: Of a longer reason the rest is left out of the event.
 REASON_CHARACTERS = 500
 _FIELDS = ("concurrency", "rate", "throttle")
@@ -82,6 +84,10 @@ class Holding:
         args = verbs.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
         if verbs.read_override(self._run(verbs.OVERRIDE, args)) is Said.PAST:
             raise ValueError("expires_at: expected a time to come, got: one that is past")
+
+    def watch(self, lasts_ms: int) -> None:
+        """Let what becomes of each task be told for so long; see ``Fairness.watch_tasks``."""
+        self._run(verbs.WATCH, verbs.watch_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
@@ -148,15 +154,15 @@ def _number(policy: RateLimitPolicy, name: str) -> Any:
     return window if name == "throttle" else (window,) if window else ()
 
 
-def lasts_ms(expires_in: Any) -> Milliseconds:
+def lasts_ms(expires_in: Any, most: int = MOST_SECONDS) -> Milliseconds:
     """Return for how long something is said, in ms.
 
     Raises:
-        ValueError: It is no number of seconds from 0.001 to 366 days.
+        ValueError: It is no number of seconds from 0.001 to ``most``.
     """
     number = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
-    if not number or not 0.001 <= expires_in <= MOST_SECONDS:
-        expected = f"seconds from 0.001 to {MOST_SECONDS}"
+    if not number or not 0.001 <= expires_in <= most:
+        expected = f"seconds from 0.001 to {most}"
         raise ValueError(f"expires_in: expected {expected}, got: {got(expires_in)}")
     return milliseconds(expires_in)
 

@@ -1,17 +1,18 @@
-"""What people ask of an installation: the half of ``Fairness`` that changes nothing."""
+"""What people ask of an installation: the half of ``Fairness`` that changes no limit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness.clearing import Clearing
 from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import got
-from celery_fairness.events import Event, EventPage, check_types
+from celery_fairness.events import WATCHED, Event, EventPage, check_types
+from celery_fairness.holding import WATCH_SECONDS, Holding, lasts_ms
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limits import word_of
@@ -138,16 +139,18 @@ class Observing(ABC):
         """Return how often each key has refused, tenants' among them, by strategy and key.
 
         A refusal is one of the task at the head of a lane that a claim meets, or of an attempt at
-        a gate by a limit beside its tier's; a task may meet several. What a gate refuses by a tier
-        is counted by :meth:`refusals` alone. Of more than a thousand keys the later are ``_other``.
+        a gate, by its tier or by a limit beside that; a task may meet several. Those by a tier are
+        in :meth:`refusals` too. Of more than a thousand keys of tenants, and as many others, the
+        later are ``_other``.
         """
         return self._looker.exceeded()
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims did in each of the last minutes, the oldest first.
 
-        Of each queue and tier: how many tasks started, and how often a tenant was found at its
-        tier's limit. A minute in which nothing was is left out; the last one still counts.
+        Of each queue and tier: how many tasks started, how long they had waited, those behind none
+        of their tenant's apart, and how often a tenant was found at its tier's limit. A minute in
+        which nothing was is left out; the last one still counts.
 
         Args:
             last: How many minutes, 1 to 360: they are kept for six hours.
@@ -201,7 +204,9 @@ class Observing(ABC):
         Args:
             after: The id of an event, or a page's cursor, behind which to begin; None: at the
                 oldest.
-            types: Those of :data:`celery_fairness.events.TYPES` that are asked for; None: all.
+            types: Those of :data:`celery_fairness.events.TYPES` that are asked for; None: all but
+                what becomes of tasks (``task.…``), which is told while somebody watches, and asked
+                for alone.
             limit: Most events, 1 to 1,000.
 
         Raises:
@@ -214,7 +219,7 @@ class Observing(ABC):
                 f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
             )
         asked = check_types(types)
-        return happened.page(*self._stream(), after, asked, limit)
+        return happened.page(*self._stream(asked), after, asked, limit)
 
     def follow(
         self, after: str | None = None, types: Collection[str] | None = None
@@ -223,7 +228,8 @@ class Observing(ABC):
 
         Nothing is missed or told twice while it goes on. Who keeps the id of the last event that
         it has seen to, and begins ``after`` that, sees each at least once, as long as the stream
-        keeps it.
+        keeps it. Whoever follows what becomes of tasks watches them, as :meth:`watch_tasks` says,
+        until it has had enough.
 
         Args:
             after: As for :meth:`events`; None: from now on.
@@ -234,10 +240,27 @@ class Observing(ABC):
             LimiterUnavailable: Redis does not answer; begin again after the last event.
         """
         asked = check_types(types)
-        return happened.follow(*self._stream(), after, asked)
+        watch = partial(self.watch_tasks, happened.WATCH_SECONDS)
+        return happened.follow(*self._stream(asked), after, asked, watch)
 
-    def _stream(self) -> tuple[Reader, str]:
-        limiter = self._claimed_limiter(claims=False)
+    def watch_tasks(self, expires_in: float) -> None:
+        """Let what becomes of each task be told for a while: ``task.put``, ``started``, ``ended``.
+
+        Each is one command more for the scripts that put, claim and settle. The last hundred
+        thousand are kept, in a stream of their own, until an hour after the last watch.
+
+        Args:
+            expires_in: For how many seconds, at most a day; several who watch do not shorten it for
+                each other.
+
+        Raises:
+            ValueError: It is no such number, or the broker does not claim fairly.
+            LimiterUnavailable: Redis does not answer.
+        """
+        Holding(self._claimed_limiter(), self.settings).watch(lasts_ms(expires_in, WATCH_SECONDS))
+
+    def _stream(self, types: Collection[str] = ()) -> tuple[Reader, str]:
+        limiter = self._claimed_limiter(claims=not WATCHED.isdisjoint(types))
         source = happened.source_of(self.app.main or "celery", limiter.connection.address)
         return Reader(limiter.connection, Keys(limiter.prefix)), source
 

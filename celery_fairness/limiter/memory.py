@@ -33,16 +33,21 @@ from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
+from celery_fairness.scheduling.pace import TRY_AGAIN_MS
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier, by_name
 from celery_fairness.units import Milliseconds, milliseconds, seconds
+
+_FULL = Reason.AT_CONCURRENCY_LIMIT
 
 
 class _Closed(NamedTuple):
     limit: Limit
     reason: Reason
     wait_ms: float
+    #: How soon a task that is tried again may come.
+    again_ms: float = 0.0
 
 
 class InMemoryLimiter(SaidInMemory):
@@ -64,6 +69,7 @@ class InMemoryLimiter(SaidInMemory):
         self._windows: dict[str, Window] = {}
         #: When what a key remembers of its starts is forgotten.
         self._idle: dict[str, int] = {}
+        self._snooze_ms = milliseconds(self._settings.snooze_seconds)
         self._copies = CopyMemory()
         self._tier_waits = self._settings.tier_on_limit == "wait"
         self._parked = ParkedTasks(self._copies, self._tier_waits)
@@ -116,7 +122,7 @@ class InMemoryLimiter(SaidInMemory):
             for key in lease.keys:
                 self._leases.setdefault(key, {})[lease.id] = now + self._lease_ms
             for each in of_one_key(tuple(map(self._numbered, limits))):
-                self._count_start(each, now)
+                self._count_start(each, lease.id, now)
             self._forget(now)
             observed = bool(over or closed) and enforcement is Enforcement.OBSERVE
             return Admitted(lease, tier, limit, held + bool(request.tenant), observed, news)
@@ -129,7 +135,8 @@ class InMemoryLimiter(SaidInMemory):
             for each in closed:
                 if each.limit.on_limit == action and not self._stopped(each):
                     self._counts["dropped" if action == "drop" else "rescheduled"] += 1
-                    return each.reason, _longest(closed), each.limit.key, action
+                    wait = _longest(closed) if action == "drop" else self._pace(each, closed, now)
+                    return each.reason, wait, each.limit.key, action
         if not over:
             return closed[0].reason, _longest(closed), closed[0].limit.key, "wait"
         if limit == 0:
@@ -139,6 +146,15 @@ class InMemoryLimiter(SaidInMemory):
             live = self._leases.get(request.tier_key, {}).values()
             wait = seconds(min(live) - now) if live else None
         return Reason.AT_CONCURRENCY_LIMIT, wait, "", "wait"
+
+    def _pace(self, by: _Closed, closed: list[_Closed], now: int) -> float:
+        """Return how long a task waits that ``by`` puts back, in seconds."""
+        again_ms, is_full = max(each.again_ms for each in closed), by.reason is _FULL
+        server_now = int(self._clock())
+        wait_ms, _ = self._paces.wait_ms(
+            by.limit, again_ms, is_full, server_now, now, self._snooze_ms
+        )
+        return seconds(ceil(wait_ms))
 
     def _stopped(self, closed: _Closed) -> bool:
         return closed.reason in (Reason.PAUSED, Reason.COOLING_DOWN)
@@ -165,6 +181,7 @@ class InMemoryLimiter(SaidInMemory):
             held = 0
             for lease, key in slots_of(leases):
                 kept = self._leases.get(key, {})
+                self._paces.ends(key, lease.id, self._reading())
                 if kept.pop(lease.id, None) is not None:
                     held += 1
                     self._parked.freed(key)
@@ -295,10 +312,13 @@ class InMemoryLimiter(SaidInMemory):
         return self._overrides.judged(Limit(key, limit), now).concurrency
 
     def _clear_ended(self, key: str, now: int) -> None:
-        live = {id_: end for id_, end in self._leases.get(key, {}).items() if end > now}
-        self._leases.pop(key, None)
-        if live:
-            self._leases[key] = live
+        leases = self._leases.pop(key, {})
+        for end, id_ in sorted((end, id_) for id_, end in leases.items() if end <= now):
+            del leases[id_]
+            # It has lived until then, however late it is cleared away.
+            self._paces.ends(key, id_, end)
+        if leases:
+            self._leases[key] = leases
 
     def _queue(self, request: SlotRequest, limits: Sequence[Limit]) -> str:
         numbered = map(self._numbered, limits)
@@ -331,11 +351,13 @@ class InMemoryLimiter(SaidInMemory):
         stopped_ms = self._stops.wait_ms(limit, now, server_now)
         if stopped_ms:
             paused = limit.concurrency == 0 or self._stops.paused_ms(limit.key, server_now)
-            return _Closed(limit, Reason.PAUSED if paused else Reason.COOLING_DOWN, stopped_ms)
+            again_ms = TRY_AGAIN_MS if stopped_ms == NEVER else stopped_ms
+            reason = Reason.PAUSED if paused else Reason.COOLING_DOWN
+            return _Closed(limit, reason, stopped_ms, again_ms)
         waits: list[tuple[Reason, float]] = []
         live = [end for end in self._leases.get(limit.key, {}).values() if end > now]
         if limit.concurrency is not None and len(live) + promised >= limit.concurrency:
-            waits.append((Reason.AT_CONCURRENCY_LIMIT, min(live, default=NEVER) - now))
+            waits.append((_FULL, min(live, default=NEVER) - now))
         window = self._windows.get(limit.key, Window())
         for starts, period_ms in limit.rates:
             wait_ms = float(LOOK_MS)
@@ -348,9 +370,13 @@ class InMemoryLimiter(SaidInMemory):
         waits = [(reason, wait_ms) for reason, wait_ms in waits if wait_ms > 0]
         if not waits:
             return None
-        return _Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits))
+        again_ms = max(TRY_AGAIN_MS if reason is _FULL else wait_ms for reason, wait_ms in waits)
+        return _Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits), again_ms)
 
-    def _count_start(self, limit: Limit, now: int) -> None:
+    def _count_start(self, limit: Limit, lease: str, now: int) -> None:
+        # As ``lua/dispatch/includes/gate_slots.lua`` says.
+        if not limit.key.startswith("tenant:"):
+            self._paces.begins(limit, lease, now)
         if limit.rates or limit.throttle or limit.key in self._windows:
             window = self._windows.setdefault(limit.key, Window())
             window.start(limit, now)
@@ -358,12 +384,9 @@ class InMemoryLimiter(SaidInMemory):
 
     def _forget(self, now: int) -> None:
         """Forget starts of long ago, and what people said for a time that is over."""
-        over = int(self._clock())
-        self._stops.resumed(over, len(self._stops.paused_until))
-        self._overrides.ended(over, len(self._overrides.rows))
+        self._forget_said(now)
         for key in [key for key, until in self._idle.items() if until <= now]:
             del self._idle[key], self._windows[key]
-        self._stops.forget(now, len(self._stops.cooled))
 
 
 def _longest(closed: list[_Closed]) -> float | None:

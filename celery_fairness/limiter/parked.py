@@ -168,6 +168,7 @@ class ParkedTasks:
                     self._expires[tag] = task.expires_ms
                 self._wait_at(tag, task.seq, task.keys[0], 0)
         for tag in _due(self._expires, server_now, want):
+            self._ends(tag)
             give(tag, promised=False)
         for key in _due(self._opens, now, KEYS_AT_MOST):
             self._opens[key] = now
@@ -204,13 +205,18 @@ class ParkedTasks:
                 continue
             parked += 1
             if cancelled:
-                self._expires[tag] = 0
+                self._ends(tag)
                 continue
             del self._tasks[tag]
             self._expires.pop(tag, None)
             for key in task.keys:
                 self._take(self._waits, key, tag)
         return parked
+
+    def _ends(self, tag: str) -> None:
+        """A task does not start, whoever gives it to a worker from now on."""
+        self._tasks[tag] = self._tasks[tag]._replace(expires_ms=0)
+        self._expires[tag] = 0
 
     def _promises(self, request: SlotRequest) -> list[str]:
         keys = [limit.key for limit in read_limits(request.limits)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
 from celery_fairness.decision import (
@@ -43,9 +44,9 @@ _REFUSALS = {
     -1: Reason.PAUSED,
     -2: Reason.SUPERSEDED,
 }
-#: Of limits beside the tiers.
 #: People have said something of some key: the script that knows them all is asked.
 _STEERED = -6
+#: Of limits beside the tiers.
 _MORE_REFUSALS = {
     -3: Reason.COOLING_DOWN,
     -4: Reason.AT_RATE_LIMIT,
@@ -81,6 +82,7 @@ class RedisLimiter:
         self._lease_ms = milliseconds(settings.lease_seconds)
         self._enforcement = settings.enforcement.value
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
+        self._snooze_ms = milliseconds(settings.snooze_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._tier_waits = settings.tier_on_limit == "wait"
@@ -112,16 +114,14 @@ class RedisLimiter:
             names.counts,
             names.copy(copy.message if copy else ""),
             names.events,
+            names.exceeded,
         )
         args = (
             lease.id,
             self._lease_ms,
             enforcement.value,
             *self._as_known(request.tier),
-            copy.message if copy else "",
-            copy.serial if copy else "",
-            request.next_serial,
-            self._copy_keep_ms,
+            *self._copies(request),
             lease.key,
             _job_text(request),
             self._now_text(),
@@ -136,27 +136,24 @@ class RedisLimiter:
         return Refused(_REFUSALS[code], wait, judged, number, held, news)
 
     def _admit(self, request: SlotRequest, enforcement: Enforcement) -> Admitted | Refused:
-        names, lease, copy = self._names, request.lease, request.copy
         args = (
-            lease.id,
+            request.lease.id,
             self._lease_ms,
             enforcement.value,
             request.tier_key,
             self._tenant_key(request),
             *self._as_known(request.tier),
             request.limits,
-            copy.message if copy else "",
-            copy.serial if copy else "",
-            request.next_serial,
-            self._copy_keep_ms,
+            *self._copies(request),
             _job_text(request),
+            self._snooze_ms,
             self._now_text(),
         )
-        told = self._redis.run(verbs.ADMIT, (names.prefix,), args)
+        told = self._redis.run(verbs.ADMIT, (self._names.prefix,), args)
         code, held, limit, retry_after_ms, news, judged, key, action = told
         number = None if limit < 0 else limit
         if code > 0:
-            return Admitted(lease, judged, number, held, code == 2, news)
+            return Admitted(request.lease, judged, number, held, code == 2, news)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         reason = (_REFUSALS | _MORE_REFUSALS)[code]
         return Refused(reason, wait, judged, number, held, news, key, _ACTIONS[action])
@@ -182,8 +179,8 @@ class RedisLimiter:
         held = 0
         for batch in _batches(leases):
             if any(map(self._waited_for, leases)):
-                pairs = [each for lease, key in batch for each in (lease.id, key)]
-                held += self._redis.run(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
+                args = self._free_args("leases", ((lease.id, key) for lease, key in batch))
+                held += self._redis.run(verbs.FREE, (self._names.prefix,), args)
                 continue
             keys = [self._names.leases(key) for _, key in batch]
             held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
@@ -192,8 +189,8 @@ class RedisLimiter:
     def release_soon(self, lease: Lease) -> None:
         """End ``lease`` without waiting for the answer."""
         if self._waited_for(lease):
-            pairs = [each for key in lease.keys for each in (lease.id, key)]
-            self._redis.post(verbs.FREE, (self._names.prefix,), ("leases", *pairs))
+            args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
+            self._redis.post(verbs.FREE, (self._names.prefix,), args)
             return
         keys = [self._names.leases(key) for key in lease.keys]
         self._redis.post("release", keys, [lease.id] * len(keys))
@@ -205,8 +202,7 @@ class RedisLimiter:
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
         """Keep a refused task until it may start."""
-        copy = request.copy
-        if copy is None:
+        if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
         args = (
             self._lease_ms,
@@ -215,10 +211,7 @@ class RedisLimiter:
             *self._as_known(request.tier),
             "1" if self._tier_waits else "",
             request.limits,
-            copy.message,
-            copy.serial,
-            request.next_serial,
-            self._copy_keep_ms,
+            *self._copies(request),
             "" if expires_ms is None else str(expires_ms),
             message,
             self._now_text(),
@@ -253,8 +246,8 @@ class RedisLimiter:
 
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""
-        pairs = [each for key in keys for each in (message, key)]
-        self._redis.run(verbs.FREE, (self._names.prefix,), ("promises", *pairs))
+        args = self._free_args("promises", ((message, key) for key in keys))
+        self._redis.run(verbs.FREE, (self._names.prefix,), args)
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""
@@ -320,8 +313,7 @@ class RedisLimiter:
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
-        tier = self._redis.read("HGET", self._names.tenant(tenant), "tier")
-        return cast("str | None", tier)
+        return cast("str | None", self._redis.read("HGET", self._names.tenant(tenant), "tier"))
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
@@ -359,6 +351,14 @@ class RedisLimiter:
 
     def _tenant_key(self, request: SlotRequest) -> str:
         return self._names.tenant(request.tenant).removeprefix(self._names.prefix)
+
+    def _free_args(self, what: str, slots: Iterable[tuple[str, str]]) -> tuple[Any, ...]:
+        return what, self._lease_ms, self._now_text(), *chain.from_iterable(slots)
+
+    def _copies(self, request: SlotRequest) -> tuple[str, str, str, Milliseconds]:
+        """Return which copy of a message asks, and what is remembered of it."""
+        copy = request.copy or Copy("")
+        return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 
     def _waited_for(self, lease: Lease) -> bool:
         """Say whether tasks of a gate may wait for what a lease holds."""

@@ -9,6 +9,7 @@ from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.limits import Limit
 from celery_fairness.scheduling.overrides import Override, Overrides
+from celery_fairness.scheduling.pace import Paces
 from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
 from celery_fairness.scheduling.stops import Stops
 from celery_fairness.units import Milliseconds, milliseconds
@@ -29,6 +30,7 @@ class SaidInMemory:
         self._tick()
         self._stops, self._overrides = Stops(), Overrides()
         self._queues = QueueLimits()
+        self._paces = Paces()
 
     def stop(self, how: str, key: str, wait_seconds: float = 0.0) -> None:
         """``pause`` (0: until resumed) or ``resume`` a key, ``cool`` it down, or ``clear`` that."""
@@ -42,11 +44,14 @@ class SaidInMemory:
                 self._stops.cool(key, logical + wait_ms)
             else:
                 self._stops.clear(key)
+            if how != "cool":
+                self._paces.forget(key, now)
 
     def override(self, key: str, override: Override | None) -> None:
         """Put numbers in the place of a key's own; None clears them."""
         with self._lock:
             self._overrides.put(key, override)
+            self._paces.forget(key, int(self._clock()))
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
@@ -57,6 +62,8 @@ class SaidInMemory:
             self._queues.rows[queue] = row = row.after(how, parts, numbers)
             if row.declared is None and row.said is None and how != KNOWN:
                 del self._queues.rows[queue]
+            if how != KNOWN:
+                self._paces.forget(queue_key(queue), int(self._clock()))
             return self._queues.rows.get(queue)
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
@@ -67,6 +74,16 @@ class SaidInMemory:
     def _numbered(self, limit: Limit) -> Limit:
         """Return a limit with the numbers that it is judged by now."""
         return self._overrides.judged(self._queues.judged(limit), int(self._clock()))
+
+    def _forget_said(self, logical: int) -> None:
+        """Forget what people said for a time that is over."""
+        over = int(self._clock())
+        for key in (
+            *self._stops.resumed(over, len(self._stops.paused_until)),
+            *self._overrides.ended(over, len(self._overrides.rows)),
+        ):
+            self._paces.forget(key, over)
+        self._stops.forget(logical, len(self._stops.cooled))
 
     def _reading(self) -> int:
         return self._logical.read(int(self._clock()), self._lease_ms)

@@ -1,12 +1,24 @@
-"""What happened, read from the stream ``events``: the oldest first, as far as it is kept."""
+"""What happened, read from its stream: the oldest first, as far as it is kept.
+
+What becomes of each task has a stream of its own, which is written while somebody watches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_fairness.events import Event, EventPage, entry_of, event_id, event_of
+from celery_fairness.events import (
+    WATCH_BEGINS,
+    WATCHED,
+    Event,
+    EventPage,
+    entry_of,
+    event_id,
+    event_of,
+)
 from celery_fairness.looking.reading import Reader
 from celery_fairness.store.address import Address, hide_password
 
@@ -16,6 +28,8 @@ TOGETHER = 500
 LONGEST_PAGE = 1000
 #: How long one command waits for the next event, in ms: shorter than a connection does.
 WAIT_MS = 1000
+#: For how long a follower watches tasks each time, and how soon it does again, in seconds.
+WATCH_SECONDS, WATCH_AGAIN_SECONDS = 30.0, 10.0
 
 
 def source_of(app: str, address: Address) -> str:
@@ -30,7 +44,7 @@ def page(
     """Return the next events of some types behind the one of the id ``after``."""
     found: list[Event] = []
     cursor = after
-    for event in _entries(reader, source, after):
+    for event in _entries(reader, source, after, _stream(reader, types)):
         if types and event.type not in types:
             cursor = event.id if len(found) < limit else cursor
         elif len(found) == limit:
@@ -41,10 +55,14 @@ def page(
     return EventPage(tuple(found), cursor, has_more=False)
 
 
-def _entries(reader: Reader, source: str, after: str | None) -> Iterator[Event]:
+def _stream(reader: Reader, types: Collection[str]) -> str:
+    return reader.keys.events if WATCHED.isdisjoint(types) else reader.keys.task_events
+
+
+def _entries(reader: Reader, source: str, after: str | None, stream: str) -> Iterator[Event]:
     start = "-" if after is None else f"({entry_of(after)}"
     while True:
-        entries = _read(reader, start)
+        entries = _read(reader, stream, start)
         for entry, fields in entries:
             yield event_of(entry, fields, source)
         if len(entries) < TOGETHER:
@@ -52,8 +70,8 @@ def _entries(reader: Reader, source: str, after: str | None) -> Iterator[Event]:
         start = f"({entries[-1][0]}"
 
 
-def _read(reader: Reader, start: str) -> list[tuple[str, dict[str, str]]]:
-    entries = reader.read("XRANGE", reader.keys.events, start, "+", "COUNT", TOGETHER)
+def _read(reader: Reader, stream: str, start: str) -> list[tuple[str, dict[str, str]]]:
+    entries = reader.read("XRANGE", stream, start, "+", "COUNT", TOGETHER)
     return [(entry, _fields(flat)) for entry, flat in entries]
 
 
@@ -63,30 +81,71 @@ def _fields(flat: Any) -> dict[str, str]:
 
 
 def follow(
-    reader: Reader, source: str, after: str | None, types: Collection[str]
+    reader: Reader,
+    source: str,
+    after: str | None,
+    types: Collection[str],
+    watch: Callable[[], object],
 ) -> Iterator[Event]:
-    """Return events as they happen, without an end: behind ``after``, or from now on."""
-    place = _last(reader) if after is None else entry_of(after)
-    return _follow(reader, source, place, types)
+    """Return events as they happen, without an end: behind ``after``, or from now on.
+
+    Args:
+        reader: Of the installation.
+        source: Where its events come from.
+        after: The id of an event, or None.
+        types: Those that are asked for; none: all but what becomes of tasks.
+        watch: Lets what becomes of tasks be told for a while; called where that is asked for.
+    """
+    stream = _stream(reader, types)
+    place = _last(reader, stream) if after is None else entry_of(after)
+    if stream == reader.keys.task_events:
+        watch()
+    else:
+        watch = _nothing
+    return _follow(reader, source, stream, place, types, watch)
 
 
-def _follow(reader: Reader, source: str, place: str, types: Collection[str]) -> Iterator[Event]:
+def _nothing() -> None:
+    pass
+
+
+def _follow(
+    reader: Reader,
+    source: str,
+    stream: str,
+    place: str,
+    types: Collection[str],
+    watch: Callable[[], object],
+) -> Iterator[Event]:
+    watched_at = time.monotonic()
+
+    def watch_again() -> None:
+        nonlocal watched_at
+        if time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
+            watch()
+            watched_at = time.monotonic()
+
     while True:
-        reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", reader.keys.events, place)
-        while entries := _read(reader, f"({place}"):
-            for entry, fields in entries:
-                event = event_of(entry, fields, source)
-                if not types or event.type in types:
-                    yield event
+        watch_again()
+        entries = _read(reader, stream, f"({place}")
+        for entry, fields in entries:
+            event = event_of(entry, fields, source)
+            # Where a watch begins anew some may be missing.
+            if not types or event.type in types or event.type == WATCH_BEGINS:
+                yield event
+                watch_again()
+        if entries:
             place = entries[-1][0]
+        else:
+            reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", stream, place)
 
 
 def last_id(reader: Reader, source: str) -> str:
     """Return the id of the last event, "" where nothing has happened."""
-    last = _last(reader)
+    last = _last(reader, reader.keys.events)
     return "" if last == "0-0" else event_id(last, source)
 
 
-def _last(reader: Reader) -> str:
-    last = reader.read("XREVRANGE", reader.keys.events, "+", "-", "COUNT", 1)
+def _last(reader: Reader, stream: str) -> str:
+    last = reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
     return str(last[0][0]) if last else "0-0"

@@ -128,8 +128,14 @@ class Inspector:
             or waiting.parked
             or (row is not None and row.key == state.key)
             or reader.read("EXISTS", *kept)
+            or self._was_used(reader, state.key)
             or self._declared(state.key)
         )
+
+    def _was_used(self, reader: Reader, key: str) -> bool:
+        """Say whether a lease of a key has ended lately."""
+        until = reader.read("ZSCORE", reader.keys.idle, f" {key}")
+        return until is not None and float(until) > logical_now(reader)
 
     def _look(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> Inspection:
         starts = starts_of(reader, state.key)

@@ -99,6 +99,7 @@ class Keys:
         self.running = prefix + "running"
         self.sequence = prefix + "sequence"
         self.shared = prefix + "shared"
+        self.task_events = prefix + "task_events"
         self.tiers = prefix + "tiers"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"

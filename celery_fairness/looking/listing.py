@@ -6,6 +6,7 @@ Weakness: to find them, the names of all keys of the installation are read.
 from __future__ import annotations
 
 from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.steered import logical_now
 from celery_fairness.scheduling.words import SYSTEM
 
 #: Kinds of keys that a limit's key stands behind.
@@ -15,7 +16,7 @@ PAGE_LENGTH, LONGEST_PAGE = 20, 100
 
 
 def known_keys(reader: Reader) -> list[str]:
-    """Return the keys of tenants and of limits that hold something, or of which people said it."""
+    """Return the keys of tenants and limits that are used, or were just now, or were changed."""
     found: set[str] = set()
     for name in reader.scan():
         kind, colon, key = name.partition(":")
@@ -30,4 +31,7 @@ def known_keys(reader: Reader) -> list[str]:
         ("HSCAN", keys.queue_keys),
     ):
         found.update(key for key, _ in reader.pairs(command, table))
+    logical = logical_now(reader)
+    lately = reader.pairs("ZSCAN", keys.idle)
+    found.update(key.strip() for key, until in lately if float(until) > logical)
     return sorted(found - {SYSTEM})

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.steered import server_now
-from celery_fairness.looking.values import Minute, MinuteCount
-from celery_fairness.scheduling.minutes import MINUTE_MS
+from celery_fairness.looking.values import Minute, MinuteCount, WaitCount
+from celery_fairness.scheduling.minutes import MINUTE_MS, NOISY, QUIET
 from celery_fairness.units import seconds
 
 #: Minutes that are read at once.
@@ -35,4 +35,17 @@ def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
         what, tier, queue = field.split(" ", 2)
         found[queue, tier][what] = int(count)
     for (queue, tier), counts in sorted(found.items()):
-        yield MinuteCount(queue, tier, counts.get("started", 0), counts.get("refused", 0))
+        refused = counts.pop("refused", 0)
+        started = sum(counts.values())
+        yield MinuteCount(
+            *(queue, tier, started, refused), _waits(counts, QUIET), _waits(counts, NOISY)
+        )
+
+
+def _waits(counts: Mapping[str, int], word: str) -> tuple[WaitCount, ...]:
+    found = {}
+    for what, tasks in counts.items():
+        of, _, bits = what.partition(":")
+        if of == word:
+            found[int(bits)] = tasks
+    return tuple(WaitCount(seconds(1 << bits), tasks) for bits, tasks in sorted(found.items()))

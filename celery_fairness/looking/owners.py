@@ -64,7 +64,7 @@ _SINGLE = {
     *("charged", "herald", "heralded"),
     *("gate_bell", "gate_expires", "gate_opens", "gate_promoted", "gate_tasks"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
-    *("unused", "virtual", "waiting"),
+    *("task_events", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
@@ -141,7 +141,8 @@ class Owners:
             for key, _ in reader.pairs(command, table):
                 yield LimitKey(key.strip())
         for key, _ in reader.pairs("ZSCAN", keys.idle):
-            yield StartsOfKey(key)
+            if not key.startswith(" "):
+                yield StartsOfKey(key)
         for tag, record in reader.pairs("HSCAN", keys.gate_tasks):
             self._compared["parked"] += 1
             task = read_parked(record)

@@ -74,20 +74,40 @@ class KeyRefusals:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitCount:
+    """Tasks that waited about as long.
+
+    Attributes:
+        below_seconds: They waited less, and half of it or more.
+        tasks: How many.
+    """
+
+    below_seconds: float
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class MinuteCount:
     """What claims did in a minute in one queue with tenants of one tier.
+
+    A wait is from the put, or the time for which it was put off, to the first claim. A task is
+    quiet where nothing of its tenant waited in the queue before it.
 
     Attributes:
         queue: Its name; ``_other`` where there are too many to tell them apart.
         tier: Its name; "" of system tasks.
         started: Tasks that were claimed.
         refused: Tenants that were found at their tier's limit, as ``refusals()`` counts them.
+        quiet: How long quiet tasks had waited which started, the shortest waits first.
+        noisy: The same of those that waited behind their tenant's own.
     """
 
     queue: str
     tier: str
     started: int
     refused: int
+    quiet: tuple[WaitCount, ...] = ()
+    noisy: tuple[WaitCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

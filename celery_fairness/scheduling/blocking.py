@@ -72,7 +72,9 @@ class Blocking(Installation):
     def count_exceeded(self, closed: Closed) -> None:
         """Count what a key has refused; of too many keys the others as those of one."""
         field = f"{closed.strategy} {closed.key}"
-        if field not in self.exceeded and len(self.exceeded) >= EXCEEDED_AT_MOST:
+        # Tenants leave room for others.
+        most = EXCEEDED_AT_MOST * (1 if closed.key.startswith("tenant:") else 2)
+        if field not in self.exceeded and len(self.exceeded) >= most:
             field = f"{closed.strategy} {OTHER_KEYS}"
         self.exceeded[field] += 1
 

@@ -19,6 +19,7 @@ class Budget:
         purged: Tasks that a purge forgets.
         tags: Of one key, kept.
         looks: Waiting limits, of all keys.
+        idle: Keys that nothing has used for long, forgotten.
         unit_bytes: Of a message that is read, as much as one move.
         taken: What a claim takes: each task is as much as its limits and its units, and one more.
     """
@@ -30,5 +31,6 @@ class Budget:
     purged: int = 100
     tags: int = TAGS_AT_MOST
     looks: int = PUMPED_AT_MOST
+    idle: int = 256
     unit_bytes: int = 16_384
     taken: int = 256

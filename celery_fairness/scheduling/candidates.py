@@ -186,8 +186,11 @@ class Candidates(Actions):
             self.pump(key.strip(), logical, rules, anew=not key.startswith(" "))
         looked = len(due[: self.budget.due])
         idle = sorted((at, key) for key, at in self.idle.items() if at <= logical)
-        for _, key in idle[: self.budget.due]:
-            del self.idle[key], self.windows[key]
+        for _, key in idle[: self.budget.idle]:
+            del self.idle[key]
+            self.windows.pop(key, None)
+        if len(idle) >= self.budget.idle:
+            looked = self.budget.due
         self.stops.forget(logical, self.budget.due)
         if rules.enforcement == "on":
             return looked

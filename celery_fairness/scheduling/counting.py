@@ -6,9 +6,9 @@ Tenants' keys stand among them: who holds a lease of one is counted here too.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from celery_fairness.scheduling.limits import NEVER, Limit, Window
+from celery_fairness.scheduling.limits import NEVER, REMEMBERED_MS, Limit, Window
 from celery_fairness.scheduling.overrides import Overrides
 from celery_fairness.scheduling.pace import Paces
 from celery_fairness.scheduling.queues import QueueLimits
@@ -32,7 +32,8 @@ class Counting:
         self.leases: defaultdict[str, dict[str, float]] = defaultdict(dict)
         #: By key of a limit that counts starts.
         self.windows: dict[str, Window] = {}
-        #: By key: the logical time at which its window is forgotten.
+        #: By key: the logical time at which its window is forgotten; with a space before it: until
+        #: when it is known that somebody has used it.
         self.idle: dict[str, int] = {}
         self.stops = Stops()
         self.overrides = Overrides()
@@ -53,6 +54,10 @@ class Counting:
         if not self.leases[key]:
             del self.leases[key]
         return was_there
+
+    def stay_known(self, keys: Iterable[str], logical: int) -> None:
+        """A lease of these keys has ended: they are known for a while."""
+        self.idle |= {f" {key}": logical + REMEMBERED_MS for key in keys}
 
     def stopped_ms(self, limit: Limit, logical: int) -> float:
         """Return how long nothing starts under a limit whatever it counts; 0: it is not stopped."""

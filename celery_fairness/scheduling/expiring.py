@@ -24,13 +24,15 @@ from celery_fairness.scheduling.rows import Running
 class Expiring(Cancelling):
     """An installation whose waiting tasks expire."""
 
-    def begin_to_wait(self, queue: str, task: Task) -> None:
-        """Begin to wait in a lane, last in it."""
+    def begin_to_wait(self, queue: str, task: Task, since_ms: int) -> None:
+        """Begin to wait in a lane, last in it; since then, where it did not wait before."""
+        if task.put_ms is None:
+            task = replace(task, put_ms=since_ms, is_noisy=(queue, task.key) in self.lanes)
         self.enqueue(queue, task, back=task.tag in self.expires[queue])
 
-    def bring_in(self, queue: str, task: Task) -> None:
+    def bring_in(self, queue: str, task: Task, eta_ms: int) -> None:
         """Its time has come."""
-        self.begin_to_wait(queue, replace(task, seq=self.next_seq()))
+        self.begin_to_wait(queue, replace(task, seq=self.next_seq()), eta_ms)
 
     def end_expired(self, queues: Sequence[str], logical: int) -> bool:
         """End a bounded number of each queue; say whether there may be more."""

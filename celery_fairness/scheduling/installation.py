@@ -30,6 +30,7 @@ from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS, Parking
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.rows import Account, Running
 from celery_fairness.scheduling.took import Took
+from celery_fairness.scheduling.watching import Watch
 from celery_fairness.scheduling.words import SYSTEM, Rules
 
 
@@ -73,6 +74,7 @@ class Installation(Counting):
         self.looks = self.budget.looks
         self.happenings = Happenings()
         self.minutes = Minutes()
+        self.watch = Watch()
         #: Refusals by "STRATEGY KEY".
         self.exceeded: defaultdict[str, int] = defaultdict(int)
         #: What the last call heard of ends.
@@ -336,6 +338,7 @@ class Installation(Counting):
         for key in row.task.keys:
             self.paces.ends(key, lease, logical)
             self.drop_lease(key, lease)
+        self.stay_known(row.task.keys[1:], logical)
         return row
 
     def expected(self, task: Task, rules: Rules) -> float:

@@ -47,6 +47,8 @@ class Task:
         limits: Those beside the tier's, as one word (``limits.write_limits``).
         message: As the producer sent it.
         blocked: ``STRATEGY|KEY``: it was told that this refused it; ``-``: and that it started.
+        put_ms: Server time since when it waits in a lane; None before.
+        is_noisy: Something of its tenant waited in the queue then.
     """
 
     seq: int
@@ -62,6 +64,8 @@ class Task:
     limits: str
     message: str
     blocked: str = ""
+    put_ms: int | None = None
+    is_noisy: bool = False
 
     @property
     def key(self) -> str:
@@ -79,7 +83,8 @@ class Task:
     @property
     def record(self) -> str:
         """The same as the scripts write it."""
-        words = [self.kind, self.limits, self.blocked]
+        put = "" if self.put_ms is None else f"@{self.put_ms}{'+' if self.is_noisy else ''}"
+        words = [self.kind, self.limits, put + self.blocked]
         while len(words) > 1 and not words[-1]:
             words.pop()
         kind = " ".join(words)

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from celery_fairness.scheduling.lanes import Task
+
 MINUTE_MS = 60_000
 #: Of so many the scripts keep the numbers.
 KEPT = 360
 #: Of more fields of a minute the others are counted as those of one queue.
 FIELDS_AT_MOST = 1000
 OTHER_QUEUES = "_other"
+#: What a start is counted as: of a task behind none of its tenant's, of another, and where it has
+#: started before, or nobody knows how long it waited.
+QUIET, NOISY, STARTED = "quiet", "noisy", "started"
 
 
 class Minutes:
@@ -20,6 +25,14 @@ class Minutes:
 
     def __init__(self) -> None:
         self.counts: defaultdict[int, dict[str, int]] = defaultdict(dict)
+
+    def note_start(self, now_ms: int, task: Task, tier: str, queue: str) -> None:
+        """Count a task that starts, by the bits of the milliseconds that it has waited."""
+        what = STARTED
+        if task.put_ms is not None and task.attempt == 1:
+            waited_ms = max(0, now_ms - task.put_ms)
+            what = f"{NOISY if task.is_noisy else QUIET}:{waited_ms.bit_length()}"
+        self.note(now_ms, what, tier, queue)
 
     def note(self, now_ms: int, what: str, tier: str, queue: str) -> None:
         """Count one."""

@@ -187,10 +187,11 @@ class Scheduler(Steering):
         ring = self.rings[queue]
         entitled = self.entitlement(key, rules)
         weight = entitled.weight
-        self.minutes.note(self.now_ms(), "started", entitled.tier, queue)
         task = self.pop(queue, key, part)
         self.expires[queue].pop(task.tag, None)
         task = replace(self.tell_started(queue, task), attempt=task.attempt + 1)
+        self.minutes.note_start(self.now_ms(), task, entitled.tier, queue)
+        self.watch.started(self.now_ms(), queue, task, owner)
         expected, by_runtime = self.expected(task, rules), rules.fairness_by == "runtime"
         charge = charge_of(expected, weight)
         finish = ring.charge(key, charge, lags=by_runtime)
@@ -221,6 +222,7 @@ class Scheduler(Steering):
                 self.reopen(name[1:], logical, rules)
                 continue
             row = self.end_lease(name, logical)
+            self.watch.ended(self.now_ms(), logical, row, "expired")
             keys, row = row.task.keys, row.as_it_waits
             self.counts["expired"] += 1
             self.happenings.tell_of(
@@ -256,8 +258,8 @@ class Scheduler(Steering):
         later = self.later[queue]
         due = [each for each in later if each[0] <= now][: self.budget.due]
         del later[: len(due)]
-        for _, _, task in due:
-            self.bring_in(queue, task)
+        for eta_ms, _, task in due:
+            self.bring_in(queue, task, eta_ms)
         if due:
             return 0
         return later[0][0] - now if later else SLEEP_MS
@@ -278,6 +280,7 @@ class Scheduler(Steering):
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
         self.end_lease(end.lease, logical)
+        self.watch.ended(self.now_ms(), logical, row, end.verdict.value)
         since, mean_ms = row.since, row.mean_ms
         keys, row = row.task.keys, row.as_it_waits
         if end.verdict is Verdict.DONE and since is not None:

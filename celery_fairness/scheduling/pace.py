@@ -12,7 +12,8 @@ longer than the mean, as long as that.
 So as many come in a second as may start, and of a crowd of N at most N in each snooze beside them.
 
 A key remembers of some of these tasks where they wait. When people say something else of it they
-come at once, and the others at their time.
+come at once, and the others at their time. What it puts back from then on does not wait behind
+those of before.
 
 Weakness: who comes takes what is free. A task that was put later may start before, and a slot may
 stay free until the next one comes.
@@ -117,9 +118,9 @@ class Paces:
         found = [(queue, seq, eta) for eta, _, queue, seq in sorted(to_come) if eta > now]
         if found:
             del self.put_back[whole_of(key)]
-            pace = self.of_key.pop(key, None)
-            if pace is not None and pace.mean_ms is not None:
-                self.of_key[key] = Pace(pace.mean_ms)
+        pace = self.of_key.pop(key, None)
+        if pace is not None and pace.mean_ms is not None:
+            self.of_key[key] = Pace(pace.mean_ms)
         return found
 
 

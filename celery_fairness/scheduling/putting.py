@@ -40,13 +40,15 @@ class Putting(Expiring):
         if waiting.tenant == INVALID:
             self.counts["invalid"] += 1
         task = replace(task, seq=self.next_seq())
+        now = self.now_ms()
+        self.watch.put(now, waiting.queue, task, max(now, waiting.eta_ms))
         if waiting.expires_ms:
             self.expires[waiting.queue][task.tag] = waiting.expires_ms
         if is_later:
             self.wait_until(waiting.queue, task, waiting.eta_ms)
             return Put.WAITS_FOR_ITS_TIME
         self.note_tier(waiting.queue, task)
-        self.begin_to_wait(waiting.queue, task)
+        self.begin_to_wait(waiting.queue, task, now)
         return Put.WAITS
 
     def _full_of(self, queue: str, task: Task, bounds: Bounds) -> Full | None:

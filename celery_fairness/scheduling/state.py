@@ -53,6 +53,8 @@ def dump(installation: Installation) -> dict[str, Any]:
         "exceeded": dict(installation.exceeded),
         "minutes": {number: dict(each) for number, each in installation.minutes.counts.items()},
         "events": list(installation.happenings.told),
+        "task_events": list(installation.watch.happenings.told),
+        "watched": installation.watch.until_ms,
         **_ready(installation),
         **_parking(installation),
     }

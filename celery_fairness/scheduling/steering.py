@@ -53,6 +53,10 @@ class Steering(Moving):
         left_ms = None if paused_ms == NEVER else int(paused_ms)
         return max(0, stops.cooled.get(key, 0) - logical), left_ms
 
+    def watch_tasks(self, wait_ms: int) -> int:
+        """Tell what becomes of each task for so long; return until when that is told."""
+        return self.watch.go_on(self.now_ms(), wait_ms)
+
     def override(self, key: str, override: Override | None, rules: Rules) -> Said:
         """Set or replace a key's numbers; None clears what was set."""
         now = self.now_ms()

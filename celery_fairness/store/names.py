@@ -26,6 +26,8 @@ class Names:
         self.counts = prefix + "counts"
         #: What happened.
         self.events = prefix + "events"
+        #: How often each key has refused.
+        self.exceeded = prefix + "exceeded"
         #: When the leases of claimed tasks end.
         self.ends = prefix + "ends"
         #: Heard by who promotes parked tasks.

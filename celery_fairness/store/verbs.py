@@ -48,6 +48,7 @@ QUEUE = "dispatch/queue"
 CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
 MOVE = "dispatch/move"
+WATCH = "dispatch/watch"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
@@ -374,6 +375,11 @@ def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
 def move_args(queue: str, target: str, records: Sequence[str]) -> list[str]:
     """Return the arguments of moving tasks, each as it was read in ``queue``, to another queue."""
     return [queue, target, *records]
+
+
+def watch_args(wait_ms: int, now_text: str = "") -> list[str]:
+    """Return the arguments of watching what becomes of tasks for so long."""
+    return [str(wait_ms), now_text]
 
 
 def read_move(answer: Sequence[Any]) -> list[bool]:

@@ -57,7 +57,7 @@ logger = logging.getLogger("celery_fairness")
 
 Tracer = Callable[..., Any]
 
-#: A full limit says when it is free at the latest, as its tasks end before their leases do.
+#: A full limit may say that it is free in no time: its leases end.
 LEAST_WAIT_SECONDS = 1.0
 #: The jitter of a task that is tried again is a part of its wait, and not more than this.
 JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
@@ -277,7 +277,8 @@ class Gate:
 
         Where its tier refused, or nobody knows when it may start: snooze + uniform [0, jitter).
         Else until it is expected to start, and the same jitter; where a limit says ``reschedule``,
-        a shorter one.
+        a shorter one, unless that is a snooze or more, when all those come that have no time of
+        their own.
         """
         settings = self._settings
         wait, jitter = settings.snooze_seconds, settings.snooze_jitter_seconds
@@ -287,7 +288,7 @@ class Gate:
                 # It may open before, and nobody would tell.
                 expected = min(max(expected, LEAST_WAIT_SECONDS), wait)
             wait = expected
-            if refused.action == "reschedule":
+            if refused.action == "reschedule" and expected < settings.snooze_seconds:
                 jitter = min(expected / JITTER_PARTS, LONGEST_JITTER_SECONDS)
         wait += random.random() * jitter
         return wait if self._longest is None else min(wait, self._longest)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
@@ -32,6 +32,8 @@ LOOK_SOON_SECONDS = 0.02
 AGAIN_SECONDS = 0.5
 #: Longest wait of a stopping worker for its children to be gone, in seconds.
 STOP_SECONDS = 2.0
+#: In which an accepted task has got its slot, or was refused.
+YOUNG_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -42,11 +44,16 @@ class _Kept:
         lease: The lease.
         process_id: Whose death ends the attempt; our own where bodies run here.
         ending: The pool says that it ended without its body having been able to say so.
+        epoch: Of the limiter's memory in which it is known; None: nobody has asked yet.
+        since: When the pool accepted it.
+        ending: The pool says that it ended without its body having been able to say so.
         entered_again: The limiter lost its memory while it ran; nobody else releases it then.
     """
 
     lease: Lease
     process_id: int
+    epoch: int | None = None
+    since: float = field(default_factory=time.monotonic)
     ending: bool = False
     entered_again: bool = False
 
@@ -92,7 +99,7 @@ class Keeper:
 
     def accepted(self, lease: Lease, process_id: int) -> None:
         """Keep ``lease`` from now on; its body runs in the process ``process_id``."""
-        self._kept[lease.id] = _Kept(lease, process_id)
+        self._kept[lease.id] = _Kept(lease, process_id, self._epoch)
         self.start()
         if process_id != os.getpid():
             self._accepted += 1
@@ -159,31 +166,50 @@ class Keeper:
 
     def _renew(self, limiter: Limiter) -> float:
         """Renew everything that is kept; returns the seconds until the next time."""
-        kept = list(self._kept.values())
+        groups: dict[int | None, list[_Kept]] = {}
+        for each in list(self._kept.values()):
+            # An accepted task asks for its slot in a moment: what is entered for it meanwhile would
+            # be the slot that it is to be refused.
+            is_young = time.monotonic() - each.since < min(YOUNG_SECONDS, self._every_seconds)
+            groups.setdefault(None if is_young else each.epoch, []).append(each)
         try:
-            answer = limiter.renew([each.lease for each in kept], self._epoch)
+            for epoch, kept in (groups or {None: []}).items():
+                seen = self._renew_known(limiter, kept, epoch)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)
-        if self._epoch is not None and answer.epoch != self._epoch:
-            entered = [each for each in kept if each.lease in set(answer.entered)]
-            if entered:
-                self._notices.error(
-                    "memory",
-                    "the limiter's Redis lost its memory: %d leases entered again",
-                    len(entered),
-                )
-            for each in entered:
-                each.entered_again = True
-                if each.lease.id not in self._kept:
-                    # It ended while it was entered again.
-                    self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
+        if self._epoch is not None and seen != self._epoch:
             try:
                 self._republish()
             except Exception as error:  # noqa: BLE001 - leases go on whatever it is
                 self._notices.error("republish", "tiers could not be published: %r", error)
-        self._epoch = answer.epoch
+        self._epoch = seen
         return self._every_seconds
+
+    def _renew_known(self, limiter: Limiter, kept: Sequence[_Kept], epoch: int | None) -> int:
+        """Renew leases that are known in one epoch, and enter again what is lost since.
+
+        Returns:
+            The epoch that there is.
+        """
+        answer = limiter.renew([each.lease for each in kept], epoch)
+        missing = set(answer.entered)
+        entered = [each for each in kept if each.lease in missing]
+        if entered:
+            self._notices.error(
+                "memory",
+                "the limiter's Redis lost its memory: %d leases entered again",
+                len(entered),
+            )
+        for each in kept:
+            if epoch is not None or each.epoch is None:
+                each.epoch = answer.epoch
+        for each in entered:
+            each.entered_again = True
+            if each.lease.id not in self._kept:
+                # It ended while it was entered again.
+                self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
+        return answer.epoch
 
     def _release_dead(self, limiter: Limiter) -> float | None:
         """Release the leases of processes that are gone.

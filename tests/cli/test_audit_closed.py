@@ -177,6 +177,7 @@ def enter_the_gate(it, tenant, lease, lease_ms):
         "counts",
         "",
         "events",
+        "exceeded",
     )
     args = (lease, lease_ms, "observe", "free", "", "free", "1", "", "", "", "1000", "", "", "")
-    it.client.eval(load_script("acquire").source, 8, *map(it.key, names), *args)
+    it.client.eval(load_script("acquire").source, len(names), *map(it.key, names), *args)

@@ -371,7 +371,9 @@ def removals(client):
         elif kind == "set":
             yield from (("SREM", key, member) for member in client.smembers(key))
         else:
-            yield from (("ZREM", key, member) for member in client.zrange(key, 0, -1))
+            # A space stands before what is only known for a while, in `idle`.
+            members = [m for m in client.zrange(key, 0, -1) if key[-4:] != "idle" or m[0] != " "]
+            yield from (("ZREM", key, member) for member in members)
 
 
 def test_nothing_may_be_missing(waiting, client, audit):

@@ -122,6 +122,21 @@ class Causes:
         self.dead_lettered()
         self.fairness.requeue("4fd6")
 
+    def task_watched(self):
+        self.fairness.watch_tasks(60)
+        self.fairness.watch_tasks(60)
+
+    def task_put(self):
+        self.task_watched()
+        self.put(tier="pro", cost=2.5, rank=3)
+
+    def task_started(self):
+        self.task_put()
+        return self.run_one()
+
+    def task_ended(self):
+        self.installation.settle(self.task_started())
+
 
 @pytest.fixture
 def shop(client):
@@ -163,15 +178,27 @@ TOLD = {
     "fairness.abandoned": {**TASK, "owner": "worker-1"},
     "fairness.dead_lettered": {**TASK, "reason": "dead", "deaths": 1},
     "fairness.requeued": TASK,
+    "task.watched": {},
+    "task.put": {**TASK, "key": "tenant:7", "tier": "pro", "cost": 2.5, "rank": 3},
+    "task.started": {**TASK, "key": "tenant:7", "attempt": 1, "owner": "worker-1"},
+    "task.ended": {
+        **TASK,
+        "key": "tenant:7",
+        "attempt": 1,
+        "owner": "worker-1",
+        "outcome": "done",
+    },
 }
+#: Times and durations.
+PASSING = ("until", "eta", "waited_seconds", "ran_seconds")
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_each_event_is_told_by_what_causes_it_and_says_what_its_row_says(causes, fairness, name):
-    getattr(causes, name.rpartition(".")[2])()
+    getattr(causes, name.removeprefix("rate_limit.").removeprefix("fairness.").replace(".", "_"))()
     (event,) = fairness.events(types=[name]).events
     assert set(event.data) == set(TYPES[name].fields)
-    data = {field: value for field, value in event.data.items() if field != "until"}
+    data = {field: value for field, value in event.data.items() if field not in PASSING}
     assert data == TOLD[name]
     assert event.subject == TOLD[name].get("job_id", "")
 
@@ -259,6 +286,12 @@ def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
     assert fairness.events(limit=1).events[0].data["key"] == "filling"
 
 
+MIXED = (
+    "types: expected some of task.ended, task.put, task.started, task.watched, or none of them, "
+    "got: fairness.paused, task.put"
+)
+
+
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
@@ -267,6 +300,7 @@ def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
         ({"limit": True}, "limit: expected 1 to 1000 events, got: True"),
         ({"after": "5-0"}, "after: expected the id of an event, as 'evt_…', got: '5-0'"),
         ({"types": ["nothing"]}, "types: expected types of events, got: 'nothing'"),
+        ({"types": ["task.put", "fairness.paused"]}, MIXED),
     ],
 )
 def test_wrong_arguments_name_what_is_expected(fairness, wrong, problem):
@@ -306,6 +340,99 @@ def test_who_follows_sees_what_comes_and_can_go_on_after_it(fairness, make_fairn
 def test_who_follows_wrongly_hears_of_it_at_once(fairness):
     with pytest.raises(ValueError, match="after: expected"):
         fairness.follow(after="x")
+
+
+# -- what becomes of each task --------------------------------------------------------------------
+
+TASKS = ["task.put", "task.started", "task.ended"]
+
+
+def test_what_becomes_of_tasks_is_apart_from_what_people_must_see(fairness, shop, causes):
+    causes.task_ended()
+    fairness.pause(key=KEY)
+    assert [each.type for each in fairness.events().events] == ["fairness.paused"]
+    page = fairness.events(types=TASKS, limit=2)
+    assert [each.type for each in page.events] == TASKS[:2]
+    assert page.has_more
+    (ended,) = fairness.events(after=page.cursor, types=TASKS).events
+    assert ended.type == "task.ended"
+    assert 0 <= ended.data["ran_seconds"] < 60
+
+
+def test_a_wait_that_nobody_knows_is_none(fairness, shop, causes, client):
+    causes.task_put()
+    (name,) = client.scan_iter("*lane:*")
+    client.lset(name, 0, f"1 tag 0 0 1 0 7   \n{message()}")
+    causes.run_one()
+    (started,) = fairness.events(types=["task.started"]).events
+    assert started.data["waited_seconds"] is None
+
+
+def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
+    for stream, name in (("events", "fairness.paused"), ("task_events", "task.put")):
+        shop.client.xadd(shop.key(stream), {"type": name}, id="5-0")
+    (paused,) = fairness.events().events
+    (put,) = fairness.events(types=TASKS).events
+    assert paused.id != put.id
+    assert paused.source == put.source
+    assert fairness.events(after=put.id).events == ()
+
+
+def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monkeypatch):
+    monkeypatch.setattr("celery_fairness.looking.happened.WATCH_AGAIN_SECONDS", 0.0)
+    followed = fairness.follow(types=["task.watched", *TASKS])
+    assert next(followed).type == "task.watched"
+
+    def until_ms():
+        return int(shop.client.hget(shop.key("clock"), "watched"))
+
+    causes.put()
+    assert next(followed).type == "task.put"
+    first = until_ms()
+    task = causes.run_one()
+    assert next(followed).type == "task.started"
+    shop.settle(task)
+    assert next(followed).type == "task.ended"
+    assert until_ms() > first
+
+
+def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
+    fairness, shop, causes, monkeypatch
+):
+    monkeypatch.setattr("celery_fairness.looking.happened.WATCH_AGAIN_SECONDS", 0.0)
+    followed = fairness.follow(types=["task.put"])
+    # Others of its batch are still to come.
+    for number in range(2):
+        causes.put(tenant=str(number), cost=1.0 + number)
+        shop.client.srem(shop.key("known"), "tag")
+    assert [next(followed).type for _ in range(2)] == ["task.watched", "task.put"]
+    shop.client.hset(shop.key("clock"), "watched", 1)
+    assert next(followed).type == "task.put"
+    assert next(followed).type == "task.watched"
+
+
+def test_who_follows_the_rest_watches_no_tasks(fairness, shop):
+    followed = fairness.follow(types=["fairness.paused"])
+    fairness.pause(key=KEY)
+    assert next(followed).type == "fairness.paused"
+    assert not shop.client.hexists(shop.key("clock"), "watched")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "60", None, 86_401])
+def test_a_watch_lasts_some_seconds(fairness, wrong):
+    with pytest.raises(ValueError, match=r"expires_in: expected seconds from 0\.001 to 86400"):
+        fairness.watch_tasks(wrong)
+
+
+def test_a_gate_does_not_tell_what_becomes_of_tasks(redis_url, make_fairness):
+    gate = make_fairness(url=redis_url)
+    for ask in (
+        lambda: gate.events(types=TASKS),
+        lambda: gate.follow(types=TASKS),
+        lambda: gate.watch_tasks(60),
+    ):
+        with pytest.raises(ValueError, match="broker: expected one at fairredis://"):
+            ask()
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -57,6 +57,15 @@ def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
     )
 
 
+def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
+    fields = {f"concurrency tenant:{number}": 1 for number in range(EXCEEDED_AT_MOST)}
+    client.hset(shop.key("exceeded"), mapping=fields)
+    fairness.pause(key="api")
+    shop.put("1", "t1", limits=limited(Limit("api", 1)))
+    assert not shop.claim()
+    assert KeyRefusals("api", "paused", 1) in fairness.exceeded()
+
+
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
     fields = {f"concurrency k{number}": 1 for number in range(EXCEEDED_AT_MOST - 1)}
     client.hset(shop.key("exceeded"), mapping=fields)

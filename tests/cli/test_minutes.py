@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from celery_fairness.looking.values import MinuteCount
+from celery_fairness.looking.values import MinuteCount, WaitCount
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.scheduling.words import Rules, Waiting
 from celery_fairness.store import verbs
@@ -36,8 +36,8 @@ def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness
     assert len(claim(shop, now, ("celery", "a b"))) == 1
     first, second = fairness.minutes(5)
     assert first.at == datetime.fromtimestamp(now // MINUTE_MS * 60 - 120, UTC)
-    assert first.counts == (MinuteCount("celery", "free", 3, 1),)
-    assert second.counts == (MinuteCount("a b", "", 1, 0),)
+    assert first.counts == (MinuteCount("celery", "free", 3, 1, quiet=(WaitCount(0.001, 3),)),)
+    assert second.counts == (MinuteCount("a b", "", 1, 0, quiet=(WaitCount(0.001, 1),)),)
     assert fairness.minutes(1) == (second,)
 
 
@@ -46,7 +46,27 @@ def test_what_would_be_refused_is_counted_too(shop, fairness):
     for number in range(2):
         shop.put("42", f"t{number}")
     assert len(claim(shop, now, rules=Rules(default_limit=1, enforcement="observe"))) == 2
-    assert fairness.minutes()[0].counts == (MinuteCount("celery", "free", 2, 1),)
+    at_once = (WaitCount(0.001, 1),)
+    counted = MinuteCount("celery", "free", 2, 1, quiet=at_once, noisy=at_once)
+    assert fairness.minutes()[0].counts == (counted,)
+
+
+def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
+    now = int(time.time()) * 1000
+    for tenant, waited_ms in (("41", 0), ("42", 3), ("42", 4), ("43", 1000), ("42", 1023)):
+        waiting = Waiting("celery", f"{tenant}-{waited_ms}", tenant, message="{}")
+        shop.run(verbs.PUT, verbs.put_args(waiting, str(now - waited_ms)))
+    assert len(claim(shop, now, rules=Rules(default_limit=None))) == 5
+    ((counted,),) = (each.counts for each in fairness.minutes(1))
+    assert counted.started == 5
+    assert counted.quiet == (WaitCount(0.001, 1), WaitCount(0.004, 1), WaitCount(1.024, 1))
+    assert counted.noisy == (WaitCount(0.008, 1), WaitCount(1.024, 1))
+
+
+def test_what_an_older_version_counted_is_started_all_the_same(shop, fairness, client):
+    minute = int(time.time()) // 60
+    client.hset(shop.key(f"minute:{minute}"), "started free celery", 7)
+    assert fairness.minutes(2)[0].counts == (MinuteCount("celery", "free", 7, 0),)
 
 
 def test_a_claim_that_takes_nothing_writes_nothing(shop, client):
@@ -66,14 +86,14 @@ def test_a_minute_is_kept_until_nobody_asks_for_it(shop, client):
 def test_of_too_many_queues_the_others_are_one(shop, client):
     now = 1_760_000_000_000
     key = shop.key(f"minute:{now // MINUTE_MS}")
-    client.hset(key, mapping={f"started free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
+    client.hset(key, mapping={f"quiet:0 free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
     for queue in ("x", "y", "z"):
         for number in range(2):
             args = verbs.put_args(Waiting(queue, f"{queue}{number}", f"t{number}", message="{}"))
             shop.run(verbs.PUT, args)
     claim(shop, now, ("x", "y", "z"), Rules(default_limit=None))
-    assert client.hmget(key, "started free x", "started free y") == ["2", None]
-    assert client.hget(key, "started free _other") == "4"
+    assert client.hmget(key, "quiet:0 free x", "quiet:0 free y") == ["2", None]
+    assert client.hget(key, "quiet:0 free _other") == "4"
     assert client.hlen(key) == FIELDS_AT_MOST + 1
 
 

@@ -221,6 +221,25 @@ def test_what_a_dead_promoter_had_waits_again_in_its_place(
     assert limiter.unpark(["a"], cancelled=True) == 1
 
 
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_what_is_to_be_ended_is_ended_also_where_its_promoter_dies(
+    limiter: Limiter, clock: FrozenClock, how: str
+) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE), expires_ms=clock.now_ms + 10 if how == "expired" else None)
+    if how == "cancelled":
+        assert limiter.unpark(["a"], cancelled=True) == 1
+    clock.advance(0.01)
+    assert [each.ended for each in promote(limiter)] == [True]
+    limiter.release([held])
+    again = []
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+        again += promote(limiter)
+    assert [each.ended for each in again] == [True]
+
+
 def test_a_task_whose_copy_has_started_is_not_promoted_again(
     limiter: Limiter, clock: FrozenClock
 ) -> None:

@@ -44,6 +44,7 @@ _GIVEN = {
     "bindings": {"_kombu.binding.EXCHANGE"},
     "plain": {"QUEUE"},
     "unpack(later)": {"later"},
+    "unpack(starts)": {"window", "starts"},
     "unpack(bells)": {"bell", "left"},
 }
 #: What a loop may end with beside constants and readings with a LIMIT.

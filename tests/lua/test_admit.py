@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.decision import Admitted, Enforcement, Lease, Refused, SlotRequest
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
@@ -15,10 +17,12 @@ from tests.lua.test_scripts import fill_leases
 
 NAMES = Names("fairness")
 RULES = Rules()
+BEGAN, LATER = NAMES.prefix + "began:api", NAMES.prefix + "later:q"
 #: Commands of the dearest call of a task with three limits, its own EVALSHA included.
 MOST_COMMANDS = 60
 
 ONE = Limit("api", 1)
+AGAIN = Limit("api", 1, on_limit="reschedule")
 RATED = Limit("mail", rates=((2, 60_000),), throttle=(1_000, 1_000))
 
 
@@ -49,9 +53,9 @@ class Claims:
         args = verbs.claim_args("w", self.number, 5, ["q"], RULES, now_text=now)
         return verbs.read_claim(self.run(verbs.CLAIM, args)).tasks
 
-    def end(self, task):
+    def end(self, task, now=""):
         ends = [Settle(task.lease, Verdict.DONE, task.lane)]
-        self.run(verbs.SETTLE, verbs.settle_args(ends, RULES))
+        self.run(verbs.SETTLE, verbs.settle_args(ends, RULES, now))
 
 
 @pytest.fixture
@@ -73,6 +77,69 @@ def test_what_is_claimed_keeps_the_gate_out_and_the_other_way_round(make_limiter
     limiter.release([ask("l1", ONE, tenant="42").lease])
 
 
+def test_claims_and_the_gate_know_one_pace_of_a_key(make_limiter, claims, client, clock):
+    limiter = make_limiter(frozen=True)
+    asked = ask("l1", AGAIN)
+    assert isinstance(limiter.acquire(asked), Admitted)
+    clock.advance(4)
+    limiter.release([asked.lease])
+    claims.put("t1", AGAIN)
+    (task,) = claims.claim(str(clock.now_ms))
+    # How long the gate's lease lived says when the claimed one is expected to end.
+    assert limiter.acquire(asked).retry_after_seconds == 4.0
+    claims.put("t2", AGAIN, tenant="v")
+    assert claims.claim(str(clock.now_ms)) == ()
+    # It comes after the gate's.
+    (wait_ms,) = [at - clock.now_ms for _, at in client.zrange(LATER, 0, -1, withscores=True)]
+    assert 8_000 <= wait_ms <= 9_000
+    claims.end(task, str(clock.now_ms))
+    assert client.hget(f"{NAMES.prefix}pace:api", "mean") == "3500"
+
+
+def test_when_leases_began_is_forgotten_with_them(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    day, asked = 86_400_000, ask("l1", AGAIN, tenant="42")
+    assert isinstance(limiter.acquire(asked), Admitted)
+    assert client.zrange(BEGAN, 0, -1) == ["l1"]
+    # Nobody may ever ask about it again.
+    assert day - 5_000 < client.pttl(BEGAN) <= day
+    limiter.release([asked.lease])
+    assert client.exists(BEGAN, f"{NAMES.prefix}began:tenant:42") == 0
+
+
+def test_a_limit_that_lets_wait_pays_nothing_for_what_others_note(make_limiter, commands):
+    limiter = make_limiter(frozen=True)
+    with commands() as noted:
+        limiter.acquire(ask("l1", AGAIN))
+    limiter.release([ask("l1", AGAIN).lease])
+    with commands() as ran:
+        limiter.acquire(ask("l2", ONE))
+    assert (noted["pexpire"], ran["pexpire"]) == (2, 1)
+
+
+@pytest.mark.parametrize("tenant", ["", "42"])
+def test_of_a_tenants_key_nobody_notes_when_leases_began(make_limiter, client, tenant):
+    """Its slot is given back by who knows nothing of limits."""
+    limiter, again = make_limiter(frozen=True), Limit("tenant:42", 1, on_limit="reschedule")
+    asked = ask("l1", again)
+    assert isinstance(limiter.acquire(replace(asked, tenant=tenant)), Admitted)
+    limiter.release([asked.lease])
+    assert list(client.scan_iter(f"{NAMES.prefix}began:*")) == []
+    assert "paced" not in client.hgetall(NAMES.clock)
+
+
+def test_leases_that_ended_and_were_noted_are_cleared_a_bounded_number_at_a_time(
+    make_limiter, client, clock
+):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("l1", AGAIN))
+    limiter.release([ask("l1", AGAIN).lease])
+    fill_leases(client, "api", 200, clock.now_ms - 5)
+    client.zadd(BEGAN, {f"other{n}": clock.now_ms - 10 for n in range(200)})
+    assert isinstance(limiter.acquire(ask("l2", AGAIN)), Admitted)
+    assert client.zcard(NAMES.leases("api")) == client.zcard(BEGAN) == 200 - 64 + 1
+
+
 class Admits:
     """The script itself, for a system task under one limit."""
 
@@ -82,7 +149,7 @@ class Admits:
     def ask(self, lease, message="", serial="", next_serial=""):
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", "")
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "")
         return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
 
 
@@ -126,7 +193,7 @@ def test_starts_of_both_fill_one_window(make_limiter, claims):
 def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, client, commands):
     # Time that passes is noted now and then.
     limiter = make_limiter(frozen=True)
-    limits = Limit("api", 200_000), Limit("db", 1), RATED
+    limits = Limit("api", 200_000), Limit("db", 1, on_limit="reschedule"), RATED
     seconds, _ = client.time()
 
     def cost(name):
@@ -148,12 +215,14 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
     assert max(sum(ran.values()) for ran in few) <= MOST_COMMANDS, few
 
 
-def test_leases_of_a_limit_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client):
+def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client):
     limiter = make_limiter()
     limiter.renew([])
-    fill_leases(client, "api", 200, 5)
-    assert isinstance(limiter.acquire(ask("l1", ONE)), Admitted)
-    assert client.zcard(NAMES.leases("api")) == 200 - 64 + 1
+    for key in ("api", "tenant:42"):
+        fill_leases(client, key, 200, 5)
+    assert isinstance(limiter.acquire(ask("l1", ONE, tenant="42")), Admitted)
+    for key in ("api", "tenant:42"):
+        assert client.zcard(NAMES.leases(key)) == 200 - 64 + 1
 
 
 def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
@@ -223,3 +292,56 @@ def test_a_refusal_is_counted_by_what_refused_and_why(
     for lease in ("l2", "l3"):
         assert isinstance(limiter.acquire(ask(lease, limit)), Refused)
     assert client.hgetall(f"{NAMES.prefix}exceeded") == {f"{strategy} api": "2"}
+
+
+@pytest.mark.parametrize("steered", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "limits", "enforcement", "counted"),
+    [
+        (1, (), "on", {"concurrency tenant:42": "2"}),
+        (0, (), "on", {"paused tenant:42": "3"}),
+        (1, (RATED,), "on", {"concurrency tenant:42": "2"}),
+        (0, (RATED,), "on", {"paused tenant:42": "3"}),
+        (1, (ONE,), "on", {"concurrency tenant:42": "2", "concurrency api": "2"}),
+        (1, (), "observe", {"concurrency tenant:42": "2"}),
+        (1, (), "off", {}),
+        (1, (ONE,), "off", {}),
+    ],
+)
+def test_a_refusal_by_the_tier_is_counted_by_the_tenants_key(
+    make_limiter, client, clock, steered, limit, limits, enforcement, counted
+):
+    limiter = make_limiter(frozen=True, tiers={"pro": {"concurrency": limit}})
+    if steered:
+        # The script that knows all keys is asked of tenants too.
+        stop_key(limiter, clock, "pause", "other")
+    for number in range(3):
+        clock.advance(1)
+        limiter.acquire(ask(f"l{number}", *limits, tenant="42"), Enforcement(enforcement))
+    assert client.hgetall(NAMES.exceeded) == counted
+
+
+@pytest.mark.parametrize("limits", [(), (RATED,)])
+def test_a_tenant_that_a_person_paused_refuses_by_that(make_limiter, client, clock, limits):
+    limiter = make_limiter(frozen=True)
+    stop_key(limiter, clock, "pause", "tenant:42")
+    assert isinstance(limiter.acquire(ask("l1", *limits, tenant="42")), Refused)
+    assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
+
+
+@pytest.mark.parametrize("limits", [(), (RATED,)])
+def test_a_tenant_that_runs_something_and_may_no_more_is_paused(make_limiter, client, limits):
+    limiter = make_limiter(frozen=True)
+    assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
+    limiter.publish_tenant("42", "pro", 0)
+    assert isinstance(limiter.acquire(ask("l2", *limits, tenant="42")), Refused)
+    assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
+
+
+def test_a_refusal_by_the_tier_costs_one_command_more_than_its_count(make_limiter, commands):
+    limiter = make_limiter(frozen=True, tiers={"pro": {"concurrency": 1}})
+    for lease in ("l1", "l2"):
+        limiter.acquire(ask(lease, tenant="42"))
+    with commands() as ran:
+        assert isinstance(limiter.acquire(ask("l3", tenant="42")), Refused)
+    assert (ran["hincrby"], "hlen" in ran) == (2, False)

@@ -36,7 +36,7 @@ class Limiter:
         copies = (message, serial, next_serial, KEEP_MS)
         return self.run(
             "acquire",
-            (*keys, copy, NAMES.events),
+            (*keys, copy, NAMES.events, NAMES.exceeded),
             *(lease, LEASE_MS, enforcement, *known, *copies, "tenant:42", "", self.now),
         )
 
@@ -109,7 +109,8 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     limiter.acquire("l1")
     assert limiter.acquire("l2", next_serial="s1")[0][0] == 0
     limiter.acquire("l2", limit=2, serial="s1")
-    assert set(client.keys(NAMES.prefix + "*")) == {NAMES.clock, NAMES.counts, LEASES}
+    kept = {NAMES.clock, NAMES.counts, NAMES.exceeded, LEASES}
+    assert set(client.keys(NAMES.prefix + "*")) == kept
 
 
 def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter, client):

@@ -125,6 +125,7 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "frozen_ms": "",
         "lease_ms": 15_000,
         "keep_ms": 1_200_000,
+        "snooze_ms": 30_000,
         "tier_waits": "",
         "tag": "m1",
         "expires_ms": "7",

@@ -254,6 +254,7 @@ def test_python_sends_what_the_header_lists_in_its_order(sent, name):
         "tenant": names.tenant("42"),
         "copy": names.copy("m1"),
         "events": names.events,
+        "exceeded": names.exceeded,
         "ends": names.ends,
     }
     header = HEADERS[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from celery_fairness.decision import Copy, Lease, Parking, Refused, SlotRequest
@@ -34,7 +36,8 @@ def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(make_limit
         limiter.acquire(ask("l1"))
         with commands() as ran:
             limiter.release([lease])
-    assert ran == {"evalsha": 1, "zrem": 2, "hexists": 1}
+    # The key is known for a while.
+    assert ran == {"evalsha": 1, "zrem": 2, "hmget": 1, "zadd": 1}
     limiter.promote(16, "s")
     with commands() as ran:
         assert limiter.promote(16, "s").sleep_seconds is None
@@ -156,3 +159,80 @@ def test_a_limit_that_opens_in_a_millisecond_is_not_open(make_limiter, clock):
     clock.advance(0.001)
     (task,) = limiter.promote(16, "s").tasks
     assert task.copy.message == "a"
+
+
+MESSAGE = json.dumps(
+    {
+        "body": '[[], {"headers": {"id": "no", "task": "no"}}]',
+        "headers": {"task": "shop.pay", "id": "4fd6", "stamps": {"id": "no"}},
+        "routing_key": "celery",
+    }
+)
+
+
+def told(client):
+    events = [fields for _, fields in client.xrange(NAMES.events)]
+    return [each for each in events if each["type"].startswith("fairness.")]
+
+
+def ended(limiter):
+    """Return the tags of what is given to be ended."""
+    return [each.copy.message for each in limiter.promote(16, "s").tasks if each.ended]
+
+
+def park_messages(limiter, **messages):
+    limiter.acquire(ask("held"))
+    for name, message in messages.items():
+        assert limiter.park(ask(name), message) is Parking.PARKED
+
+
+def test_a_cancelled_task_is_told_once_by_its_id(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    park_messages(limiter, a=MESSAGE)
+    for _ in range(2):
+        assert limiter.unpark(["a"], cancelled=True) == 1
+    assert ended(limiter) == ["a"]
+    task = {"job_id": "4fd6", "job_type": "shop.pay", "queue": "celery"}
+    assert told(client) == [{"type": "fairness.cancelled", **task}]
+
+
+def test_one_that_expires_while_it_is_parked_is_told_once(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    assert limiter.park(ask("a"), MESSAGE, expires_ms=clock.now_ms + 10) is Parking.PARKED
+    assert ended(limiter) == []
+    clock.now_ms += 10
+    assert ended(limiter) == ["a"]
+    # The worker that was to publish it has died.
+    again = []
+    for _ in range(4):
+        clock.now_ms += 5_000
+        again += ended(limiter)
+    assert again == ["a"]
+    assert [each["type"] for each in told(client)] == ["fairness.expired"]
+
+
+@pytest.mark.parametrize(
+    "message", ["no JSON", "5", "null", '{"headers": 5}', '{"headers": {"id": "\\ud800"}}', "{}"]
+)
+def test_a_message_that_nobody_can_read_is_told_by_its_tag(make_limiter, client, message):
+    limiter = make_limiter(frozen=True)
+    park_messages(limiter, a=message)
+    limiter.unpark(["a"], cancelled=True)
+    assert ended(limiter) == ["a"]
+    (event,) = told(client)
+    assert (event["job_id"], event["job_type"], event["queue"]) == ("a", "", "")
+
+
+@pytest.mark.parametrize(
+    # The second as a copy that came to a gate with other limits may leave it.
+    ("table", "score"),
+    [("gate_expires", 1), ("gate_wait:api", 0)],
+)
+def test_a_tag_without_a_record_keeps_nobody_waiting(make_limiter, client, table, score):
+    limiter = make_limiter(frozen=True)
+    park_messages(limiter, a=MESSAGE)
+    client.zadd(NAMES.prefix + table, {"gone": score})
+    limiter.release([ask("held").lease])
+    assert [each.copy.message for each in limiter.promote(16, "s").tasks] == ["a"]
+    assert not client.exists(NAMES.prefix + table)

@@ -68,6 +68,7 @@ class Scripts:
                 ("FORGET_AT_MOST = 100", self.budget.purged),
                 ("local TAGS_AT_MOST = 1000", self.budget.tags),
                 ("local PUMPED_AT_MOST = 64", self.budget.looks),
+                ("IDLE_AT_MOST = 256", self.budget.idle),
                 ("UNIT_BYTES = 16384", self.budget.unit_bytes),
                 ("TAKEN_AT_MOST = 256", self.budget.taken),
             ):
@@ -286,6 +287,10 @@ class Both:
         theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
         return self.model.stop(how, key, wait_ms, rules, "a reason"), theirs
 
+    def do_watch(self, wait_ms):
+        args = verbs.watch_args(wait_ms, str(self.now))
+        return self.model.watch_tasks(wait_ms), self.scripts.run(verbs.WATCH, args)
+
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
         rules = self.rules(enforcement)
@@ -417,7 +422,8 @@ class Both:
     # -- what must be true ------------------------------------------------------------------------
 
     def check_events(self) -> None:
-        for what, fields in self.model.happenings.told[-20:]:
+        told = self.model.happenings.told[-20:] + self.model.watch.happenings.told[-20:]
+        for what, fields in told:
             assert set(fields) == set(TYPES[what].fields), what
 
     def check(self) -> None:
@@ -554,7 +560,7 @@ class Both:
         for_ever = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded"} | dead
         for key in set(server_state.keys_of(client, prefix)) - for_ever:
             kind = key.partition(":")[0]
-            if kind in ("minute", "reply"):
+            if kind in ("minute", "reply", "task_events"):
                 continue
             if kind == "leases":
                 # They end by themselves: the gate's, and those of a lost memory.

@@ -109,6 +109,7 @@ def scene(seed: int) -> Scene:
         "gate": 1.0,
         "ungate": 1.0,
         "stop": 1.0,
+        "watch": 0.2,
         "override": 1.0,
         "queue": 1.0,
         "cancel": 1.0,
@@ -301,6 +302,10 @@ def _stop(scene: Scene, random: Random) -> Operation:
     return how, key, wait_ms, random.choice(scene.enforcements)
 
 
+def _watch(scene: Scene, random: Random) -> Operation:
+    return (random.choice([1, 700, 20_000]),)
+
+
 def _steered(scene: Scene, random: Random) -> str:
     """Return a key that people pause or change: of limits, or of a tenant."""
     tenant = random.choice(scene.tenants) or "_"
@@ -384,6 +389,7 @@ _MAKERS = {
     "gate": _gate,
     "ungate": _gate,
     "stop": _stop,
+    "watch": _watch,
     "override": _override,
     "queue": _queue_limit,
     "cancel": _cancel,

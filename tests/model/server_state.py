@@ -29,7 +29,8 @@ return found
 """
 
 _RECORD = re.compile(
-    r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)(?: (\S*)(?: (\S+))?)?\n(.*)",
+    r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)"
+    r"(?: (\S*)(?: (?:@(\d+)(\+)?)?(\S*))?)?\n(.*)",
     re.DOTALL,
 )
 _RUNNING = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) (.*)", re.DOTALL)
@@ -37,9 +38,11 @@ _RUNNING = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) (.*)", re.DOT
 
 def record(text: str) -> tuple[Any, ...]:
     seq, tag, attempt, deaths, cost, rank, *words = _RECORD.fullmatch(text).groups()
-    *words, blocked, message = [word or "" for word in words]
+    *words, put_ms, noisy, blocked, message = words
+    words = [word or "" for word in words]
+    put = None if put_ms is None else int(put_ms), bool(noisy)
     numbers = int(attempt), int(deaths), float(cost), int(rank)
-    return (int(seq), tag, *numbers, *words, message, blocked)
+    return (int(seq), tag, *numbers, *words, message, blocked or "", *put)
 
 
 def running(text: str) -> tuple[Any, ...]:
@@ -100,11 +103,13 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "dead": {},
         "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
         "events": [_event(fields) for _, fields in keys.pop("events", [])],
+        "task_events": [_event(fields) for _, fields in keys.pop("task_events", [])],
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
     if "logical" in (clock := _pairs(keys.pop("clock", []))):
         times = (int(clock[name]) for name in ("logical", "seen", "epoch"))
         state["clock"] = (*times, clock["server"])
+    state["watched"] = int(clock.get("watched", 0))
     said = ("paused", "paused_until", "overrides")
     assert ("steered" in clock) == any(name in keys for name in said)
     news = _pairs(keys.pop("news", []))

@@ -311,6 +311,12 @@ def test_a_process_takes_no_more_of_a_queue_than_it_may_and_others_take_the_rest
     assert pair.claim()[0] == []
 
 
+def test_a_task_that_names_its_queue_s_key_itself_is_one_of_it(pair):
+    pair.limit_queue(how="declare", local=2)
+    pair.put("a", Limit("queue:q", 9), times=5)
+    assert len(pair.claim()[0]) == 2
+
+
 def test_the_smaller_of_both_limits_holds(pair):
     pair.limit_queue(concurrency=1, local=3)
     pair.put("a", times=9)

@@ -132,3 +132,10 @@ def test_a_page_is_the_answer_to_a_poll():
 )
 def test_the_source_names_app_and_redis_and_no_secret(url, host):
     assert source_of("shop", address_from_url(url)) == f"ojs://shop/dispatch/{host}"
+
+
+def test_a_time_that_python_does_not_know_stays_as_it_is():
+    latest = "253402300799000"
+    for text, said in ((latest, "9999-12-31T23:59:59.000Z"), ("253402300800000",) * 2):
+        event = event_of("5-0", {"type": "task.put", "eta": text}, SOURCE)
+        assert event.data["eta"] == said

@@ -234,6 +234,34 @@ def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
     assert keeper.held() == []
 
 
+def test_nothing_is_entered_for_a_task_that_still_asks_for_its_slot(make, limiter, said):
+    keeper = make(lease_seconds=60)
+    holds = take(limiter)
+    keeper.accepted(holds, os.getpid())
+    eventually(lambda: times(limiter, "l1") >= 1)
+    limiter.lose_memory()
+    asks = Lease("l2", holds.key)
+    keeper.accepted(asks, os.getpid())
+    keeper._kept["l1"].since -= 10
+    keeper._renew(limiter)
+    assert said.about("memory") == ["the limiter's Redis lost its memory: 1 leases entered again"]
+    assert set(limiter._leases[holds.key]) == {"l1"}
+
+
+def test_a_young_lease_is_entered_again_once_its_task_has_its_slot(make, limiter):
+    keeper = make(lease_seconds=60)
+    keeper.accepted(take(limiter, "l0"), os.getpid())
+    eventually(lambda: times(limiter, "l0") >= 1)
+    lease = take(limiter)
+    keeper.accepted(lease, os.getpid())
+    limiter.lose_memory()
+    keeper._renew(limiter)
+    assert "l1" not in limiter._leases.get(lease.key, {})
+    keeper._kept["l1"].since -= 10
+    keeper._renew(limiter)
+    assert "l1" in limiter._leases[lease.key]
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("no database")])
 def test_after_a_lost_memory_the_tiers_are_published_again(make, limiter, said, error):
     published = []

@@ -9,6 +9,7 @@
   KEYS[6] counts       hash    counters, among them refused:{tier}
   KEYS[7] copy         hash    current, next, admitted: which copy of the message may run; told
   KEYS[8] events       stream  what happened
+  KEYS[9] exceeded     hash    how often each key has refused
 
   ARGV[1] lease_id     str   unique per attempt; the same id again is a no-op
   ARGV[2] lease_ms     int   how long a lease lives without a renewal
@@ -33,9 +34,10 @@
 --- @include "tick"
 --- @include "entitlement"
 --- @include "copies"
+--- @include "exceeded"
 --- @include "told"
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local news, counts, copy, events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local news, counts, copy, events, exceeded = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local message, serial, next_serial = ARGV[8], ARGV[9], ARGV[10]
 local keep_ms, key, job, frozen_ms = tonumber(ARGV[11]), ARGV[12], ARGV[13], ARGV[14]
@@ -71,6 +73,7 @@ end
 local over = limit >= 0 and held >= limit
 if over and enforcement ~= "off" then
   redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+  count_exceeded(exceeded, at_tier(key, limit, held).strategy, key)
 end
 if over and enforcement == "on" then
   if job ~= "" and memory.told == "" then

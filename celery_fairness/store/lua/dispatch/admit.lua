@@ -19,7 +19,8 @@
   ARGV[13] next_serial   str  which copy a refusal would publish
   ARGV[14] keep_ms       int  how long the memory of copies is kept, beside the wait
   ARGV[15] job           str  the task's id, name and queue as JSON, or ""
-  ARGV[16] frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[16] snooze_ms     int  the longest wait of a task that is tried again, where nobody knows better
+  ARGV[17] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
@@ -39,7 +40,7 @@ local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
 local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
-local keep_ms, job, frozen_ms = tonumber(ARGV[14]), ARGV[15], ARGV[16]
+local keep_ms, job, snooze_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16]), ARGV[17]
 
 -- Keys with starts of long ago that one call clears away.
 local FORGET_AT_MOST = 20
@@ -48,7 +49,8 @@ local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurre
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7}
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
-local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge}
+local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge,
+  snooze_ms = snooze_ms, paced = said.paced}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy = prefix .. "copy:" .. message
 local limits = of_one_key(limits_now(prefix, words, rules))
@@ -58,10 +60,10 @@ if key ~= "" then
   tier, limit = entitlement(prefix .. "tiers", prefix .. tenant_key, known_tier, concurrency,
     default_tier, default_limit, {})
   if said.steered then limit = tenant_limit(prefix, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
-  clear_ended(prefix, key, logical)
+  clear_ended(prefix, key, rules)
   held = redis.call("ZCOUNT", prefix .. "leases:" .. key, "(" .. whole(logical), "+inf")
 end
-for index = 1, #limits do clear_ended(prefix, limits[index].key, logical) end
+for index = 1, #limits do clear_ended(prefix, limits[index].key, rules) end
 
 -- Of one attempt all slots are taken in one call.
 local one = limits[1] and limits[1].key or key
@@ -83,7 +85,10 @@ local counts, events, closed = prefix .. "counts", prefix .. "events", nil
 local taken = limit >= 0 and held + promised(prefix, key, rules) or held
 local full = limit >= 0 and taken >= limit
 if enforcement ~= "off" then
-  if full then redis.call("HINCRBY", counts, "refused:" .. tier, 1) end
+  if full then
+    redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+    count_exceeded(prefix .. "exceeded", at_tier(key, limit, taken).strategy, key)
+  end
   closed = refusal(prefix, words, rules)
   if rules.ahead and enforcement == "on" and not full and not closed then
     local behind = queue_of_gate(prefix, key, limits)
@@ -91,7 +96,7 @@ if enforcement ~= "off" then
   end
   if closed then
     redis.call("HINCRBY", counts, "limited", 1)
-    count_exceeded(prefix, STRATEGIES[closed.why] or closed.why, closed.key)
+    count_exceeded(prefix .. "exceeded", STRATEGIES[closed.why] or closed.why, closed.key)
   end
 end
 
@@ -99,6 +104,10 @@ if enforcement == "on" and (full or closed) then
   local action = closed and closed.action or "w"
   local by_tier = full and action == "w"
   local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
+  if action == "r" then
+    redis.call("HINCRBY", counts, "rescheduled", 1)
+    retry_after_ms = math.ceil(pace_ms(prefix, closed.says, closed.again_ms, closed.why == "full", rules))
+  end
   if action == "d" then
     redis.call("HINCRBY", counts, "dropped", 1)
     if job ~= "" then append_event_of(events, "rate_limit.dropped", cjson.decode(job), "key", closed.by) end
@@ -111,7 +120,6 @@ if enforcement == "on" and (full or closed) then
     end
     copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
   end
-  if action == "r" then redis.call("HINCRBY", counts, "rescheduled", 1) end
   if by_tier then
     -- One with other limits waits its snooze, whenever a slot may be free.
     local again_ms = words == "" and limit > 0 and first_end_ms(prefix, key, logical) or -1
@@ -129,8 +137,9 @@ end
 for index = 1, #limits do
   if limits[index].key ~= key then take_slot(prefix, limits[index].key, lease, logical + lease_ms) end
   count_start(prefix, limits[index], logical)
+  begin_slot(prefix, limits[index], lease, rules)
 end
-forget_idle(prefix, logical, FORGET_AT_MOST)
+forget_idle(prefix, logical)
 forget_cooled(prefix, logical, FORGET_AT_MOST)
 local code = enforcement == "observe" and (full or closed) and 2 or 1
 return {code, held, limit, -1, version, tier, "", "w"}

@@ -67,7 +67,7 @@ local rules = {
   nonce = string.match(owner, "%w+$"), snooze_ms = tonumber(ARGV[13]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
-  queued = said.queued, fairness_by = ARGV[12], timed = said.timed, paced = said.paced,
+  queued = said.queued, fairness_by = ARGV[12], timed = said.timed, paced = said.paced, watched = said.watched,
 }
 local first_queue = 15 + 3 * told
 for index = 15, first_queue - 1, 3 do
@@ -114,6 +114,7 @@ local function take(queue)
   local lease, task, message = serve(prefix, queue, found, found.verdict.weight, rules)
   if not lease then return true end
   if look then took(look, task) end
+  if rules.watched then rare().tell_started(prefix, queue, task, message, rules) end
   tell(lease, queue, task, message)
   return true
 end

@@ -20,5 +20,5 @@ local logical, now, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
 if said.steered then
   end_steering(prefix, {logical = logical, now = now, enforcement = "on"}, FORGET_AT_MOST)
 end
-forget_idle(prefix, logical, FORGET_AT_MOST)
+forget_idle(prefix, logical)
 forget_cooled(prefix, logical, FORGET_AT_MOST)

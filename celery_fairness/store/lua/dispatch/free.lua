@@ -5,28 +5,35 @@
   KEYS[1]  prefix    str  what every key of the installation begins with
 
   ARGV[1]  what      str  "leases" or "promises"
-  ARGV[2+] pairs     str  a lease, or the tag of a task, and a key of it, as often as there are slots
+  ARGV[2]  lease_ms  int  how long a lease lives without a renewal
+  ARGV[3]  frozen_ms str  "" in production (server TIME); set only by tests
+  ARGV[4+] pairs     str  a lease, or the tag of a task, and a key of it, as often as there are slots
 
   Returns how many were held.
 ]]
---- @include "starts"
+--- @include "clock"
+--- @include "pace"
 --- @include "gate_parked"
-local prefix, what = KEYS[1], ARGV[1]
+local prefix, what, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
-local parked = redis.call("HEXISTS", prefix .. "clock", "parked") == 1
-local freed, wakes = 0, false
-for index = 2, #ARGV - 1, 2 do
+local logical, _, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
+local rules = {logical = logical}
+local freed, wakes, keys = 0, false, ""
+for index = 4, #ARGV - 1, 2 do
   local holder, key, held = ARGV[index], ARGV[index + 1], 0
   if what == "leases" then
     held = redis.call("ZREM", prefix .. "leases:" .. key, holder)
+    if said.paced then note_end(prefix, holder, key, rules) end
+    if string.sub(key, 1, 7) ~= "tenant:" then keys = keys .. "," .. key end
   else
     held = redis.call("ZREM", prefix .. "gate_promised:" .. key, holder)
     redis.call("ZREM", prefix .. "gate_promoted", holder)
   end
   freed = freed + held
-  if parked and held == 1 then
+  if said.parked and held == 1 then
     wakes = redis.call("ZADD", prefix .. "gate_opens", "XX", "CH", 0, key) == 1 or wakes
   end
 end
+stay_known(prefix, keys, logical)
 if wakes then ring_gate(prefix) end
 return freed

@@ -34,7 +34,7 @@ local rules = {
   max_deliveries = tonumber(ARGV[6]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered,
-  timed = said.timed, paced = said.paced,
+  timed = said.timed, paced = said.paced, watched = said.watched,
 }
 expire(prefix, rules, DUE_AT_MOST)
 

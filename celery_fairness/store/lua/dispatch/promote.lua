@@ -23,6 +23,7 @@
 --- @include "tick"
 --- @include "copies"
 --- @include "gate_kept"
+--- @include "gate_ends"
 local prefix, lease_ms, enforcement = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local default_tier, default_limit, tier_waits = ARGV[3], ARGV[4], ARGV[5]
 local want, next_serial, keep_ms, frozen_ms = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9]
@@ -85,7 +86,16 @@ end
 
 local expired = redis.call(
   "ZRANGEBYSCORE", prefix .. "gate_expires", "-inf", whole(now), "LIMIT", 0, want)
-for index = 1, #expired do give(expired[index], parked_task(expired[index]), false, true) end
+for index = 1, #expired do
+  local task = parked_task(expired[index])
+  if task then
+    tell_parked_end(prefix, expired[index], task.record, "fairness.expired")
+    give(expired[index], task, false, true)
+  else
+    -- Somebody has deleted it.
+    redis.call("ZREM", prefix .. "gate_expires", expired[index])
+  end
+end
 
 local due = redis.call(
   "ZRANGEBYSCORE", prefix .. "gate_opens", "-inf", whole(logical), "LIMIT", 0, KEYS_AT_MOST)
@@ -99,10 +109,13 @@ for index = 1, #due do
       break
     end
     local task, at, closed_ms = parked_task(tag), nil, 0
-    if enforcement == "on" then
+    if task and enforcement == "on" then
       at, closed_ms = kept_by(prefix, task, limits_now(prefix, task.words, rules), rules)
     end
-    if not at then
+    if not task then
+      -- It has come to a gate by now, with other limits.
+      redis.call("ZREM", prefix .. "gate_wait:" .. key, tag)
+    elseif not at then
       give(tag, task, enforcement == "on")
     elseif at == key then
       again = logical + math.min(closed_ms, LOOK_AT_LIMIT_MS)

@@ -38,6 +38,8 @@
 --- @include "waiting"
 --- @include "until"
 --- @include "now"
+local told
+--- @later told "watched"
 local prefix = KEYS[1]
 local queue, tag, tenant, service, tier = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, message, frozen_ms = ARGV[6], ARGV[9], ARGV[10]
@@ -63,7 +65,8 @@ local task = {
   tag = tag, attempt = 0, deaths = 0, cost = cost, rank = rank, tenant = tenant, service = service,
   tier = tier, kind = kind, limits = limits, key = key_of(tenant, service),
 }
-local is_later = eta_ms > 0 and eta_ms > server_now(frozen_ms)
+local now = server_now(frozen_ms)
+local is_later = eta_ms > now
 if default_tier ~= "" and plain == "" and not is_later then
   local full = full_of(prefix, queue, task, default_tier, of_tier, of_queue)
   if full and redis.call("SISMEMBER", prefix .. "known", tag) == 0 then return full end
@@ -74,6 +77,10 @@ if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
 if limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
 if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end
 task.seq = redis.call("INCR", prefix .. "sequence")
+local watched = redis.call("HGET", prefix .. "clock", "watched")
+if watched and tonumber(watched) > now then
+  told().tell_put(prefix, queue, task, message, math.max(now, eta_ms))
+end
 if expires_ms > 0 then
   redis.call("HSET", prefix .. "clock", "expiring", 1)
   redis.call("ZADD", prefix .. "expires:" .. queue, expires_ms, tag)
@@ -84,8 +91,8 @@ if is_later then
   return 2
 end
 if expires_ms > 0 then
-  enqueue_expiring(prefix, queue, task, message, true)
+  enqueue_expiring(prefix, queue, task, message, true, now)
 else
-  enqueue(prefix, queue, task, message, true)
+  enqueue(prefix, queue, task, message, true, now)
 end
 return 1

@@ -31,7 +31,7 @@ local rules = {
   max_deliveries = tonumber(ARGV[5]),
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered,
-  timed = said.timed, paced = said.paced,
+  timed = said.timed, paced = said.paced, watched = said.watched,
 }
 
 local answer = {}

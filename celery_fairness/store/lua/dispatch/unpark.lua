@@ -12,7 +12,7 @@
   Returns how many were parked.
 ]]
 --- @include "starts"
---- @include "gate_parked"
+--- @include "gate_ends"
 local prefix, how = KEYS[1], ARGV[1]
 
 local parked = 0
@@ -28,6 +28,7 @@ for index = 2, #ARGV do
     for position = 1, #keys do redis.call("ZREM", prefix .. "gate_wait:" .. keys[position], tag) end
     parked = parked + 1
   elseif record and not redis.call("ZSCORE", prefix .. "gate_promoted", tag) then
+    tell_parked_end(prefix, tag, record, "fairness.cancelled")
     redis.call("ZADD", prefix .. "gate_expires", 0, tag)
     ring_gate(prefix)
     parked = parked + 1

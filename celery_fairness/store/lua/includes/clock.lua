@@ -6,10 +6,11 @@
 
   clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory
                      began), server (who wrote it, server.lua), limited (a task had limits beside
-                     its tier's), steered (a key is paused, or people changed its numbers), expiring (a task had an expiry), queued (a queue
-                     has a limit), timed (a task was charged by the time it takes), parked (a gate
-                     has tasks that wait here), paced (a task started under a limit that puts back
-                     what it refuses)
+                     its tier's), steered (a key is paused, or people changed its numbers), expiring
+                     (a task had an expiry), queued (a queue has a limit), timed (a task was charged
+                     by the time it takes), parked (a gate has tasks that wait here), paced (a task
+                     started under a limit that puts back what it refuses), watched (ms, TIME until
+                     which somebody watches tasks)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -26,10 +27,10 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
   end
   local kept = redis.call(
     "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
-    "parked", "paced")
+    "parked", "paced", "watched")
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
-    parked = kept[9], paced = kept[10],
+    parked = kept[9], paced = kept[10], watched = kept[11] and tonumber(kept[11]) > now,
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

@@ -32,7 +32,7 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   local task, message = read_record(record)
   weigh(turns, units_of(message))
   local closed = why_closed(prefix, refused, rules)
-  count_exceeded(prefix, closed.strategy, closed.key)
+  count_exceeded(prefix .. "exceeded", closed.strategy, closed.key)
   task_left(prefix, queue, key)
   leave_ring(prefix, queue, key)
   local expires = prefix .. "expires:" .. queue

@@ -13,6 +13,7 @@
 --- @include "obituaries"
 --- @include "removing"
 --- @include "waiting"
+--- @include "watched"
 
 -- The queue of its service to which tasks of a queue may have been moved (move.lua).
 local function other_queue(queue)
@@ -67,6 +68,7 @@ local function read_ended(row)
 end
 
 local function expire_one(prefix, rules, lease, row)
+  if rules.watched then tell_ended(prefix, row, "expired", rules) end
   local owner, state, queue, task, message, keys = read_ended(row)
   end_lease(prefix, lease, keys, rules)
   redis.call("HINCRBY", prefix .. "counts", "expired", 1)
@@ -105,6 +107,7 @@ end
 
 -- An attempt has ended, but for one that is done.
 local function end_otherwise(prefix, rules, lease, verdict, row)
+  if rules.watched then tell_ended(prefix, row, verdict, rules) end
   local owner, state, queue, task, message, keys = read_ended(row)
   end_lease(prefix, lease, keys, rules)
   if state == "acked" then

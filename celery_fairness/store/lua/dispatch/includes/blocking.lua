@@ -39,7 +39,7 @@ end
 
 -- A tenant is at its tier's limit: `part` is the first of its lanes.
 local function block_by_tier(prefix, queue, key, part, verdict, rules, turns)
-  count_exceeded(prefix, verdict.paused and "paused" or "concurrency", key)
+  count_exceeded(prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
   local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
   weigh(turns, units_of(message))

@@ -6,7 +6,7 @@
 
 local function block_by_limit(prefix, queue, key, part, limit, rules, turns)
   local closed = why_closed(prefix, limit, rules)
-  count_exceeded(prefix, closed.strategy, closed.key)
+  count_exceeded(prefix .. "exceeded", closed.strategy, closed.key)
   local task, message, tag = first_of(prefix, queue, key, part)
   if not task then return end
   weigh(turns, units_of(message))

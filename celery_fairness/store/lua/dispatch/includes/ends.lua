@@ -10,6 +10,7 @@ local function settle(prefix, rules, lease, verdict, lane_text)
   local row = redis.call("HGET", prefix .. "running", lease)
   if not row then return rare().settle_late(prefix, rules, lease, verdict, lane_text) end
   if verdict == "done" then
+    if rules.watched then rare().tell_ended(prefix, row, verdict, rules) end
     local tag, key, keys, kind, since = charged_by(row)
     note_took(rules, kind, since)
     redis.call("SREM", prefix .. "known", tag)

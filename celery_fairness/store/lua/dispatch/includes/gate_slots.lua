@@ -1,23 +1,35 @@
 --[[
   gate_slots: leases of a gate under one key.
 ]]
---- @include "starts"
+--- @include "pace"
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
 local KEEP_LEASES_MS = 86400000
 -- Ended leases of one key that one call clears away.
 local CLEAR_AT_MOST = 64
 
-local function clear_ended(prefix, key, logical)
+local function clear_ended(prefix, key, rules)
   local leases = prefix .. "leases:" .. key
-  local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
-  if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
+  local ended = redis.call(
+    "ZRANGEBYSCORE", leases, "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, CLEAR_AT_MOST)
+  for index = 1, #ended, 2 do
+    redis.call("ZREM", leases, ended[index])
+    -- It has lived until then, however late it is cleared away.
+    if rules.paced then note_end(prefix, ended[index], key, {logical = tonumber(ended[index + 1])}) end
+  end
 end
 
 local function take_slot(prefix, key, lease, ends)
   local leases = prefix .. "leases:" .. key
   redis.call("ZADD", leases, whole(ends), lease)
   redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
+end
+
+-- A task starts that has `limit`. Leases of tenants' keys are not noted: who gives such a slot back may
+-- not know that a limit counted it (release.lua).
+local function begin_slot(prefix, limit, lease, rules)
+  if string.sub(limit.key, 1, 7) == "tenant:" or not note_begin(prefix, limit, lease, rules) then return end
+  redis.call("PEXPIRE", prefix .. "began:" .. limit.key, KEEP_LEASES_MS)
 end
 
 -- How long until the first lease of a key ends by itself, -1 where that of a claim is first.

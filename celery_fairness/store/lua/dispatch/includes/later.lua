@@ -12,15 +12,16 @@ local function bring_in(prefix, queue, now, expiring, most)
   local later = prefix .. "later:" .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
   if not next_due or tonumber(next_due) > now then return next_due and tonumber(next_due) - now end
-  local due = redis.call("ZRANGEBYSCORE", later, "-inf", now, "LIMIT", 0, most)
-  for index = 1, #due do
+  local due = redis.call("ZRANGEBYSCORE", later, "-inf", now, "WITHSCORES", "LIMIT", 0, most)
+  for index = 1, #due, 2 do
+    local since = tonumber(due[index + 1])
     redis.call("ZREM", later, due[index])
     local task, message = read_record(string.sub(due[index], ORDER_LENGTH + 1))
     task.seq = redis.call("INCR", prefix .. "sequence")
     if expiring and redis.call("ZSCORE", prefix .. "expires:" .. queue, task.tag) then
-      rare().enqueue_expiring(prefix, queue, task, message, false)
+      rare().enqueue_expiring(prefix, queue, task, message, false, since)
     else
-      rare().enqueue(prefix, queue, task, message, false)
+      rare().enqueue(prefix, queue, task, message, false, since)
     end
   end
   -- Whether one is left is looked at by the next claim.

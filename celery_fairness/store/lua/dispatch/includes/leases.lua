@@ -16,6 +16,7 @@ local function end_lease(prefix, lease, keys, rules)
   for key in string.gmatch(keys, "[^,]+") do
     redis.call("ZREM", prefix .. "leases:" .. key, lease)
   end
+  if rules.limited then limited().stay_known(prefix, keys, rules.logical) end
 end
 
 -- A lease of a tenant's key, and of other keys, has ended; `keys` has all of them with commas.

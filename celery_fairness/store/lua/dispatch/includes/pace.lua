@@ -21,12 +21,13 @@ local PACE_KEPT_MS = 3600000
 -- Tasks that a key remembers it has put back.
 local FORWARD_AT_MOST = 100
 
--- A lease begins of a task that has `limit`, as that is judged now.
+-- A lease begins of a task that has `limit`, as that is judged now; says whether that is noted.
 local function note_begin(prefix, limit, lease, rules)
-  if limit.on_limit ~= "r" or not limit.concurrency then return end
+  if limit.on_limit ~= "r" or not limit.concurrency then return false end
   if not rules.paced then redis.call("HSET", prefix .. "clock", "paced", 1) end
   rules.paced = true
   redis.call("ZADD", prefix .. "began:" .. limit.key, rules.logical, lease)
+  return true
 end
 
 -- A lease of these keys has ended, told as a word with commas.

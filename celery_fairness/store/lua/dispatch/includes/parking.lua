@@ -22,21 +22,21 @@ local CLEAR_TAGS_AT_MOST = 4
 -- Tags of one key: it goes on to the least one where there are more.
 local TAGS_AT_MOST = 1000
 
--- When a tenant is due at a key, if it comes now.
-local function shared_start(prefix, limit_key, key)
+-- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known.
+local function shared_start(prefix, limit_key, key, virtual)
   local tag = tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
-  return math.max(tag, tonumber(redis.call("HGET", prefix .. "shared", limit_key) or 0))
+  return math.max(tag, tonumber(virtual or redis.call("HGET", prefix .. "shared", limit_key) or 0))
 end
 
 -- A tenant started something under a key.
 local function charge_shared(prefix, limit_key, key, amount)
-  if redis.call("HEXISTS", prefix .. "shared", limit_key) == 0 then return end
+  local virtual = redis.call("HGET", prefix .. "shared", limit_key)
+  if not virtual then return end
   local tags = prefix .. "tags:" .. limit_key
-  local start = shared_start(prefix, limit_key, key)
+  local start = shared_start(prefix, limit_key, key, virtual)
   redis.call("HSET", prefix .. "shared", limit_key, string.format("%.17g", start))
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
-  local passed = redis.call(
-    "ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
+  local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then

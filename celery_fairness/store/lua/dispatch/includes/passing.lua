@@ -31,8 +31,8 @@ end
 -- A task was taken.
 local function took(look, task)
   if look.once[task.kind] then look.never[task.kind] = true end
-  local limits = task.limits
-  for key in string.gmatch("," .. limits, ",([^|]+)|") do
+  local keys = keys_of(task.key, task.limits)
+  for key in string.gmatch(keys, "[^,]+") do
     look.held[key] = (look.held[key] or 0) + 1
   end
 end

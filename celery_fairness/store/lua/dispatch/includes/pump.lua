@@ -62,12 +62,13 @@ end
 -- tenant's tier.
 local function free_all(prefix, keys, rules)
   for key in string.gmatch(keys, "[^,]+") do
-    reopen(prefix, key, rules)
+    if string.sub(key, 1, 7) == "tenant:" then reopen(prefix, key, rules) end
     pump(prefix, key, rules, false)
   end
 end
 
--- Looks at keys whose time has come, at most `most`. Returns how many were due.
+-- Looks at keys whose time has come, at most `most`, and forgets others. Returns how many were due, `most`
+-- where there may be more.
 local function look_at_limits(prefix, rules, most)
   local due = redis.call(
     "ZRANGEBYSCORE", prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
@@ -79,9 +80,9 @@ local function look_at_limits(prefix, rules, most)
     local key = string.match(due[index], "%S+")
     pump(prefix, key, rules, key ~= due[index])
   end
-  forget_idle(prefix, rules.logical, most)
+  local more = forget_idle(prefix, rules.logical)
   forget_cooled(prefix, rules.logical, most)
-  return #due
+  return more and most or #due
 end
 
 -- A worker that enforces nothing opens what waits for room or time. Returns how many it opened.

@@ -2,7 +2,7 @@
   A record is one waiting task as text: twelve fields with one space between them, a newline, and the
   message as the producer sent it. What is empty at the end of the fields is left out, from the kind on.
 
-    seq tag attempt deaths cost rank tenant service tier kind limits blocked \n message
+    seq tag attempt deaths cost rank tenant service tier kind limits told \n message
 
   seq      its place among all tasks of the installation: who began to wait earlier has the smaller
   tag      the delivery tag, which no other message has
@@ -15,7 +15,10 @@
   tier     the tenant's tier as the producer knew it, may be ""
   kind     name of the task as it is written in keys; "": the message's headers do not say it
   limits   those beside the tier's (limits.lua)
-  blocked  STRATEGY|KEY: it was told that this refused it; "-": and that it started (blocking.lua)
+  told     put and blocked, one behind the other: an older version takes both for what refused it
+    put      "@" and the server time (ms) since when it waits in a lane; with a "+" where something of its
+             tenant waited in the queue before it; "": an older version put it, or its time has not come
+    blocked  STRATEGY|KEY: it was told that this refused it; "-": and that it started (blocking.lua)
 ]]
 
 local SYSTEM = "_system"
@@ -28,31 +31,31 @@ local function key_of(tenant, service)
 end
 
 local function read_record(record)
-  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, blocked, at =
+  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, put, blocked, at =
     string.match(record,
-      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*) ?(%S*)\n()")
+      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n()")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
     cost = tonumber(cost), rank = rank, tenant = tenant, service = service, tier = tier,
-    kind = kind, limits = limits, blocked = blocked, key = key_of(tenant, service),
+    kind = kind, limits = limits, blocked = blocked, put = put, key = key_of(tenant, service),
   }, string.sub(record, at)
 end
 
 -- Of a record that starts: what a claim needs of it; its message; and the record of this attempt.
 local function start_record(record, key)
-  local head, tag, attempt, tail, cost, rank, kind, limits, blocked, at = string.match(record,
-    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* ([^ \n]*) ?(%S*) ?(%S*)\n)()")
+  local head, tag, attempt, tail, cost, rank, kind, limits, put, blocked, at = string.match(record,
+    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n)()")
   if blocked ~= "" then tail = string.sub(tail, 1, -#blocked - 2) .. "-\n" end
   attempt = tonumber(attempt) + 1
   local message = string.sub(record, at)
   return {tag = tag, attempt = attempt, cost = tonumber(cost), rank = rank, kind = kind,
-    limits = limits, blocked = blocked, key = key}, message, head .. " " .. attempt .. tail .. message
+    limits = limits, blocked = blocked, put = put, key = key}, message, head .. " " .. attempt .. tail .. message
 end
 
 local function write_record(task, message)
-  local kind, blocked = task.kind, task.blocked or ""
-  if task.limits ~= "" or blocked ~= "" then kind = kind .. " " .. task.limits end
-  if blocked ~= "" then kind = kind .. " " .. blocked end
+  local kind, told = task.kind, (task.put or "") .. (task.blocked or "")
+  if task.limits ~= "" or told ~= "" then kind = kind .. " " .. task.limits end
+  if told ~= "" then kind = kind .. " " .. told end
   return string.format("%.0f %s %d %d %.17g %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
     task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, kind) .. message
 end

@@ -9,14 +9,15 @@
 -- Of tasks of one time, so many are looked at to find one.
 local SAME_TIME_AT_MOST = 16
 
--- What the key has put back, and remembers, is judged anew by the claims that come.
+-- What the key has put back, and remembers, is judged anew by the claims that come. Whatever it puts back
+-- from now on, at a gate too, does not wait behind those that it put back before.
 local function bring_forward(prefix, key, rules)
   local there = prefix .. "rescheduled:" .. whole_key(key)
+  redis.call("HDEL", prefix .. "pace:" .. key, "next")
   local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. whole(rules.now), "+inf",
     "WITHSCORES", "LIMIT", 0, FORWARD_AT_MOST)
   if #tasks == 0 then return end
   redis.call("UNLINK", there)
-  redis.call("HDEL", prefix .. "pace:" .. key, "next")
   for index = 1, #tasks, 2 do
     local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
     local later, at = prefix .. "later:" .. queue, tasks[index + 1]

@@ -59,7 +59,7 @@ local function serve(prefix, queue, found, weight, rules)
     return nil
   end
   local lease, task, message, expected = lease_task(prefix, queue, key, record, rules, weight)
-  note_minute(rules, "started", found.verdict.tier, queue)
+  note_start(rules, task, found.verdict.tier, queue)
   if rules.expiring then redis.call("ZREM", prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
   if start > ring_at then redis.call("HSET", prefix .. "virtual", queue, start) end

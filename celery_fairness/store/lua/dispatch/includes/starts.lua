@@ -5,13 +5,15 @@
   older ones every fortieth part of the largest rate; where one is missing the next later one stands
   for it. One part more than the largest rate is kept: where that has left the window the log has
   all that is in it, and a rate that is raised is open at once. All by the logical clock. `idle` says
-  when a key's starts are forgotten.
+  when a key's starts are forgotten; and, with a space before the key, that it is still known.
 ]]
 
 -- Starts that are remembered one by one; the parts of a larger rate's log.
 local EXACT, PARTS = 1000, 40
 -- A key's starts are remembered so long, at least.
 local REMEMBERED_MS = 60000
+-- Keys that one call forgets.
+local IDLE_AT_MOST = 256
 
 local function whole(number)
   return string.format("%.0f", number)
@@ -88,11 +90,27 @@ local function count_start(prefix, limit, logical)
   redis.call("ZADD", prefix .. "idle", logical + kept, limit.key)
 end
 
--- Forgets starts of keys that had none for long, at most `most`.
-local function forget_idle(prefix, logical, most)
-  local idle = redis.call("ZRANGEBYSCORE", prefix .. "idle", "-inf", logical, "LIMIT", 0, most)
-  for index = 1, #idle do
-    redis.call("ZREM", prefix .. "idle", idle[index])
-    redis.call("UNLINK", prefix .. "window:" .. idle[index], prefix .. "starts:" .. idle[index])
+-- A lease of keys has ended, told with commas, the tenant's first: the others are known for a while.
+local function stay_known(prefix, keys, logical)
+  local known = {}
+  keys = string.match(keys, ",(.*)$") or ""
+  for key in string.gmatch(keys, "[^,]+") do
+    known[#known + 1] = logical + REMEMBERED_MS
+    known[#known + 1] = " " .. key
   end
+  if #known > 0 then redis.call("ZADD", prefix .. "idle", unpack(known)) end
+end
+
+-- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
+local function forget_idle(prefix, logical)
+  local idle = redis.call("ZRANGEBYSCORE", prefix .. "idle", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
+  if #idle == 0 then return false end
+  local starts = {}
+  for index = 1, #idle do
+    starts[2 * index - 1] = prefix .. "window:" .. idle[index]
+    starts[2 * index] = prefix .. "starts:" .. idle[index]
+  end
+  redis.call("ZREM", prefix .. "idle", unpack(idle))
+  redis.call("UNLINK", unpack(starts))
+  return #idle == IDLE_AT_MOST
 end

@@ -12,7 +12,7 @@ local function place_last(prefix, queue, task, message)
   return true
 end
 
--- Places a task that was taken out, before its lane.
+-- Places a task that was taken out, or may end by itself, before its lane.
 local function place_back(prefix, queue, task, message)
   local key, lane = task.key, lane_of(task)
   local order = order_name(key, group_of(prefix, queue, key, lane), queue)
@@ -44,11 +44,20 @@ local function joins_parked(prefix, queue, group)
   end
 end
 
+-- A task will wait, from the server time `since` where it did not wait before. Returns what is known of
+-- its tenant: tier, whether it is closed, and how many wait.
+local function will_wait(prefix, queue, task, since)
+  local known = redis.call("HMGET", prefix .. "account:" .. task.key, "tier", "closed", "q:" .. queue)
+  if since and (task.put or "") == "" then
+    task.put = string.format(known[3] and "@%.0f+" or "@%.0f", since)
+  end
+  return known
+end
+
 -- A task was placed that did not wait: `is_put` for the first time, `is_new` where it may be served
--- before what waits.
-local function begin_waiting(prefix, queue, task, is_put, is_new)
+-- before what waits; `known` as it was then.
+local function begin_waiting(prefix, queue, task, is_put, is_new, known)
   local account = prefix .. "account:" .. task.key
-  local known = redis.call("HMGET", account, "tier", "closed")
   note_tier(prefix, queue, task, is_put, known[1], known[2])
   redis.call("HINCRBY", prefix .. "waiting", queue, 1)
   if redis.call("HINCRBY", account, "q:" .. queue, 1) == 1 then
@@ -66,19 +75,20 @@ local function begin_waiting(prefix, queue, task, is_put, is_new)
 end
 
 -- A task begins to wait, last in its lane.
-local function enqueue(prefix, queue, task, message, is_put)
+local function enqueue(prefix, queue, task, message, is_put, since)
+  local known = will_wait(prefix, queue, task, since)
   local is_new = place_last(prefix, queue, task, message)
-  begin_waiting(prefix, queue, task, is_put, is_new)
+  begin_waiting(prefix, queue, task, is_put, is_new, known)
 end
 
 -- A task begins to wait that may end there by itself: where it is found by its tag, in its place.
-local function enqueue_expiring(prefix, queue, task, message, is_put)
+local function enqueue_expiring(prefix, queue, task, message, is_put, since)
+  local known = will_wait(prefix, queue, task, since)
   place_back(prefix, queue, task, message)
-  begin_waiting(prefix, queue, task, is_put, true)
+  begin_waiting(prefix, queue, task, is_put, true, known)
 end
 
 -- A task waits again, in its place of before.
 local function enqueue_back(prefix, queue, task, message)
-  place_back(prefix, queue, task, message)
-  begin_waiting(prefix, queue, task, false, true)
+  enqueue_expiring(prefix, queue, task, message, false)
 end

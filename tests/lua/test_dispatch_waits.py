@@ -1,0 +1,123 @@
+"""How long tasks had waited that start: from when a record says, and what it is counted as."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from celery_fairness.scheduling.words import Rules, Verdict
+from tests.lua.dispatching import NOW, PREFIX, Dispatch
+
+ALL = Rules(default_limit=None)
+
+
+@pytest.fixture
+def dispatch(client):
+    return Dispatch(client, ALL)
+
+
+def counted(dispatch, at=NOW):
+    return dispatch.client.hgetall(f"{PREFIX}minute:{at // 60_000}")
+
+
+def record_of(dispatch, lane="lane:tenant:a 0 q"):
+    return dispatch.client.lindex(PREFIX + lane, 0).partition("\n")[0].split(" ")
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "bits"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11)]
+)
+def test_a_wait_is_counted_by_its_power_of_two(dispatch, waited_ms, bits):
+    dispatch.put("a")
+    dispatch.now += waited_ms
+    dispatch.claim()
+    assert counted(dispatch, dispatch.now) == {f"quiet:{bits} free q": "1"}
+
+
+def test_a_clock_that_was_put_back_counts_no_wait(dispatch):
+    dispatch.put("a")
+    dispatch.now -= 500
+    dispatch.claim()
+    assert counted(dispatch, dispatch.now) == {"quiet:0 free q": "1"}
+
+
+def test_what_stands_behind_its_own_tenant_is_noisy(dispatch):
+    for tenant, queue in (("a", "q"), ("b", "q"), ("a", "q"), ("a", "other")):
+        dispatch.put(tenant, queue)
+    dispatch.claim(queues=("q", "other"))
+    assert counted(dispatch) == {
+        "quiet:0 free q": "2",
+        "noisy:0 free q": "1",
+        "quiet:0 free other": "1",
+    }
+
+
+def test_quiet_again_once_nothing_of_it_waits(dispatch):
+    dispatch.put("a")
+    dispatch.claim()
+    dispatch.put("a")
+    assert record_of(dispatch)[-1] == f"@{NOW}"
+
+
+@pytest.mark.parametrize("expires_ms", [0, NOW + 60_000])
+def test_the_wait_for_its_time_is_none(dispatch, expires_ms):
+    dispatch.put("a", eta_ms=NOW + 5_000, expires_ms=expires_ms)
+    assert dispatch.claim().tasks == ()
+    dispatch.now += 5_003
+    dispatch.claim_all()
+    assert counted(dispatch, dispatch.now) == {"quiet:2 free q": "1"}
+
+
+def test_only_the_first_start_is_counted_as_a_wait(dispatch):
+    dispatch.put("a")
+    for verdict in (Verdict.HEAD, Verdict.DIED, Verdict.TAIL):
+        dispatch.settle(dispatch.claim().tasks, verdict)
+    assert counted(dispatch) == {"quiet:0 free q": "1", "started free q": "2"}
+
+
+def test_one_that_comes_back_has_its_time_of_before(dispatch):
+    dispatch.put("a", kind="k")
+    first = dispatch.claim().tasks
+    dispatch.now += 7
+    dispatch.settle(first, Verdict.HEAD)
+    (record,) = dispatch.client.hvals(PREFIX + "returned")
+    assert record.partition("\n")[0] == f"1 t1 1 0 1 0 a   k  @{NOW}"
+
+
+@pytest.mark.parametrize("words", ["", "k", "k api|9|||w", "k  -", "k api|9|||w concurrency|api"])
+def test_a_record_that_does_not_say_it_is_served_as_before(dispatch, words):
+    lane = "0,api|9|||w" if "|||" in words else "0"
+    dispatch.put("a", kind="k", limits="api|9|||w" if "|||" in words else "")
+    name = f"{PREFIX}lane:tenant:a {lane} q"
+    dispatch.client.lset(name, 0, f"1 t1 0 0 1 0 a   {words}\nof t1")
+    (task,) = dispatch.claim().tasks
+    assert (task.message, task.attempt) == ("of t1", 1)
+    assert counted(dispatch) == {"started free q": "1"}
+    dispatch.settle([task])
+    assert not dispatch.client.exists(PREFIX + "known", PREFIX + "running")
+
+
+def test_a_claim_writes_with_as_many_commands_however_long_its_tasks_waited(dispatch, commands):
+    def claimed(*waits_ms):
+        for number, waited_ms in enumerate(waits_ms):
+            dispatch.now -= waited_ms
+            dispatch.put(f"tenant{number}")
+            dispatch.now += waited_ms
+        with commands() as ran:
+            tasks = dispatch.claim().tasks
+        dispatch.settle(tasks)
+        return ran
+
+    claimed(0, 1, 2, 4)
+    assert claimed(0, 0, 0, 0) == claimed(0, 1, 2, 4)
+
+
+def test_an_older_version_takes_it_for_what_refused_the_task(dispatch):
+    """Its scripts knew twelve fields: what they cannot read they would lose."""
+    for number in range(2):
+        dispatch.put("a", kind="k", limits="api|1|||w", tag=f"t{number}")
+    dispatch.claim()
+    known = re.compile(r"\d+ \S+ \d+ \d+ \S+ \d \S* \S* \S* [^ \n]* ?(\S*) ?(\S*)\n")
+    record = dispatch.client.lindex(PREFIX + "lane:tenant:a 0,api|1|||w q", 0)
+    assert known.match(record).groups() == ("api|1|||w", f"@{NOW}+concurrency|api")

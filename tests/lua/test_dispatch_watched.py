@@ -1,0 +1,132 @@
+"""What becomes of each task, told while somebody watches."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.words import Rules, Verdict
+from celery_fairness.store import verbs
+from tests.lua.dispatching import NOW, PREFIX, Dispatch
+
+#: Milliseconds that an unwatched stream is kept.
+KEPT_MS = 3_600_000
+
+
+@pytest.fixture
+def dispatch(client):
+    return Dispatch(client, Rules(default_limit=None))
+
+
+def watch(dispatch, wait_ms=60_000):
+    return dispatch.run(verbs.WATCH, verbs.watch_args(wait_ms, str(dispatch.now)))
+
+
+def told(dispatch):
+    """Return what was told since the watch began."""
+    entries = [fields for _, fields in dispatch.client.xrange(PREFIX + "task_events")]
+    assert entries[0]["type"] == "task.watched"
+    return entries[1:]
+
+
+def test_nothing_is_told_unless_somebody_watches(dispatch):
+    dispatch.put("a")
+    dispatch.settle(dispatch.claim().tasks)
+    assert not dispatch.client.exists(PREFIX + "task_events")
+
+
+def test_a_task_is_told_from_its_put_to_its_end(dispatch):
+    watch(dispatch)
+    dispatch.put("a", tier="pro", rank=7, cost=0.1, kind="k")
+    dispatch.now += 1_250
+    tasks = dispatch.claim().tasks
+    dispatch.now += 1
+    dispatch.settle(tasks, Verdict.BEGUN)
+    dispatch.now += 2_002
+    dispatch.settle(tasks)
+    task = {"job_id": "t1", "job_type": "k", "queue": "q", "key": "tenant:a"}
+    attempt = {**task, "attempt": "1", "owner": "w1"}
+    cost = "0.10000000000000001"
+    put = {"tier": "pro", "cost": cost, "rank": "7", "eta": str(NOW)}
+    assert told(dispatch) == [
+        {"type": "task.put", **task, **put},
+        {"type": "task.started", **attempt, "waited_seconds": "1.250"},
+        {"type": "task.ended", **attempt, "outcome": "done", "ran_seconds": "2.003"},
+    ]
+
+
+def test_one_that_waits_for_its_time_says_so(dispatch):
+    watch(dispatch)
+    dispatch.put("a", eta_ms=NOW + 5_000)
+    dispatch.now += 5_004
+    dispatch.claim_all()
+    put, started = told(dispatch)
+    assert put["eta"] == str(NOW + 5_000)
+    assert started["waited_seconds"] == "0.004"
+
+
+@pytest.mark.parametrize("verdict", [each for each in Verdict if each.value not in ("acked",)])
+def test_every_end_is_told_once_and_as_what_it_is(dispatch, verdict):
+    watch(dispatch)
+    dispatch.put("a")
+    tasks = dispatch.claim().tasks
+    for _ in range(2):
+        dispatch.settle(tasks, verdict)
+    ends = [each["outcome"] for each in told(dispatch) if each["type"] == "task.ended"]
+    assert ends == ([] if verdict is Verdict.BEGUN else [verdict.value])
+
+
+@pytest.mark.parametrize("state", ["claimed", Verdict.BEGUN, Verdict.ACKED])
+def test_a_lease_that_nobody_renews_is_told_too(dispatch, state):
+    watch(dispatch)
+    dispatch.put("a")
+    tasks = dispatch.claim().tasks
+    if state != "claimed":
+        dispatch.settle(tasks, state)
+    for _ in range(4):
+        dispatch.now += 5_000
+        dispatch.run(verbs.MOURN, verbs.mourn_args("", dispatch.rules, str(dispatch.now)))
+    (end,) = [each for each in told(dispatch) if each["type"] == "task.ended"]
+    assert end["outcome"] == "expired"
+
+
+def test_it_ends_by_itself_and_a_shorter_watch_takes_nothing_from_a_longer(dispatch):
+    assert watch(dispatch, 10_000) == NOW + 10_000
+    assert watch(dispatch, 1) == NOW + 10_000
+    dispatch.now += 9_999
+    dispatch.put("a")
+    dispatch.now += 1
+    dispatch.put("b")
+    dispatch.settle(dispatch.claim().tasks)
+    assert [each["key"] for each in told(dispatch)] == ["tenant:a"]
+    assert 0 < dispatch.client.pttl(PREFIX + "task_events") <= KEPT_MS + 10_000
+
+
+def test_a_watch_that_was_interrupted_says_where_it_begins_anew(dispatch):
+    watch(dispatch, 1_000)
+    dispatch.now += 1_000
+    assert watch(dispatch, 500) == NOW + 1_500
+    types = [each["type"] for _, each in dispatch.client.xrange(PREFIX + "task_events")]
+    assert types == ["task.watched"] * 2
+
+
+def test_what_is_told_of_tasks_is_bounded(dispatch):
+    watch(dispatch)
+    with dispatch.client.pipeline() as pipe:
+        for _ in range(100_500):
+            pipe.xadd(PREFIX + "task_events", {"type": "task.put"})
+        pipe.execute()
+    dispatch.put("a")
+    assert 100_000 <= dispatch.client.xlen(PREFIX + "task_events") <= 100_200
+
+
+def test_what_is_told_is_one_command_for_each_event(dispatch, commands):
+    def ran():
+        with commands() as counted:
+            dispatch.put("a")
+            dispatch.settle(dispatch.claim().tasks)
+        return sum(counted.values())
+
+    ran()
+    quiet = ran()
+    watch(dispatch)
+    assert ran() == quiet + 3
