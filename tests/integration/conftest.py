@@ -44,10 +44,19 @@ class Shop:
         self._files = 0
 
     def worker(self, **options: Any) -> WorkerNode:
-        """Start a worker and wait until it consumes."""
+        """Start a worker and wait until it consumes and hears commands."""
         env = {**self.env, **options.pop("env", {})}
         app = options.pop("app", "tests.support.shop")
-        return self._start_worker(app, env=env, **options)
+        worker = self._start_worker(app, env=env, **options)
+        if options.get("pool") == "gevent":
+            # It says that it is ready before it hears: stock Celery's as well.
+            eventually(lambda: self._hears(worker))
+        return worker
+
+    def _hears(self, worker: WorkerNode) -> None:
+        name = worker.hostname()
+        inspect = self.app.control.inspect([name], timeout=5, limit=1)
+        assert inspect.ping() == {name: {"ok": "pong"}}
 
     def send(self, name: str, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Send a task of the shop; ``options=`` are those of apply_async."""
