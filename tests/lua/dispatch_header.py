@@ -45,6 +45,7 @@ _GIVEN = {
     "plain": {"QUEUE"},
     "unpack(later)": {"later"},
     "unpack(starts)": {"window", "starts"},
+    "unpack(windows)": {"window"},
     "unpack(bells)": {"bell", "left"},
 }
 #: What a loop may end with beside constants and readings with a LIMIT.

@@ -26,10 +26,11 @@ local function is_before(prefix, queue, name, tag)
   return tonumber(best[2]) < tag
 end
 
-local function another_first(prefix, turns, name, tag)
+local function another_first(prefix, queue, turns, name, tag)
   if not turns.left then return false end
   for index = 1, #turns.queues do
-    if is_before(prefix, turns.queues[index], name, tag) then return true end
+    local other = turns.queues[index]
+    if other ~= queue and is_before(prefix, other, name, tag) then return true end
   end
   return false
 end
@@ -46,17 +47,18 @@ local function takes(prefix, queue, key, part, look, rules)
   return not look.never[kind]
 end
 
--- The virtual time at which a tenant with something waiting is due, if it comes now.
-local function start_of(prefix, queue, key)
+-- The virtual time at which a tenant with something waiting is due, if it comes now; and whether it is
+-- out of the ring.
+local function start_of(prefix, queue, key, rules)
   local start = redis.call("ZSCORE", prefix .. "ring:" .. queue, key)
-  if start then return tonumber(start) end
+  if start then return tonumber(start), false end
   start = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
-  return math.max(tonumber(start), virtual_time(prefix, queue))
+  return math.max(tonumber(start), rules.virtual[queue] or virtual_time(prefix, queue)), true
 end
 
 -- Looks at the tenant whose turn it is in a group. Returns what may be served; else nothing, and
--- whether to go on.
-local function look_at_group(prefix, queue, name, group, rules, turns, look)
+-- whether to go on. `looked` is when its limit was looked at last.
+local function look_at_group(prefix, queue, name, group, looked, rules, turns, look)
   local first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
@@ -66,7 +68,7 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
     set_tag(prefix, queue, group, name, key, now)
     return nil, true
   end
-  local part = redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 0)[1]
+  local part, other = unpack(redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 1))
   if not part then
     -- Somebody has deleted its lanes: the others of the group go on.
     if not spend(turns) then return nil, false end
@@ -96,26 +98,29 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
   end
   if refused then
     if not spend(turns) then return nil, false end
-    act(prefix, queue, key, part, group, nil, refused, rules, turns)
+    act(prefix, queue, key, part, group, other ~= nil, refused, rules, turns)
     return nil, true
   end
-  if another_first(prefix, turns, name, tag) then
+  if another_first(prefix, queue, turns, name, tag) then
     if turns.left[#turns.left] ~= queue then turns.left[#turns.left + 1] = queue end
     return nil, false
   end
-  redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
-  return {key = key, part = part, lane = lane, group = group, name = name, verdict = verdict,
-    start = start_of(prefix, queue, key)}, false
+  if tonumber(looked) ~= rules.logical then
+    redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
+  end
+  local start, is_out = start_of(prefix, queue, key, rules)
+  return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
+    tag = first[2], verdict = verdict, start = start, is_out = is_out}, false
 end
 
 -- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is.
 local function of_groups(prefix, queue, rules, turns, look)
   for _ = 0, turns.moves + 1 do
-    local name = redis.call(
-      "ZRANGEBYSCORE", prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 1)[1]
+    local name, looked = unpack(redis.call("ZRANGEBYSCORE", prefix .. "candidates:" .. queue,
+      0, "+inf", "WITHSCORES", "LIMIT", 0, 1))
     if not name then return nil end
     local group = redis.call("ZRANGE", prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
-    local found, goes_on = look_at_group(prefix, queue, name, group, rules, turns, look)
+    local found, goes_on = look_at_group(prefix, queue, name, group, looked, rules, turns, look)
     if not goes_on then return found end
   end
 end

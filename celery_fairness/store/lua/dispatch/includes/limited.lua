@@ -6,4 +6,5 @@
 --- @include "actions"
 --- @include "candidates"
 --- @include "said"
+--- @include "take_limits"
 --- @include "whole"

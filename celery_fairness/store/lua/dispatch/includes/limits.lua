@@ -52,6 +52,14 @@ local function promised(prefix, key, rules)
   return redis.call("ZCOUNT", prefix .. "gate_promised:" .. key, "(" .. whole(rules.logical), "+inf")
 end
 
+-- How many leases of a key live. What takes no lease away within its call may keep that in `rules.held`.
+local function held_of(prefix, key, rules)
+  local held = rules.held and rules.held[key]
+    or redis.call("ZCOUNT", prefix .. "leases:" .. key, "(" .. whole(rules.logical), "+inf")
+  if rules.held then rules.held[key] = held end
+  return held
+end
+
 -- How long a limit is closed: 0 is open, math.huge until something else opens it. How soon a task
 -- that is tried again comes, where it is closed; and what closes it: "paused", "cools", "full", "rate"
 -- or "throttle".
@@ -63,11 +71,10 @@ local function wait_ms(prefix, limit, rules)
   end
   if rules.enforcement ~= "on" then return 0 end
   local wait, again, why, logical = 0, 0, nil, rules.logical
-  local after = "(" .. whole(logical)
-  local leases, ahead = prefix .. "leases:" .. limit.key, promised(prefix, limit.key, rules)
-  if limit.concurrency and redis.call("ZCOUNT", leases, after, "+inf") + ahead >= limit.concurrency then
-    local of_gate = redis.call(
-      "ZRANGEBYSCORE", leases, after, "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
+  local ahead = promised(prefix, limit.key, rules)
+  if limit.concurrency and held_of(prefix, limit.key, rules) + ahead >= limit.concurrency then
+    local of_gate = redis.call("ZRANGEBYSCORE", prefix .. "leases:" .. limit.key,
+      "(" .. whole(logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
     wait = of_gate and math.min(tonumber(of_gate) - logical, rules.look_ms or LOOK_AT_LIMIT_MS)
       or math.huge
     again, why = TRY_AGAIN_MS, "full"

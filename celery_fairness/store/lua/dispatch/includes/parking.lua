@@ -18,30 +18,11 @@
 local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
-local CLEAR_TAGS_AT_MOST = 4
--- Tags of one key: it goes on to the least one where there are more.
-local TAGS_AT_MOST = 1000
 
 -- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known.
 local function shared_start(prefix, limit_key, key, virtual)
   local tag = tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
   return math.max(tag, tonumber(virtual or redis.call("HGET", prefix .. "shared", limit_key) or 0))
-end
-
--- A tenant started something under a key.
-local function charge_shared(prefix, limit_key, key, amount)
-  local virtual = redis.call("HGET", prefix .. "shared", limit_key)
-  if not virtual then return end
-  local tags = prefix .. "tags:" .. limit_key
-  local start = shared_start(prefix, limit_key, key, virtual)
-  redis.call("HSET", prefix .. "shared", limit_key, string.format("%.17g", start))
-  local is_new = redis.call("ZADD", tags, start + amount, key) == 1
-  local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
-  if #passed > 0 then
-    redis.call("ZREM", tags, unpack(passed))
-  elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
-    redis.call("HSET", prefix .. "shared", limit_key, redis.call("ZPOPMIN", tags)[2])
-  end
 end
 
 local function shut(prefix, queue, limit, stopped)
@@ -58,11 +39,15 @@ local function register(prefix, queue, group, limit, rules)
   redis.call("HSETNX", prefix .. "shared", limit.key, "0")
 end
 
--- The least tag of a group has changed, or it has nobody any more.
-local function order_group(prefix, queue, group, name)
+-- The least tag of a group, which was `before`, may have changed, or it has nobody any more.
+local function order_group(prefix, queue, group, name, before)
   local wait = prefix .. "wait:" .. name .. " " .. queue
-  local best = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
-  if best[2] then redis.call("ZADD", wait, best[2], group) else redis.call("ZREM", wait, group) end
+  local best = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")[2]
+  if not best then
+    redis.call("ZREM", wait, group)
+  elseif best ~= before then
+    redis.call("ZADD", wait, best, group)
+  end
 end
 
 local function forget_looks(prefix, key)
@@ -126,25 +111,14 @@ local function move_group(prefix, queue, group, limit, rules)
   arm(prefix, limit, rules)
 end
 
-local function set_tag(prefix, queue, group, name, key, tag)
+local function set_tag(prefix, queue, group, name, key, tag, before)
   redis.call("ZADD", prefix .. "group:" .. group .. " " .. queue, tag, key)
-  order_group(prefix, queue, group, name)
+  order_group(prefix, queue, group, name, before)
 end
 
--- A tenant of a group was served and waits on.
-local function served(prefix, queue, group, name, key)
-  local limit_key = string.match(name, "^[^|]*")
-  set_tag(prefix, queue, group, name, key, shared_start(prefix, limit_key, key))
-end
-
--- A task starts: its limits count it.
-local function take_limits(prefix, task, lease, rules, amount)
-  local limits = of_one_key(limits_now(prefix, task.limits, rules))
-  for index = 1, #limits do
-    local limit = limits[index]
-    redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)
-    count_start(prefix, limit, rules.logical)
-    note_begin(prefix, limit, lease, rules)
-    if not limit.private then charge_shared(prefix, limit.key, task.key, amount) end
-  end
+-- The tenant of what was found in a group was served this task and waits on.
+local function served(prefix, queue, found, task)
+  local limit_key = string.match(found.name, "^[^|]*")
+  local tag = task.due_at[limit_key] or shared_start(prefix, limit_key, found.key)
+  set_tag(prefix, queue, found.group, found.name, found.key, tag, found.tag)
 end

@@ -53,7 +53,7 @@ end
 -- `found` says key, part, its group where it is parked, where it waits (name), and its start.
 local function serve(prefix, queue, found, weight, rules)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
-  local record, is_last = pop_part(prefix, queue, key, found.part, group, found.others, waiting)
+  local record, is_last, is_gone = pop_part(prefix, queue, key, found.part, group, found.others, waiting)
   if not record then
     leave_ring(prefix, queue, key)
     return nil
@@ -68,12 +68,13 @@ local function serve(prefix, queue, found, weight, rules)
   local by_runtime = rules.fairness_by == "runtime"
   local finish = (by_runtime and start or rules.virtual[queue]) + charge_of(expected, weight)
   if by_runtime then note_charge(prefix, queue, lease, expected, weight, finish, rules) end
-  if group and redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane) then
-    limited().served(prefix, queue, group, found.name, key)
+  if group and (not is_gone
+    or redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane)) then
+    limited().served(prefix, queue, found, task)
   end
   if task_left(prefix, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
-    if group and not redis.call("ZSCORE", ring, key) then ring = full end
+    if found.is_out then ring = full end
     redis.call("ZADD", ring, finish, key)
     if is_last and not group then leave_ring(prefix, queue, key) end
   end

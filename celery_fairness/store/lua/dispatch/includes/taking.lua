@@ -34,7 +34,7 @@ local function forget_part(prefix, queue, key, part)
 end
 
 -- The record of the first task of a part, which is in no lane any more, nothing where somebody has
--- deleted it; and whether nothing is left in the order that it stood in.
+-- deleted it; whether nothing is left in the order that it stood in; and whether the part is gone.
 -- `others` says whether there are other parts in it, nil where the caller does not know; `waiting` how
 -- many tasks of the tenant wait in the queue, nil likewise.
 local function pop_part(prefix, queue, key, part, group, others, waiting)
@@ -52,17 +52,17 @@ local function pop_part(prefix, queue, key, part, group, others, waiting)
   else
     record = redis.call("LPOP", prefix .. list_name(key, lane, queue))
   end
-  local is_last = false
+  local is_last, is_gone = false, false
   local list = kind and back_name(key, lane, kind, queue) or list_name(key, lane, queue)
   if waiting == 1 or redis.call("EXISTS", prefix .. list) == 0 then
     redis.call("ZREM", prefix .. order, part)
     forget_part(prefix, queue, key, part)
-    is_last = not others
+    is_last, is_gone = not others, true
+    if is_last then left_group(prefix, queue, key, group) end
   elseif others then
     note_first(prefix, queue, key, part, order)
   end
-  left_group(prefix, queue, key, group)
-  return record, is_last
+  return record, is_last, is_gone
 end
 
 -- A task has left its lane; `finish` and `virtual` where the tenant was charged for it, as for leave,
