@@ -7,7 +7,7 @@ accounts, closed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from celery_fairness.scheduling.budget import Budget
@@ -77,6 +77,7 @@ class Installation(Counting):
         self.watch = Watch()
         #: Refusals by "STRATEGY KEY".
         self.exceeded: defaultdict[str, int] = defaultdict(int)
+        self._freed: list[Sequence[str]] = []  # the keys of each lease that ended in this call
         #: What the last call heard of ends.
         self.took = Took()
 
@@ -338,7 +339,6 @@ class Installation(Counting):
         for key in row.task.keys:
             self.paces.ends(key, lease, logical)
             self.drop_lease(key, lease)
-        self.stay_known(row.task.keys[1:], logical)
         return row
 
     def expected(self, task: Task, rules: Rules) -> float:
@@ -358,10 +358,19 @@ class Installation(Counting):
         for key in task.keys:
             self.parking.correct(key, task.key, missing)
 
-    def freed(self, keys: Iterable[str], logical: int, rules: Rules) -> None:
-        """A lease of these keys has ended; a limit's may be that of another tenant's tier."""
-        for key in keys:
+    def freed(self, keys: Sequence[str]) -> None:
+        """A lease of these keys, the tenant's first, has ended: see `open_freed`."""
+        self._freed.append(keys)
+
+    def open_freed(self, logical: int, rules: Rules) -> None:
+        """Look at what waits for all that ended; a limit's key may be that of another tenant."""
+        freed, self._freed = self._freed, []
+        limits = [key for keys in freed for key in keys[1:]]
+        self.stay_known(limits, logical)
+        all_keys = dict.fromkeys(limits + [keys[0] for keys in freed])
+        for key in all_keys:
             self.reopen(key, logical, rules)
+        for key in all_keys:
             self.pump(key, logical, rules)
 
     def after_death(self, row: Running, logical: int, rules: Rules) -> None:

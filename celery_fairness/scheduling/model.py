@@ -107,6 +107,7 @@ class Scheduler(Steering):
         logical = self.begin(rules.lease_ms)
         for end in ends:
             self._settle(end, logical, rules)
+        self.open_freed(logical, rules)
         if epoch is not None and epoch != self.clock.epoch:
             return Claim((), Milliseconds(ENTERED_MS), {}, self.clock.epoch)
         last, leases = self.replies.get(owner, (None, []))
@@ -237,7 +238,8 @@ class Scheduler(Steering):
                 self.after_death(row, logical, rules)
             else:
                 self.enqueue(row.queue, row.task, back=True)
-            self.freed(keys, logical, rules)
+            self.freed(keys)
+        self.open_freed(logical, rules)
         return len(due)
 
     def _judge_anew(self, logical: int, rules: Rules) -> int:
@@ -269,12 +271,14 @@ class Scheduler(Steering):
     def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
         """Say what became of claimed tasks."""
         logical = self.begin(rules.lease_ms)
-        return [self._settle(each, logical, rules) for each in ends]
+        answers = [self._settle(each, logical, rules) for each in ends]
+        self.open_freed(logical, rules)
+        return answers
 
     def _settle(self, end: Settle, logical: int, rules: Rules) -> Settled:
         row = self.running.get(end.lease)
         if row is None:
-            return self._settle_late(end, logical, rules)
+            return self._settle_late(end)
         if end.verdict in (Verdict.BEGUN, Verdict.ACKED):
             if row.state != "acked":
                 self.running[end.lease] = replace(row, state=end.verdict.value)
@@ -295,10 +299,10 @@ class Scheduler(Steering):
             self.bury(replace(row, state="unreadable"), logical)
         else:
             self.enqueue(row.queue, row.task, back=True)
-        self.freed(keys, logical, rules)
+        self.freed(keys)
         return Settled.SETTLED
 
-    def _settle_late(self, end: Settle, logical: int, rules: Rules) -> Settled:
+    def _settle_late(self, end: Settle) -> Settled:
         """A task that waits again and is over, or may not run twice, is taken out of its lane."""
         words, rank, queue = end.lane.split(" ", 2)
         keys = words.split(",")
@@ -306,7 +310,7 @@ class Scheduler(Steering):
             # A lease that was entered again after the memory was lost.
             gone = [self.drop_lease(key, end.lease) for key in keys]
             if any(gone):
-                self.freed(keys, logical, rules)
+                self.freed(keys)
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
             return Settled.LATE
         tag = tag_of(end.lease)

@@ -46,6 +46,7 @@ _GIVEN = {
     "unpack(later)": {"later"},
     "unpack(starts)": {"window", "starts"},
     "unpack(windows)": {"window"},
+    "unpack(some)": {"waited"},
     "unpack(bells)": {"bell", "left"},
 }
 #: What a loop may end with beside constants and readings with a LIMIT.
@@ -64,7 +65,8 @@ _ENDS = {
     "#limits": "of one task",
     "first_queue - 1": "arguments, which Python sends in batches",
     "#kinds": "arguments",
-    "#keys": "of the limits of one task",
+    "#keys": "of the limits of one task, or of those that ended",
+    "#ended": "the ends of one call, which Python sends in batches",
     "#given": "the tasks of one claim",
     "#met.order": "what one call started and refused, at most",
     "#ARGV - 1": "arguments, which Python sends in batches",
@@ -76,6 +78,7 @@ _WORDS = {
     'each in string.gmatch(keys, "[^,]+")',
     'key in string.gmatch("," .. limits, ",([^|]+)|")',
     'word in string.gmatch(words, "[^,]+")',
+    'key in string.gmatch(ended[index], ",([^,]+)")',
     'word in string.gmatch(string.sub(lane, 3), "[^,]+")',
     "starts, period_ms in windows_of(limit.rates)",
     "starts, period_ms in windows_of(limit.throttle)",

@@ -56,8 +56,8 @@ class TestLooksOfEnds:
             assert ran["lmove"] == LOOKS
             totals.append(sum(ran.values()))
         assert totals[1] == totals[2]
-        # Of the first everything is looked at, which the first end does; then it is left too.
-        assert max(totals) - min(totals) <= LOOKS
+        # Of the first nothing is left, which else is noted.
+        assert 0 < max(totals) - min(totals) <= 4
 
     def test_a_claim_looks_at_as_many_again(self, dispatch, commands):
         held = self.held(dispatch, 4 * LOOKS)
@@ -72,7 +72,7 @@ class TestLooksOfEnds:
             client.delete(PREFIX + name)
         dispatch.settle(held)
         assert client.exists(PREFIX + "bell:q")
-        assert client.hgetall(PREFIX + "looks") == {"api": str(2 * LOOKS)}
+        assert client.hgetall(PREFIX + "looks") == {"api": str(LOOKS)}
         while client.exists(PREFIX + "looks"):
             assert dispatch.claim(want=1).sleep_ms == 0
         assert client.zcount(PREFIX + "candidates:q", "-inf", "(0") == 0

@@ -73,6 +73,7 @@ local first_queue = 15 + 3 * told
 for index = 15, first_queue - 1, 3 do
   settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
 end
+open_freed(prefix, rules)
 if known_epoch ~= "" and known_epoch ~= epoch_text then
   return {ENTERED_MS .. " " .. epoch_text .. " "}
 end
@@ -95,11 +96,10 @@ local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local longest = math.min(SLEEP_MS, math.floor(lease_ms / 3))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, longest)
--- From here on no lease ends.
-rules.held = {}
+rules.held = {} -- from here on no lease ends
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
-  queues = {unpack(queues)}, left = {}, shut = {}, sleep_ms = sleep_ms}
+  queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, sleep_ms = sleep_ms}
 
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)

@@ -18,13 +18,13 @@ local prefix, what, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), A
 
 local logical, _, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical}
-local freed, wakes, keys = 0, false, ""
+local freed, wakes, limits = 0, false, {}
 for index = 4, #ARGV - 1, 2 do
   local holder, key, held = ARGV[index], ARGV[index + 1], 0
   if what == "leases" then
     held = redis.call("ZREM", prefix .. "leases:" .. key, holder)
     if said.paced then note_end(prefix, holder, key, rules) end
-    if string.sub(key, 1, 7) ~= "tenant:" then keys = keys .. "," .. key end
+    if string.sub(key, 1, 7) ~= "tenant:" then limits[#limits + 1] = key end
   else
     held = redis.call("ZREM", prefix .. "gate_promised:" .. key, holder)
     redis.call("ZREM", prefix .. "gate_promoted", holder)
@@ -34,6 +34,6 @@ for index = 4, #ARGV - 1, 2 do
     wakes = redis.call("ZADD", prefix .. "gate_opens", "XX", "CH", 0, key) == 1 or wakes
   end
 end
-stay_known(prefix, keys, logical)
+stay_known(prefix, limits, logical)
 if wakes then ring_gate(prefix) end
 return freed

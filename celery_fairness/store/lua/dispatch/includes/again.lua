@@ -85,7 +85,7 @@ local function expire_one(prefix, rules, lease, row)
   else
     enqueue_back(prefix, queue, task, message)
   end
-  freed(prefix, task.key, keys, rules)
+  freed(keys, rules)
 end
 
 local function settle_late(prefix, rules, lease, verdict, lane_text)
@@ -98,7 +98,7 @@ local function settle_late(prefix, rules, lease, verdict, lane_text)
     for each in string.gmatch(keys, "[^,]+") do
       gone = gone + redis.call("ZREM", prefix .. "leases:" .. each, lease)
     end
-    if gone > 0 then freed(prefix, key, keys, rules) end
+    if gone > 0 then freed(keys, rules) end
   end
   if verdict ~= "done" and verdict ~= "acked" then return 0 end
   local tag = string.match(lease, "^(.+)%.%d+%.%w+$")
@@ -122,6 +122,6 @@ local function end_otherwise(prefix, rules, lease, verdict, row)
   else
     enqueue_back(prefix, queue, task, message)
   end
-  freed(prefix, task.key, keys, rules)
+  freed(keys, rules)
   return 1
 end

@@ -4,7 +4,8 @@
   What is met on the way and may not start is put where no claim looks: each of these is one move.
   `turns` is a claim's own: moves that are left, looks (tenants of one ring at most), over (one more
   move was wanted), queues that it asks, sleep_ms (how soon something of them is due), and left, the
-  queues in which a limit's next was left to another queue, where somebody is due before.
+  queues in which a limit's next was left to another queue, where somebody is due before; and noted, which
+  limits were looked at by then.
 ]]
 --- @include "closed"
 --- @include "park"
@@ -57,8 +58,8 @@ local function start_of(prefix, queue, key, rules)
 end
 
 -- Looks at the tenant whose turn it is in a group. Returns what may be served; else nothing, and
--- whether to go on. `looked` is when its limit was looked at last.
-local function look_at_group(prefix, queue, name, group, looked, rules, turns, look)
+-- whether to go on.
+local function look_at_group(prefix, queue, name, group, rules, turns, look)
   local first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
@@ -105,8 +106,10 @@ local function look_at_group(prefix, queue, name, group, looked, rules, turns, l
     if turns.left[#turns.left] ~= queue then turns.left[#turns.left + 1] = queue end
     return nil, false
   end
-  if tonumber(looked) ~= rules.logical then
-    redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
+  local candidates = prefix .. "candidates:" .. queue
+  if not turns.noted[candidates .. name] then
+    redis.call("ZADD", candidates, rules.logical, name)
+    turns.noted[candidates .. name] = true
   end
   local start, is_out = start_of(prefix, queue, key, rules)
   return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
@@ -116,11 +119,11 @@ end
 -- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is.
 local function of_groups(prefix, queue, rules, turns, look)
   for _ = 0, turns.moves + 1 do
-    local name, looked = unpack(redis.call("ZRANGEBYSCORE", prefix .. "candidates:" .. queue,
-      0, "+inf", "WITHSCORES", "LIMIT", 0, 1))
+    local name = redis.call(
+      "ZRANGEBYSCORE", prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 1)[1]
     if not name then return nil end
     local group = redis.call("ZRANGE", prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
-    local found, goes_on = look_at_group(prefix, queue, name, group, looked, rules, turns, look)
+    local found, goes_on = look_at_group(prefix, queue, name, group, rules, turns, look)
     if not goes_on then return found end
   end
 end

@@ -1,5 +1,6 @@
 --[[
-  ends: what became of a claimed task, told with its lease and its lane as "keys rank queue".
+  ends: what became of a claimed task, told with its lease and its lane as "keys rank queue". Whoever told
+  all of them lets go on what waited for them (open_freed).
 
   Here is what most are told; again.lua has the others, and the codes that both return.
 ]]
@@ -11,11 +12,11 @@ local function settle(prefix, rules, lease, verdict, lane_text)
   if not row then return rare().settle_late(prefix, rules, lease, verdict, lane_text) end
   if verdict == "done" then
     if rules.watched then rare().tell_ended(prefix, row, verdict, rules) end
-    local tag, key, keys, kind, since = charged_by(row)
+    local tag, _, keys, kind, since = charged_by(row)
     note_took(rules, kind, since)
     redis.call("SREM", prefix .. "known", tag)
     end_lease(prefix, lease, keys, rules)
-    freed(prefix, key, keys, rules)
+    freed(keys, rules)
     return 1
   end
   local owner, state, queue, record, since = read_running(row)

@@ -16,12 +16,21 @@ local function end_lease(prefix, lease, keys, rules)
   for key in string.gmatch(keys, "[^,]+") do
     redis.call("ZREM", prefix .. "leases:" .. key, lease)
   end
-  if rules.limited then limited().stay_known(prefix, keys, rules.logical) end
 end
 
--- A lease of a tenant's key, and of other keys, has ended; `keys` has all of them with commas.
-local function freed(prefix, key, keys, rules)
-  if rules.limited then limited().free_all(prefix, keys, rules) else reopen(prefix, key, rules) end
+-- A lease has ended of these keys, told with commas, the tenant's first. Once a call has heard of all that
+-- ended it looks at what waits for them (open_freed).
+local function freed(keys, rules)
+  rules.freed = rules.freed or {}
+  rules.freed[#rules.freed + 1] = keys
+end
+
+local function open_freed(prefix, rules)
+  local ended = rules.freed
+  if not ended then return end
+  rules.freed = nil
+  if rules.limited then return limited().free_all(prefix, ended, rules) end
+  for index = 1, #ended do reopen(prefix, string.match(ended[index], "^[^,]+"), rules) end
 end
 
 -- What ends now, at most `most`: leases that nobody renewed, and the wait for a lease of the gate.
@@ -39,5 +48,6 @@ local function expire(prefix, rules, most)
       if string.sub(lease, 1, 1) == " " then reopen(prefix, string.sub(lease, 2), rules) end
     end
   end
+  open_freed(prefix, rules)
   return #ended
 end

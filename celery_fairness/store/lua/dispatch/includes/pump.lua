@@ -16,14 +16,17 @@ local function wake_queue(prefix, queue)
   if redis.call("HEXISTS", prefix .. "waiting", queue) == 1 then ring_bell(prefix, queue) end
 end
 
-local function pump(prefix, key, rules, goes_on)
-  if string.match(key, "^queue:[^:]+$") then
-    local queue = redis.call("HGET", prefix .. "queue_keys", key)
-    if queue then wake_queue(prefix, queue) end
-  end
+-- A queue whose own limit this is was passed by as a whole.
+local function wake_whole(prefix, key)
+  local queue = string.match(key, "^queue:[^:]+$") and redis.call("HGET", prefix .. "queue_keys", key)
+  if queue then wake_queue(prefix, queue) end
+end
+
+-- Looks at what waits at a key; says whether anything does. `goes_on` where a look was not ended.
+local function look_at_waited(prefix, key, rules, goes_on)
   local waited = prefix .. "waited:" .. key
   local length = redis.call("LLEN", waited)
-  if length == 0 then return end
+  if length == 0 then return false end
   -- A look from the first on may have been made since.
   local left = goes_on and tonumber(redis.call("HGET", prefix .. "looks", key) or 0) or length
   left = math.min(left, length)
@@ -56,14 +59,56 @@ local function pump(prefix, key, rules, goes_on)
   if left > looked then
     ring_bell(prefix, string.match(redis.call("LINDEX", waited, 0), "^%S+ (.*)$"))
   end
+  return true
 end
 
--- A lease of these keys has ended, told as a word with commas: a limit's may be that of another
--- tenant's tier.
-local function free_all(prefix, keys, rules)
-  for key in string.gmatch(keys, "[^,]+") do
-    if string.sub(key, 1, 7) == "tenant:" then reopen(prefix, key, rules) end
-    pump(prefix, key, rules, false)
+local function pump(prefix, key, rules, goes_on)
+  wake_whole(prefix, key)
+  look_at_waited(prefix, key, rules, goes_on)
+end
+
+-- At how many of these keys something waits.
+local function count_waited(prefix, keys)
+  local count = 0
+  for first = 1, #keys, KEYS_AT_ONCE do
+    local some = {unpack(keys, first, math.min(#keys, first + KEYS_AT_ONCE - 1))}
+    for index = 1, #some do some[index] = prefix .. "waited:" .. some[index] end
+    count = count + redis.call("EXISTS", unpack(some))
+  end
+  return count
+end
+
+-- Each once: the limits' keys of leases that ended, and after them the tenants' too.
+local function keys_of_ended(ended)
+  local keys, met, limits = {}, {}, 0
+  for index = 1, #ended do
+    for key in string.gmatch(ended[index], ",([^,]+)") do
+      if not met[key] then keys[#keys + 1] = key end
+      met[key] = true
+    end
+  end
+  limits = #keys
+  for index = 1, #ended do
+    local key = string.match(ended[index], "^[^,]+")
+    if not met[key] then keys[#keys + 1] = key end
+    met[key] = true
+  end
+  return keys, limits
+end
+
+-- Leases have ended, each told as its keys with commas: a limit's may be that of another tenant's tier.
+local function free_all(prefix, ended, rules)
+  local keys, limits = keys_of_ended(ended)
+  stay_known(prefix, {unpack(keys, 1, limits)}, rules.logical)
+  for index = 1, #keys do
+    if string.sub(keys[index], 1, 7) == "tenant:" then reopen(prefix, keys[index], rules) end
+    wake_whole(prefix, keys[index])
+  end
+  -- Mostly at one of the first.
+  local left = count_waited(prefix, keys)
+  for index = 1, #keys do
+    if left == 0 then return end
+    if look_at_waited(prefix, keys[index], rules, false) then left = left - 1 end
   end
 end
 

@@ -12,6 +12,8 @@
 local EXACT, PARTS = 1000, 40
 -- A key's starts are remembered so long, at least.
 local REMEMBERED_MS = 60000
+-- Keys that one command names: a script may give it so many words.
+local KEYS_AT_ONCE = 1000
 -- Keys that one call forgets.
 local IDLE_AT_MOST = 256
 
@@ -90,15 +92,16 @@ local function count_start(prefix, limit, logical)
   redis.call("ZADD", prefix .. "idle", logical + kept, limit.key)
 end
 
--- A lease of keys has ended, told with commas, the tenant's first: the others are known for a while.
+-- Leases of these limits have ended: their keys are known for a while.
 local function stay_known(prefix, keys, logical)
-  local known = {}
-  keys = string.match(keys, ",(.*)$") or ""
-  for key in string.gmatch(keys, "[^,]+") do
-    known[#known + 1] = logical + REMEMBERED_MS
-    known[#known + 1] = " " .. key
+  for first = 1, #keys, KEYS_AT_ONCE do
+    local some, known = {unpack(keys, first, math.min(#keys, first + KEYS_AT_ONCE - 1))}, {}
+    for index = 1, #some do
+      known[2 * index - 1] = logical + REMEMBERED_MS
+      known[2 * index] = " " .. some[index]
+    end
+    redis.call("ZADD", prefix .. "idle", unpack(known))
   end
-  if #known > 0 then redis.call("ZADD", prefix .. "idle", unpack(known)) end
 end
 
 -- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
