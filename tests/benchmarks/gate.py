@@ -16,8 +16,8 @@ POOLS = (
 )
 
 
-def rows(server: RedisServer, asked_calls: int, tasks: int, rounds: int) -> Iterator[Row]:
-    """Measure the calls, then every pool: plain, fair, fair, plain, ``rounds`` times."""
+def rows(server: RedisServer, asked_calls: int, tasks: int, turns: int) -> Iterator[Row]:
+    """Measure the calls, then every pool: plain and fair in turns, so many of each."""
     for name, (median, p99) in calls.percentiles(server, asked_calls).items():
         yield Row(
             "P12",
@@ -28,8 +28,9 @@ def rows(server: RedisServer, asked_calls: int, tasks: int, rounds: int) -> Iter
         )
     for name, args, asked in POOLS:
         rates: dict[str, list[float]] = {"plain": [], "fair": []}
-        for task in ("plain", "fair", "fair", "plain") * rounds:
-            rates[task].append(throughput.rate(server, args, tasks, ours=False, task=task))
+        for turn in range(turns):
+            for task in ("plain", "fair") if turn % 2 == 0 else ("fair", "plain"):
+                rates[task].append(throughput.rate(server, args, tasks, ours=False, task=task))
         plain, fair = statistics.median(rates["plain"]), statistics.median(rates["fair"])
         yield Row(
             "P12",
