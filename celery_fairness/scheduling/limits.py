@@ -133,7 +133,8 @@ def _both(one: Limit, other: Limit) -> Limit:
     # The wider spacing is the stricter one.
     throttles = [each for each in (one.throttle, other.throttle) if each]
     throttle = max(throttles, key=lambda each: each[1] / each[0], default=None)
-    return one._replace(rates=one.rates + other.rates, throttle=throttle)
+    rates = one.rates if one.rates == other.rates else one.rates + other.rates
+    return one._replace(rates=rates, throttle=throttle)
 
 
 def window_text(window: tuple[int, int]) -> str:

@@ -4,8 +4,8 @@
   What is met on the way and may not start is put where no claim looks: each of these is one move.
   `turns` is a claim's own: moves that are left, looks (tenants of one ring at most), over (one more
   move was wanted), queues that it asks, sleep_ms (how soon something of them is due), and left, the
-  queues in which a limit's next was left to another queue, where somebody is due before; and noted, which
-  limits were looked at by then.
+  queues in which a limit's next was left to another queue, where somebody is due before; and noted, at
+  which limits ("NAME QUEUE") it is written that they were looked at now.
 ]]
 --- @include "closed"
 --- @include "park"
@@ -106,10 +106,10 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
     if turns.left[#turns.left] ~= queue then turns.left[#turns.left + 1] = queue end
     return nil, false
   end
-  local candidates = prefix .. "candidates:" .. queue
-  if not turns.noted[candidates .. name] then
-    redis.call("ZADD", candidates, rules.logical, name)
-    turns.noted[candidates .. name] = true
+  local place = name .. " " .. queue
+  if not turns.noted[place] then
+    redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
+    turns.noted[place] = true
   end
   local start, is_out = start_of(prefix, queue, key, rules)
   return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,

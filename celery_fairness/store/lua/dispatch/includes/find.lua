@@ -77,7 +77,10 @@ end
 local function next_of(prefix, queue, rules, turns, look)
   local found = find(prefix, queue, rules, turns, look)
   if not found then return nil end
-  if found.verdict.closed then reopen(prefix, found.key, rules) end
+  if found.verdict.closed then
+    reopen(prefix, found.key, rules)
+    found.is_out = found.is_out and not redis.call("ZSCORE", prefix .. "ring:" .. queue, found.key)
+  end
   if found.verdict.full then count_refusal(prefix, queue, found.verdict, rules) end
   return found
 end

@@ -27,6 +27,7 @@ end
 
 -- Returns the lane of a part, and its kind; nil where it is of none.
 local function read_part(part)
+  if #part == 1 then return part end
   local lane, kind = string.match(part, "^(%S+)b (.*)$")
   return lane or part, kind
 end

@@ -7,6 +7,14 @@
 ]]
 --- @include "judge"
 
+-- A lease of a key begins. How many it has may be kept (held_of); whether one that stood there already
+-- counted is not known.
+local function begin_lease(prefix, key, lease, rules)
+  local is_new = redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease) == 1
+  local held = rules.held[key]
+  rules.held[key] = held and is_new and held + 1 or nil
+end
+
 -- Takes the lease out of everything that knows it; the task stays known unless it is done.
 local function end_lease(prefix, lease, keys, rules)
   redis.call("HDEL", prefix .. "running", lease)

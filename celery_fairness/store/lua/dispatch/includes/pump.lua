@@ -42,7 +42,9 @@ local function look_at_waited(prefix, key, rules, goes_on)
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
     local name, queue = string.match(both, "^(%S+) (.*)$")
     local candidates = prefix .. "candidates:" .. queue
-    if tonumber(redis.call("ZSCORE", candidates, name)) < 0 then
+    local opened = redis.call("ZSCORE", candidates, name)
+    -- Where somebody has deleted it the others go on.
+    if opened and tonumber(opened) < 0 then
       local limit = limit_now(prefix, name, rules)
       local wait = wait_ms(prefix, limit, rules)
       if wait == 0 then
@@ -80,14 +82,16 @@ end
 
 -- Each once: the limits' keys of leases that ended, and after them the tenants' too.
 local function keys_of_ended(ended)
-  local keys, met, limits = {}, {}, 0
+  local keys, limits, met = {}, {}, {}
   for index = 1, #ended do
     for key in string.gmatch(ended[index], ",([^,]+)") do
-      if not met[key] then keys[#keys + 1] = key end
+      if not met[key] then
+        keys[#keys + 1] = key
+        limits[#limits + 1] = key
+      end
       met[key] = true
     end
   end
-  limits = #keys
   for index = 1, #ended do
     local key = string.match(ended[index], "^[^,]+")
     if not met[key] then keys[#keys + 1] = key end
@@ -99,7 +103,7 @@ end
 -- Leases have ended, each told as its keys with commas: a limit's may be that of another tenant's tier.
 local function free_all(prefix, ended, rules)
   local keys, limits = keys_of_ended(ended)
-  stay_known(prefix, {unpack(keys, 1, limits)}, rules.logical)
+  stay_known(prefix, limits, rules.logical)
   for index = 1, #keys do
     if string.sub(keys[index], 1, 7) == "tenant:" then reopen(prefix, keys[index], rules) end
     wake_whole(prefix, keys[index])

@@ -2,7 +2,8 @@
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
   `rules` is as for judge, and owner, nonce, ends_at (of a lease that begins now), fairness_by, timed,
-  and virtual: by queue, the ring's time as far as this claim has read it.
+  virtual: by queue, the ring's time as far as this claim has read it; and held: by key, how many leases
+  it has, as far as this claim has counted them.
 ]]
 --- @include "charging"
 --- @include "leases"
@@ -41,7 +42,7 @@ local function lease_task(prefix, queue, key, record, rules, weight)
   if string.find(task.blocked, "|", 1, true) then
     rare().tell_unblocked(prefix, queue, task, message)
   end
-  redis.call("ZADD", prefix .. "leases:" .. key, "+inf", lease)
+  begin_lease(prefix, key, lease, rules)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", prefix .. "running", lease,
     write_running(rules.owner, "claimed", queue, next_record, since_now(rules, task.kind)))

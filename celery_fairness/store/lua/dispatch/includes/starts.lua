@@ -50,7 +50,9 @@ local function of_one_key(limits)
     local limit = limits[index]
     local same = by_key[limit.key]
     if same then
-      same.rates = same.rates .. (same.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
+      if same.rates ~= limit.rates then
+        same.rates = same.rates .. (same.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
+      end
       if interval_of(limit.throttle) > interval_of(same.throttle) then same.throttle = limit.throttle end
     else
       found[#found + 1] = limit

@@ -2,6 +2,7 @@
   take_limits: a task starts, and its limits count it: its lease, its start, and at shared limits at
   which somebody waits the virtual time at which its tenant is due there next.
 ]]
+--- @include "leases"
 --- @include "parking"
 
 -- Tags that a start clears away whose time is over.
@@ -40,8 +41,7 @@ local function take_limits(prefix, task, lease, rules, amount)
   task.due_at = {}
   for index = 1, #limits do
     local limit = limits[index]
-    local is_new = redis.call("ZADD", prefix .. "leases:" .. limit.key, "+inf", lease)
-    if rules.held[limit.key] then rules.held[limit.key] = rules.held[limit.key] + is_new end
+    begin_lease(prefix, limit.key, lease, rules)
     if counts then count_start(prefix, limit, rules.logical) end
     note_begin(prefix, limit, lease, rules)
     if virtual[index] and not limit.private then

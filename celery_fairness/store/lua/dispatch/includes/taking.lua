@@ -41,19 +41,19 @@ local function pop_part(prefix, queue, key, part, group, others, waiting)
   local order = order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", prefix .. order, 0, 1)[2] ~= nil end
   local lane, kind = read_part(part)
+  local list = kind and back_name(key, lane, kind, queue) or list_name(key, lane, queue)
   local record
   if kind then
-    local tag = redis.call("ZPOPMIN", prefix .. back_name(key, lane, kind, queue))[1]
+    local tag = redis.call("ZPOPMIN", prefix .. list)[1]
     -- Else somebody has deleted the list.
     if tag then
       record = redis.call("HGET", prefix .. "returned", tag)
       redis.call("HDEL", prefix .. "returned", tag)
     end
   else
-    record = redis.call("LPOP", prefix .. list_name(key, lane, queue))
+    record = redis.call("LPOP", prefix .. list)
   end
   local is_last, is_gone = false, false
-  local list = kind and back_name(key, lane, kind, queue) or list_name(key, lane, queue)
   if waiting == 1 or redis.call("EXISTS", prefix .. list) == 0 then
     redis.call("ZREM", prefix .. order, part)
     forget_part(prefix, queue, key, part)

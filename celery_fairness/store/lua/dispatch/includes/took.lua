@@ -24,5 +24,6 @@ end
 -- What the row of a task says that starts now.
 local function since_now(rules, kind)
   local mean = rules.took and rules.took[kind]
-  return string.format(mean and "@%.0f~%.0f" or "@%.0f", rules.logical, mean)
+  rules.since = rules.since or string.format("@%.0f", rules.logical)
+  return mean and rules.since .. string.format("~%.0f", mean) or rules.since
 end

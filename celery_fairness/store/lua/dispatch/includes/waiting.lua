@@ -39,9 +39,9 @@ end
 -- What waits at a limit may be open, and have been left by who looked.
 local function joins_parked(prefix, queue, group)
   local name = redis.call("HGET", prefix .. "groups:" .. queue, group)
-  if tonumber(redis.call("ZSCORE", prefix .. "candidates:" .. queue, name)) >= 0 then
-    ring_bell(prefix, queue)
-  end
+  local opened = name and redis.call("ZSCORE", prefix .. "candidates:" .. queue, name)
+  -- Somebody may have deleted it.
+  if opened and tonumber(opened) >= 0 then ring_bell(prefix, queue) end
 end
 
 -- A task will wait, from the server time `since` where it did not wait before. Returns what is known of
