@@ -20,7 +20,8 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
+from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.tenants import tier_key
 from tests.contract.conftest import FrozenClock
 
@@ -133,6 +134,21 @@ def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
     assert isinstance(limiter.acquire(came), Admitted)
     limiter.release([came.lease])
     assert names(promote(limiter)) == ["b"]
+
+
+def test_a_newcomer_stands_behind_others_of_a_queue_whose_limit_is_cleared(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    emails = Limit("queue:emails", OF_QUEUE)
+    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+    take(limiter, emails)
+    park(limiter, ask("a", emails))
+    limiter.limit_queue(CLEARED, "emails")
+    answer = limiter.acquire(ask("b", emails))
+    assert isinstance(answer, Refused)
+    assert (answer.reason, answer.key) == (Reason.BEHIND_OTHERS, "queue:emails")
+    clock.advance(1.0)
+    assert names(promote(limiter)) == ["a"]
 
 
 def test_what_is_promised_is_not_taken_though_nobody_else_waits(limiter: Limiter) -> None:
