@@ -62,7 +62,8 @@ class Installation(Counting):
         self.running: dict[str, Running] = {}
         #: By lease: how its task was charged, where that was an estimate.
         self.charged: dict[str, Charged] = {}
-        #: Logical ends of leases; and, with a space before it, of the wait of a key for the gate.
+        #: Logical ends of leases; with a space before it of a key's wait for the gate, with two of
+        #: its leases that were entered again.
         self.ends: dict[str, float] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
         self.dead: defaultdict[str, list[Task]] = defaultdict(list)
@@ -388,13 +389,3 @@ class Installation(Counting):
         fields = {"reason": row.state, "deaths": row.task.deaths}
         self.happenings.tell_of("fairness.dead_lettered", row.queue, row.task, **fields)
         self.obituaries[row] = logical
-
-    # -- the gate ---------------------------------------------------------------------------------
-
-    def enter_gate_lease(self, key: str, lease: str, lease_ms: int) -> None:
-        """The gate admitted an attempt: its lease ends by itself."""
-        self.leases[key][lease] = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
-
-    def release_gate_lease(self, key: str, lease: str) -> None:
-        """The gate's attempt is over: the rings are not told."""
-        self.drop_lease(key, lease)

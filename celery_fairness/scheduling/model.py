@@ -56,12 +56,12 @@ from math import ceil
 
 from celery_fairness.scheduling.candidates import Turns
 from celery_fairness.scheduling.charging import Charged, charge_of
+from celery_fairness.scheduling.entering import Entering
 from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
 from celery_fairness.scheduling.limits import NEVER, read_limits
 from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.rows import Running
-from celery_fairness.scheduling.steering import Steering
 from celery_fairness.scheduling.words import (
     Claim,
     Claimed,
@@ -83,7 +83,7 @@ ENTERED_MS = 10
 NOTHING = Passing()
 
 
-class Scheduler(Steering):
+class Scheduler(Entering):
     """One installation, and what can be asked of it."""
 
     # -- claim ------------------------------------------------------------------------------------
@@ -219,8 +219,7 @@ class Scheduler(Steering):
         due = due[: self.budget.due]
         for _, name in due:
             if name.startswith(" "):
-                del self.ends[name]
-                self.reopen(name[1:], logical, rules)
+                self.end_wait(name, logical, rules)
                 continue
             row = self.end_lease(name, logical)
             self.watch.ended(self.now_ms(), logical, row, "expired")
@@ -266,7 +265,7 @@ class Scheduler(Steering):
             return 0
         return later[0][0] - now if later else SLEEP_MS
 
-    # -- settle and renew -------------------------------------------------------------------------
+    # -- settle -----------------------------------------------------------------------------------
 
     def settle(self, ends: Sequence[Settle], rules: Rules) -> list[Settled]:
         """Say what became of claimed tasks."""
@@ -309,6 +308,7 @@ class Scheduler(Steering):
         if end.verdict not in (Verdict.BEGUN, Verdict.ACKED):
             # A lease that was entered again after the memory was lost.
             gone = [self.drop_lease(key, end.lease) for key in keys]
+            self.forget_entered(keys)
             if any(gone):
                 self.freed(keys)
         if end.verdict not in (Verdict.DONE, Verdict.ACKED):
@@ -321,35 +321,6 @@ class Scheduler(Steering):
                 self.known.discard(tag)
                 return Settled.WITHDRAWN
         return Settled.LATE
-
-    def renew(
-        self, held: Sequence[tuple[str, str]], lease_ms: int, epoch: int | None = None
-    ) -> tuple[int, list[int]]:
-        """Keep leases, given with their keys.
-
-        Where the memory was lost since ``epoch`` they are entered again: they count, and end by
-        themselves, because their tasks are known to their workers alone. It may have been lost in
-        part: a server that takes over the memory of another may have an older one.
-
-        Returns:
-            The epoch, and the positions (from 1) of leases that are gone, or were.
-        """
-        ends = self.clock.tick(self.now_ms(), lease_ms) + lease_ms
-        self.clock.meet_server(self.now_ms())
-        lost = epoch is not None and epoch != self.clock.epoch
-        missing = []
-        for position, (lease, words) in enumerate(held, 1):
-            keys = words.split(",")
-            if lease in self.ends:
-                self.ends[lease] = ends
-                continue
-            counts = any(lease in self.leases.get(key, {}) for key in keys)
-            if not counts:
-                missing.append(position)
-            if counts or lost:
-                for key in keys:
-                    self.leases[key][lease] = ends
-        return self.clock.epoch, missing
 
     # -- ends that nobody was there to tell -------------------------------------------------------
 

@@ -47,3 +47,49 @@ def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client,
     assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.SETTLED] * 2
     assert dispatch.tags_of(dispatch.claim(queues=("q2",))) == ["t4"]
     assert client.hkeys(PREFIX + "returned") == ["t1"]
+
+
+class TestEnteredAgain:
+    """The memory was lost, and a worker enters again what it holds."""
+
+    @pytest.fixture
+    def entered(self, dispatch, client):
+        word = write_limits((Limit("api", 3),))
+        for tenant in "ab":
+            dispatch.put(tenant, limits=word)
+        tasks = dispatch.claim().tasks
+        epoch, _ = dispatch.renew(tasks)
+        client.flushdb()
+        dispatch.now += 1
+        assert dispatch.renew(tasks, epoch) == (dispatch.now, [1, 2])
+        assert client.zcard(PREFIX + "leases:api") == 2
+        return tasks
+
+    def left(self, client):
+        names = (*client.keys(PREFIX + "leases:*"), *client.keys(PREFIX + "ends"))
+        return sorted(name.removeprefix(PREFIX) for name in names)
+
+    def test_nothing_is_left_where_it_dies_too(self, dispatch, client, entered):
+        dispatch.let_a_lease_pass()
+        assert dispatch.claim().tasks == ()
+        assert self.left(client) == []
+
+    def test_nothing_is_left_once_their_ends_are_told(self, dispatch, client, entered):
+        assert dispatch.settle(entered) == [Settled.LATE] * 2
+        assert self.left(client) == []
+
+    def test_who_goes_on_counts(self, dispatch, client, entered):
+        assert dispatch.settle(entered[:1]) == [Settled.LATE]
+        assert self.left(client) == ["ends", "leases:api", "leases:tenant:b"]
+        dispatch.let_a_lease_pass(kept=entered[1:])
+        dispatch.claim()
+        assert client.zcard(PREFIX + "leases:api") == 1
+        dispatch.let_a_lease_pass()
+        dispatch.claim()
+        assert self.left(client) == []
+
+    def test_a_lease_of_the_gate_with_the_same_key_stays(self, dispatch, client, entered):
+        client.zadd(PREFIX + "leases:api", {"gate.1": dispatch.now + 10 * dispatch.rules.lease_ms})
+        dispatch.let_a_lease_pass()
+        dispatch.claim()
+        assert client.zrange(PREFIX + "leases:api", 0, -1) == ["gate.1"]

@@ -48,7 +48,11 @@ for index = 4, #ARGV, 2 do
     end
     for key in string.gmatch(keys, "[^,]+") do
       local leases = prefix .. "leases:" .. key
-      if not runs then redis.call("ZADD", leases, logical_end, held) end
+      if not runs then
+        redis.call("ZADD", leases, logical_end, held)
+        -- Nobody else knows of it: whoever looks then takes it away (leases.lua).
+        redis.call("ZADD", prefix .. "ends", logical_end, "  " .. key)
+      end
       redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
     end
   end

@@ -96,7 +96,11 @@ local function settle_late(prefix, rules, lease, verdict, lane_text)
   if verdict ~= "acked" then
     local gone = 0
     for each in string.gmatch(keys, "[^,]+") do
-      gone = gone + redis.call("ZREM", prefix .. "leases:" .. each, lease)
+      local leases = prefix .. "leases:" .. each
+      gone = gone + redis.call("ZREM", leases, lease)
+      if redis.call("ZCOUNT", leases, "-inf", "(+inf") == 0 then
+        redis.call("ZREM", prefix .. "ends", "  " .. each)
+      end
     end
     if gone > 0 then freed(keys, rules) end
   end

@@ -41,7 +41,19 @@ local function open_freed(prefix, rules)
   for index = 1, #ended do reopen(prefix, string.match(ended[index], "^[^,]+"), rules) end
 end
 
--- What ends now, at most `most`: leases that nobody renewed, and the wait for a lease of the gate.
+-- What is in `ends` without a task, and is over: with a space before it a key that waits for a lease of the
+-- gate, with two a key of which leases were entered again by whoever held them (renew.lua).
+local function end_wait(prefix, rules, name)
+  redis.call("ZREM", prefix .. "ends", name)
+  local key = string.match(name, "^ (.*)$")
+  if key and string.sub(key, 1, 1) == " " then
+    redis.call("ZREMRANGEBYSCORE", prefix .. "leases:" .. string.sub(key, 2), "-inf", rules.logical)
+  elseif key then
+    reopen(prefix, key, rules)
+  end
+end
+
+-- What ends now, at most `most`: leases that nobody renewed, and what waits in `ends` without a task.
 -- Returns how many did.
 local function expire(prefix, rules, most)
   local ended = redis.call(
@@ -52,8 +64,7 @@ local function expire(prefix, rules, most)
     if row then
       rare().expire_one(prefix, rules, lease, row)
     else
-      redis.call("ZREM", prefix .. "ends", lease)
-      if string.sub(lease, 1, 1) == " " then reopen(prefix, string.sub(lease, 2), rules) end
+      end_wait(prefix, rules, lease)
     end
   end
   open_freed(prefix, rules)
