@@ -17,7 +17,11 @@ class Took:
         self._means: dict[str, float] = {}
 
     def note(self, kind: str, took_ms: int, mean_ms: int | None) -> None:
-        """Hear of the end of a task that carried a mean."""
+        """Hear of the end of a task that carried a mean.
+
+        The logical clock does not note its shortest steps, and the server's may have gone back.
+        """
+        took_ms = max(0, took_ms)
         mean = self._means.get(kind, mean_ms)
         self._means[kind] = float(took_ms) if mean is None else mean + (took_ms - mean) / PARTS
 

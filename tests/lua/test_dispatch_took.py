@@ -133,3 +133,14 @@ def test_of_two_means_that_one_call_hears_the_first_goes_on(dispatch, client):
     # 800 moved by an eighth to 900, and again.
     ((_, told),) = rows(client).values()
     assert told == f"@{dispatch.now}~988"
+
+
+def test_where_the_clock_went_back_a_little_it_took_no_time(dispatch, client):
+    assert dispatch.claim().tasks == ()
+    for tenant in "ab":
+        dispatch.put(tenant, kind="x")
+    dispatch.now += 46
+    (task,) = dispatch.claim(want=1).tasks
+    dispatch.now -= 3
+    claim_and_tell(dispatch, task)
+    assert list(rows(client).values()) == [("claimed", f"@{NOW + 43}~0")]

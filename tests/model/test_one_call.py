@@ -98,3 +98,20 @@ def test_more_keys_end_at_once_than_one_command_may_name(pair):
     theirs = verbs.read_settle(both.scripts.run(verbs.SETTLE, args))
     assert theirs == both.model.settle(ends, both.rules("on"))
     both.check()
+
+
+def test_what_was_said_of_one_task_is_not_said_of_the_next(pair):
+    api, mail = Limit("api", 1), Limit("mail", 1, on_limit="reschedule")
+    pair.put("a", api, mail)
+    assert pair.claim()[0] == [1]
+    pair.put("b", api, mail)
+    pair.put("c", api)
+    assert pair.claim(5)[0] == []
+    assert len(pair.later()) == 1
+    assert [name for name, _ in pair.model.parking.waited["api"]] == ["api|1||"]
+
+
+def test_limits_with_one_key_are_counted_together_and_asked_apart(pair):
+    pair.put("a", Limit("x", rates=((3, 1_000),)), Limit("x", rates=((2, 500),)), times=3)
+    assert pair.claim(5)[0] == [1, 2]
+    assert pair.model.windows["x"].most == 3

@@ -96,7 +96,7 @@ local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local longest = math.min(SLEEP_MS, math.floor(lease_ms / 3))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, longest)
-rules.held = {} -- from here on no lease ends
+rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, sleep_ms = sleep_ms}

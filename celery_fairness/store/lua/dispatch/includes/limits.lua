@@ -26,14 +26,17 @@ local function read_limit(word)
 end
 
 -- A limit as it is judged now: with the numbers that people put in the place of its own, under its name.
+-- A claim keeps it in `rules.limits`: within its call no number changes.
 local function limit_now(prefix, word, rules)
+  local kept = rules.limits and rules.limits[word]
+  if kept then return kept end
   local limit = read_limit(word)
   if limit.of_queue then use_numbers(prefix, limit, rules) end
   local other = is_steered(prefix, rules) and override_of(prefix, limit.key, rules)
-  if not other then return limit end
-  if other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
-  if other.rates ~= "-" then limit.rates = other.rates end
-  if other.throttle ~= "-" then limit.throttle = other.throttle end
+  if other and other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
+  if other and other.rates ~= "-" then limit.rates = other.rates end
+  if other and other.throttle ~= "-" then limit.throttle = other.throttle end
+  if rules.limits then rules.limits[word] = limit end
   return limit
 end
 
@@ -98,6 +101,13 @@ local function wait_ms(prefix, limit, rules)
   return wait, again, why
 end
 
+-- What is said of a limit that is closed; nothing of it is left of what was said before in this call.
+local function refused_by(limit, action, by, again_ms, why, longest)
+  limit.action, limit.by, limit.says, limit.again_ms = action, by and by.key, by, again_ms
+  limit.why, limit.longest_ms = why, longest
+  return limit
+end
+
 -- The first limit that is closed, nil where none is. Where its task shall not wait it says what of it
 -- (action, "d" or "r"), by which key (by) and limit (says), and how soon they may be open (again_ms). Where the rules
 -- weigh all limits it says too what closes the one that is named (why), and how long all of them do.
@@ -110,7 +120,7 @@ local function refusal(prefix, words, rules)
     local wait, again, closes = wait_ms(prefix, limit, rules)
     if wait > 0 then
       at, why = at or limit, why or closes
-      if not weighs then return at end
+      if not weighs then return refused_by(at) end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says = limit.on_limit
       if stopped_ms(prefix, limit, rules) == 0 and (says == "r" and not action or says == "d" and action ~= "d") then
@@ -118,9 +128,7 @@ local function refusal(prefix, words, rules)
       end
     end
   end
-  if action then at.action, at.by, at.says, at.again_ms = action, by.key, by, again_ms end
-  if at then at.why, at.longest_ms = why, longest end
-  return at
+  return at and refused_by(at, action, by, again_ms, why, longest)
 end
 
 -- Whether this process holds as much as it may of a partition in which a lane is.

@@ -2,8 +2,8 @@
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
   `rules` is as for judge, and owner, nonce, ends_at (of a lease that begins now), fairness_by, timed,
-  virtual: by queue, the ring's time as far as this claim has read it; and held: by key, how many leases
-  it has, as far as this claim has counted them.
+  virtual: by queue, the ring's time as far as this claim has read it; held: by key, how many leases it
+  has, as far as this claim has counted them; and limits: by word, as far as it has read them.
 ]]
 --- @include "charging"
 --- @include "leases"

@@ -45,18 +45,23 @@ end
 
 -- Limits as one for each key, for counting a start: it has the windows of all, and the wider spacing.
 local function of_one_key(limits)
-  local found, by_key = {}, {}
+  local found, places = {}, {}
   for index = 1, #limits do
     local limit = limits[index]
-    local same = by_key[limit.key]
-    if same then
-      if same.rates ~= limit.rates then
-        same.rates = same.rates .. (same.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
+    local place = places[limit.key]
+    if place then
+      -- The limits themselves may be asked for again.
+      local one = found[place]
+      local both = {name = one.name, key = one.key, private = one.private, on_limit = one.on_limit,
+        concurrency = one.concurrency, rates = one.rates, throttle = one.throttle}
+      if one.rates ~= limit.rates then
+        both.rates = one.rates .. (one.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
       end
-      if interval_of(limit.throttle) > interval_of(same.throttle) then same.throttle = limit.throttle end
+      if interval_of(limit.throttle) > interval_of(one.throttle) then both.throttle = limit.throttle end
+      found[place] = both
     else
       found[#found + 1] = limit
-      by_key[limit.key] = limit
+      places[limit.key] = #found
     end
   end
   return found

@@ -14,7 +14,8 @@ local function note_took(rules, kind, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
   -- A row of an older version does not say it.
   if not began then return end
-  local took = rules.logical - tonumber(began)
+  -- The clock does not note its shortest steps, and the server's may have gone back.
+  local took = math.max(0, rules.logical - tonumber(began))
   local means = rules.took or {}
   local known = means[kind] or tonumber(mean)
   means[kind] = known and known + (took - known) / TOOK_PARTS or took
