@@ -40,7 +40,12 @@ local function lease_task(prefix, queue, key, record, rules, weight)
     limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight))
   end
   if string.find(task.blocked, "|", 1, true) then
-    rare().tell_unblocked(prefix, queue, task, message)
+    -- What is made already says it.
+    if task.limits ~= "" then
+      limited().tell_unblocked(prefix, queue, task, message)
+    else
+      rare().tell_unblocked(prefix, queue, task, message)
+    end
   end
   begin_lease(prefix, key, lease, rules)
   redis.call("ZADD", prefix .. "ends", rules.ends_at, lease)
