@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
 from celery_fairness.store import verbs
 from tests.lua.dispatching import PREFIX, RULES, Dispatch
@@ -68,6 +69,20 @@ def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
         dispatch.put("a", kind=name)
     dispatch.settle(dispatch.claim_all(want=LANES + 1), Verdict.HEAD)
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
+
+
+def test_a_start_clears_a_bounded_number_of_times_at_a_key_that_are_over(dispatch, client):
+    limits = write_limits((Limit("api", 1),))
+    # The last one waits on: where nobody does all are forgotten.
+    for tenant in "abc":
+        dispatch.put(tenant, limits=limits)
+    running = dispatch.claim_all()
+    assert [task.key for task in running] == ["tenant:a,api"]
+    client.zadd(PREFIX + "tags:api", {f"tenant:gone{number}": 0 for number in range(9)})
+    dispatch.settle(running)
+    assert len(dispatch.claim(want=1).tasks) == 1
+    left = client.zrange(PREFIX + "tags:api", 0, -1)
+    assert sum(name.startswith("tenant:gone") for name in left) == 9 - 4
 
 
 def test_a_mourning_ends_a_bounded_number_of_leases(dispatch, client):
