@@ -71,6 +71,17 @@ def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
 
 
+def test_of_a_large_rate_the_last_starts_are_all_kept_and_a_part_of_those_before(dispatch, client):
+    limits = write_limits((Limit("api", rates=((2_000, 60_000),)),))
+    dispatch.rules = replace(dispatch.rules, default_limit=None)
+    for _ in range(1_500):
+        dispatch.put("a", limits=limits)
+    while tasks := dispatch.claim(want=64).tasks:
+        dispatch.settle(tasks)
+    kept = [int(score) for _, score in client.zrange(PREFIX + "starts:api", 0, -1, withscores=True)]
+    assert kept == [*range(50, 501, 50), *range(501, 1_501)]
+
+
 def test_a_start_clears_a_bounded_number_of_times_at_a_key_that_are_over(dispatch, client):
     limits = write_limits((Limit("api", 1),))
     # The last one waits on: where nobody does all are forgotten.
