@@ -10,7 +10,9 @@ what it refers to, near a microsecond each. So
 - where ``--- @later name "piece"`` stands, the pieces behind it are one function, ``name()``, that
   makes theirs when it is called first; they are called as ``name().function(...)``;
 - ``--- @rarely function ...`` in a verb, behind its includes, does the same with functions of the
-  pieces that are called as they are.
+  pieces that are called as they are;
+- ``--- @often function ...`` in such a piece says what most calls of ``name()`` are for: all other
+  functions of it are made when the first of those is called.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import chain
 
 _INCLUDE = re.compile(r'^--- @include "([a-z_]+)"$', re.MULTILINE)
 _CALL = re.compile(r"(?<!local function )\b(\w+)\(")
@@ -29,6 +33,7 @@ _LATER = re.compile(r'^--- @later (\w+) "([a-z_]+)"$', re.MULTILINE)
 #: Stands for the functions of a table that are called.
 _CALLED = "called of "
 _RARELY = re.compile(r"^--- @rarely ([\w ]+)\n", re.MULTILINE)
+_OFTEN = re.compile(r"^--- @often ([\w ]+)\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
 
 
@@ -90,49 +95,82 @@ def _expand_all(folder: str, name: str) -> str:
     """Return a script with all its pieces, those that are made later too, and nothing unused."""
     seen: set[str] = set()
     source = _expand(folder, name, seen)
+    often: dict[str, list[str]] = {}
 
     def make_later(match: re.Match[str]) -> str:
         loader, piece = match.groups()
         # What two of them need is in both.
         body = _expand(folder, f"includes/{piece}.lua", set(seen))
+        often[loader] = _words(_OFTEN, body)
+        body = _OFTEN.sub("", body)
         return (
             f"local made_{loader}\n{loader} = function()\nif made_{loader} then "
-            f"return made_{loader} end\n{body}made_{loader} = {{{_CALLED}{loader}}}\n"
-            f"return made_{loader}\nend"
+            f"return made_{loader} end\n{body}"
+            f"made_{loader} = {{{_CALLED}{loader}}}\nreturn made_{loader}\nend"
         )
 
     source = _LATER.sub(make_later, source)
-    rare = _rare_names(source)
-    source = _rarely(_used(source), rare)
+    rare = _words(_RARELY, source)
+    _check(source, "@rarely", rare)
+    _check(source, "@often", chain.from_iterable(often.values()))
+    source = _used(source)
+    for loader, functions in often.items():
+        source = _seldom(source, loader, functions)
+    source = _rarely(source, rare)
     return re.sub(rf"{_CALLED}(\w+)", lambda match: _table(source, match[1]), source)
 
 
-def _rare_names(source: str) -> list[str]:
-    """Return the functions that a script says it calls rarely.
+def _words(lines: re.Pattern[str], text: str) -> list[str]:
+    return " ".join(lines.findall(text)).split()
+
+
+def _check(source: str, where: str, names: Iterable[str]) -> None:
+    """Say where a line names what is no function of the script.
 
     Raises:
         ValueError: There is no such function.
     """
-    names = " ".join(_RARELY.findall(source)).split()
     if missing := set(names) - {match[1] for match in _FUNCTION.finditer(source)}:
-        raise ValueError(f"@rarely: no such functions: {', '.join(sorted(missing))}")
-    return names
+        raise ValueError(f"{where}: no such functions: {', '.join(sorted(missing))}")
+
+
+def _seldom(source: str, loader: str, often: list[str]) -> str:
+    """Return ``source`` with those functions of ``loader()`` made later that are not ``often``."""
+    start, end = f"return made_{loader} end\n", f"made_{loader} = {{"
+    before, rest = source.split(start)
+    body, behind = rest.split(end)
+    names = [match[1] for match in _FUNCTION.finditer(body) if match[1] not in often]
+    if not often or not names:
+        return source
+    body, made = _apart(body, names, "seldom")
+    call = re.compile(rf"\b{loader}\(\)\.({'|'.join(names)})\(")
+    return start.join(
+        call.sub(rf"{loader}().seldom().\1(", text)
+        for text in (before, f"{body}{made}{end}{behind}")
+    )
 
 
 def _rarely(source: str, names: list[str]) -> str:
     """Return ``source`` with the functions ``names`` made where the first of them is called."""
-    functions = {match[1]: match[0] for match in _FUNCTION.finditer(source) if match[1] in names}
-    if not functions:
-        return _RARELY.sub("", source)
-    rest = _FUNCTION.sub(lambda match: "" if match[1] in functions else match[0], source)
-    rest = re.sub(rf"(?<![\w.])({'|'.join(functions)})\(", r"rarely().\1(", rest)
-    fields = ", ".join(f"{name} = {name}" for name in functions)
-    loader = (
-        f"local made_rarely\nrarely = function()\nif made_rarely then return made_rarely end\n"
-        f"{''.join(functions.values())}made_rarely = {{{fields}}}\nreturn made_rarely\nend\n"
-    )
+    if not names:
+        return source
+    rest, made = _apart(source, names, "rarely")
     before, behind = rest.split("--- @rarely", 1)
-    return f"local rarely\n{before}{loader}{_RARELY.sub('', '--- @rarely' + behind)}"
+    return f"{before}{made}{_RARELY.sub('', '--- @rarely' + behind)}"
+
+
+def _apart(text: str, names: list[str], loader: str) -> tuple[str, str]:
+    """Return ``text`` without the functions ``names``, which it gets of ``loader()``, and that."""
+    functions = {match[1]: match[0] for match in _FUNCTION.finditer(text) if match[1] in names}
+    rest = _FUNCTION.sub(lambda match: "" if match[1] in functions else match[0], text)
+    rest = re.sub(rf"(?<![\w.])({'|'.join(functions)})\(", rf"{loader}().\1(", rest)
+    fields = ", ".join(f"{name} = {name}" for name in functions)
+    made = (
+        f"local made_{loader}\n{loader} = function()\nif made_{loader} then "
+        f"return made_{loader} end\n{''.join(functions.values())}"
+        f"made_{loader} = {{{fields}}}\nreturn made_{loader}\nend\n"
+    )
+    return f"local {loader}\n{rest}", made
 
 
 def _table(source: str, loader: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from celery_fairness.testing.server import RedisServer
 from tests.benchmarks import claims, gate, latency, parked, shares, throughput, wire
@@ -33,17 +35,25 @@ def main() -> int:
         "--quick", action="store_true", help="fewer tasks, no shares, no gate: under two minutes"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
+    parser.add_argument(
+        "--server",
+        metavar="PATH",
+        help="redis-server or valkey-server; default: what the tests use",
+    )
     options = parser.parse_args()
+    binary = options.server and shutil.which(options.server)
+    if options.server and not binary:
+        parser.error(f"--server: expected a program, got: {options.server}")
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"stock Celery at its defaults",
+        f"{_version(binary)}, stock Celery at its defaults",
         flush=True,
     )
     failed = 0
     begun = time.monotonic()
     quick = [part for part in PARTS if part not in NOT_QUICK]
     for part in options.only or (quick if options.quick else PARTS):
-        with RedisServer() as server:
+        with RedisServer(binary) as server:
             for row in _parts(server, quick=options.quick)[part]():
                 failed += not row.holds
                 word = "holds" if row.holds else "DOES NOT HOLD"
@@ -53,6 +63,14 @@ def main() -> int:
                 )
     print(f"{time.monotonic() - begun:.0f} s; figures that do not hold: {failed}")
     return int(failed > 0)
+
+
+def _version(binary: str | None) -> str:
+    with RedisServer(binary) as server, server.client() as client:
+        # Any: redis-py says of each answer that it may be awaited.
+        told: Any = client.info("server")
+    name = told.get("server_name", "redis")
+    return f"{name} {told.get(f'{name}_version', '?')}"
 
 
 def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterator[Row]]]:

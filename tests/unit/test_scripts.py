@@ -114,6 +114,33 @@ def test_a_function_that_is_not_there_is_not_rarely_called(folder):
         load_script("verb")
 
 
+def test_what_is_not_often_called_of_what_is_made_later_is_made_later_still(folder):
+    pieces = (
+        "local function hot()\n  return cold()\nend\n"
+        "local function cold()\n  return colder()\nend\n"
+        "local function colder()\n  return hot()\nend\n--- @often hot\n"
+    )
+    verb = '--- @later some "a"\nreturn some().hot() + some().cold()\n'
+    folder({"a": pieces}, verb=verb)
+    source = load_script("verb").source
+    assert "@often" not in source
+    first, _, rest = source.partition("seldom = function()\n")
+    assert re.findall(r"^local function (\w+)", first, re.MULTILINE) == ["hot"]
+    assert "return seldom().cold()" in first
+    later, _, behind = rest.partition("return made_seldom\nend\n")
+    assert re.findall(r"^local function (\w+)", later, re.MULTILINE) == ["cold", "colder"]
+    assert "return colder()" in later
+    assert "made_some = {hot = hot, seldom = seldom}" in behind
+    assert "return some().hot() + some().seldom().cold()\n" in behind
+
+
+def test_a_function_that_is_not_there_is_not_often_called(folder):
+    verb = '--- @later some "a"\nreturn some().one()\n'
+    folder({"a": "local function one()\nend\n--- @often two\n"}, verb=verb)
+    with pytest.raises(ValueError, match="@often: no such functions: two"):
+        load_script("verb")
+
+
 @pytest.mark.parametrize("name", [f"dispatch/{name}" for name in script_names("dispatch")])
 def test_a_script_defines_every_function_that_it_uses(name):
     folder, _, verb = name.partition("/")

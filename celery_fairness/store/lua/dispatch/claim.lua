@@ -94,9 +94,8 @@ end
 
 local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
-local longest = math.min(SLEEP_MS, math.floor(lease_ms / 3))
-local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, longest)
-rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
+local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
+rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, sleep_ms = sleep_ms}
@@ -113,7 +112,7 @@ local function take(queue)
     found = next_of(prefix, queue, rules, turns, look)
   end
   if not found then return false end
-  local lease, task, message = serve(prefix, queue, found, found.verdict.weight, rules)
+  local lease, task, message = serve(prefix, queue, found, rules, turns)
   if not lease then return true end
   if look then took(look, task) end
   if rules.watched then rare().tell_started(prefix, queue, task, message, rules) end

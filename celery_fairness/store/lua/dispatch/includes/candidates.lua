@@ -49,18 +49,18 @@ local function takes(prefix, queue, key, part, look, rules)
 end
 
 -- The virtual time at which a tenant with something waiting is due, if it comes now; and whether it is
--- out of the ring.
-local function start_of(prefix, queue, key, rules)
-  local start = redis.call("ZSCORE", prefix .. "ring:" .. queue, key)
+-- out of the ring. Mostly it is where nothing of it is ready.
+local function start_of(prefix, queue, key, rules, ready)
+  local start = ready and redis.call("ZSCORE", prefix .. "ring:" .. queue, key)
   if start then return tonumber(start), false end
   start = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
+  if not start then return tonumber(redis.call("ZSCORE", prefix .. "ring:" .. queue, key)), false end
   return math.max(tonumber(start), rules.virtual[queue] or virtual_time(prefix, queue)), true
 end
 
 -- Looks at the tenant whose turn it is in a group. Returns what may be served; else nothing, and
 -- whether to go on.
-local function look_at_group(prefix, queue, name, group, rules, turns, look)
-  local first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+local function look_at_group(prefix, queue, name, group, first, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
   local now = tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
@@ -111,19 +111,30 @@ local function look_at_group(prefix, queue, name, group, rules, turns, look)
     redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
     turns.noted[place] = true
   end
-  local start, is_out = start_of(prefix, queue, key, rules)
+  local start, is_out = start_of(prefix, queue, key, rules, ready)
   return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
-    tag = first[2], verdict = verdict, start = start, is_out = is_out}, false
+    tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
 end
 
--- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is.
-local function of_groups(prefix, queue, rules, turns, look)
+-- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is. `known` is
+-- whose turn it is where the last that was served leaves it said (served).
+local function of_groups(prefix, queue, rules, turns, look, known)
   for _ = 0, turns.moves + 1 do
-    local name = redis.call(
-      "ZRANGEBYSCORE", prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 1)[1]
-    if not name then return nil end
-    local group = redis.call("ZRANGE", prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
-    local found, goes_on = look_at_group(prefix, queue, name, group, rules, turns, look)
+    local name, group, first, alone
+    if known and known.queue == queue then
+      name, group, first, alone = known.name, known.group, known.first, true
+    else
+      local names = redis.call(
+        "ZRANGEBYSCORE", prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 2)
+      name = names[1]
+      if not name then return nil end
+      local groups = redis.call("ZRANGE", prefix .. "wait:" .. name .. " " .. queue, 0, 1)
+      group, alone = groups[1], not names[2] and not groups[2]
+      first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+    end
+    known = nil
+    local found, goes_on = look_at_group(prefix, queue, name, group, first, rules, turns, look)
+    if found then found.alone = alone end
     if not goes_on then return found end
   end
 end

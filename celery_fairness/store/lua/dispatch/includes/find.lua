@@ -55,13 +55,19 @@ end
 -- was parked its lane, group and where that waits; nil where nothing of the queue may start.
 local function find(prefix, queue, rules, turns, look)
   local opened
+  local known, moves = turns.known, turns.moves
+  turns.known = nil
   if rules.limited then
-    opened = limited().of_groups(prefix, queue, rules, turns, look)
+    opened = limited().of_groups(prefix, queue, rules, turns, look, known)
   end
+  -- What a move has changed is read again.
+  local kept = known and turns.moves == moves and not look and known.member
   for _ = 0, turns.looks do
     local at = look and look.places[queue] or 0
-    local member = redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
+    local member = kept or redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
     local key, start = member[1], tonumber(member[2])
+    kept = nil
+    if opened then opened.member = member end
     if not key then return opened end
     if opened and (opened.start < start or opened.start == start and opened.key <= key) then
       return opened

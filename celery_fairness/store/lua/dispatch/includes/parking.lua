@@ -19,9 +19,10 @@ local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
 
--- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known.
-local function shared_start(prefix, limit_key, key, virtual)
-  local tag = tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
+-- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known, `tag` when
+-- the tenant was due there last.
+local function shared_start(prefix, limit_key, key, virtual, tag)
+  tag = tag or tonumber(redis.call("ZSCORE", prefix .. "tags:" .. limit_key, key) or 0)
   return math.max(tag, tonumber(virtual or redis.call("HGET", prefix .. "shared", limit_key) or 0))
 end
 
@@ -39,15 +40,17 @@ local function register(prefix, queue, group, limit, rules)
   redis.call("HSETNX", prefix .. "shared", limit.key, "0")
 end
 
--- The least tag of a group, which was `before`, may have changed, or it has nobody any more.
+-- The least tag of a group, which was `before`, may have changed, or it has nobody any more. Returns whose it
+-- is, and the tag.
 local function order_group(prefix, queue, group, name, before)
   local wait = prefix .. "wait:" .. name .. " " .. queue
-  local best = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")[2]
-  if not best then
+  local first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+  if not first[2] then
     redis.call("ZREM", wait, group)
-  elseif best ~= before then
-    redis.call("ZADD", wait, best, group)
+  elseif first[2] ~= before then
+    redis.call("ZADD", wait, first[2], group)
   end
+  return first
 end
 
 local function forget_looks(prefix, key)
@@ -113,12 +116,17 @@ end
 
 local function set_tag(prefix, queue, group, name, key, tag, before)
   redis.call("ZADD", prefix .. "group:" .. group .. " " .. queue, tag, key)
-  order_group(prefix, queue, group, name, before)
+  return order_group(prefix, queue, group, name, before)
 end
 
--- The tenant of what was found in a group was served this task and waits on.
-local function served(prefix, queue, found, task)
-  local limit_key = string.match(found.name, "^[^|]*")
+-- The tenant of what was found in a group was served this task and waits on. Where it is the only group of the
+-- only limit that may be open, and the ring is as it was, the claim's next look at the queue knows whose turn it
+-- is.
+local function served(prefix, queue, found, task, rules, turns)
+  local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or shared_start(prefix, limit_key, found.key)
-  set_tag(prefix, queue, found.group, found.name, found.key, tag, found.tag)
+  local first = set_tag(prefix, queue, found.group, found.name, found.key, tag, found.tag)
+  if found.alone and found.is_out and not found.verdict.closed and not rules.queued and first[1] then
+    turns.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
+  end
 end

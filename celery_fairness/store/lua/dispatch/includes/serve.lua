@@ -31,13 +31,14 @@ local function note_charge(prefix, queue, lease, expected, weight, finish, rules
 end
 
 -- Returns the lease, the task, its message, and what it charges before the weight.
-local function lease_task(prefix, queue, key, record, rules, weight)
+local function lease_task(prefix, queue, found, record, rules)
+  local key, weight = found.key, found.verdict.weight
   local task, message, next_record = start_record(record, key)
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
   local expected = expected_of(prefix, task, rules)
   if rules.queued then next_record = limited().add_whole(prefix, queue, task, next_record, rules) end
   if task.limits ~= "" then
-    limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight))
+    limited().take_limits(prefix, task, lease, rules, charge_of(expected, weight), found)
   end
   if string.find(task.blocked, "|", 1, true) then
     -- What is made already says it.
@@ -57,14 +58,14 @@ end
 -- Returns nothing where somebody has deleted the lane: the others of the queue go on.
 -- A tenant whose limit is full now stays in the ring: mostly a task has ended before it is its turn.
 -- `found` says key, part, its group where it is parked, where it waits (name), and its start.
-local function serve(prefix, queue, found, weight, rules)
+local function serve(prefix, queue, found, rules, turns)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
   local record, is_last, is_gone = pop_part(prefix, queue, key, found.part, group, found.others, waiting)
   if not record then
     leave_ring(prefix, queue, key)
     return nil
   end
-  local lease, task, message, expected = lease_task(prefix, queue, key, record, rules, weight)
+  local lease, task, message, expected = lease_task(prefix, queue, found, record, rules)
   note_start(rules, task, found.verdict.tier, queue)
   if rules.expiring then redis.call("ZREM", prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or virtual_time(prefix, queue)
@@ -72,11 +73,12 @@ local function serve(prefix, queue, found, weight, rules)
   rules.virtual[queue] = math.max(start, ring_at)
   -- Who was passed over and lags behind the ring has no credit for it; who was charged too much has.
   local by_runtime = rules.fairness_by == "runtime"
+  local weight = found.verdict.weight
   local finish = (by_runtime and start or rules.virtual[queue]) + charge_of(expected, weight)
   if by_runtime then note_charge(prefix, queue, lease, expected, weight, finish, rules) end
   if group and (not is_gone
     or redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane)) then
-    limited().served(prefix, queue, found, task)
+    limited().served(prefix, queue, found, task, rules, turns)
   end
   if task_left(prefix, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
