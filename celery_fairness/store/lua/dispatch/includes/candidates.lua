@@ -49,11 +49,9 @@ local function takes(prefix, queue, key, part, look, rules)
 end
 
 -- The virtual time at which a tenant with something waiting is due, if it comes now; and whether it is
--- out of the ring. Mostly it is where nothing of it is ready.
-local function start_of(prefix, queue, key, rules, ready)
-  local start = ready and redis.call("ZSCORE", prefix .. "ring:" .. queue, key)
-  if start then return tonumber(start), false end
-  start = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
+-- out of the ring, as it mostly is.
+local function start_of(prefix, queue, key, rules)
+  local start = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
   if not start then return tonumber(redis.call("ZSCORE", prefix .. "ring:" .. queue, key)), false end
   return math.max(tonumber(start), rules.virtual[queue] or virtual_time(prefix, queue)), true
 end
@@ -111,7 +109,7 @@ local function look_at_group(prefix, queue, name, group, first, rules, turns, lo
     redis.call("ZADD", prefix .. "candidates:" .. queue, rules.logical, name)
     turns.noted[place] = true
   end
-  local start, is_out = start_of(prefix, queue, key, rules, ready)
+  local start, is_out = start_of(prefix, queue, key, rules)
   return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
 end
@@ -121,7 +119,7 @@ end
 local function of_groups(prefix, queue, rules, turns, look, known)
   for _ = 0, turns.moves + 1 do
     local name, group, first, alone
-    if known and known.queue == queue then
+    if known then
       name, group, first, alone = known.name, known.group, known.first, true
     else
       local names = redis.call(

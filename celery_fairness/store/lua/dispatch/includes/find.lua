@@ -57,23 +57,24 @@ local function find(prefix, queue, rules, turns, look)
   local opened
   local known, moves = turns.known, turns.moves
   turns.known = nil
+  if known and known.queue ~= queue then known = nil end
   if rules.limited then
     opened = limited().of_groups(prefix, queue, rules, turns, look, known)
   end
-  -- What a move has changed is read again.
-  local kept = known and turns.moves == moves and not look and known.member
+  -- What was moved may have changed the ring.
+  local member = known and turns.moves == moves and known.member
   for _ = 0, turns.looks do
     local at = look and look.places[queue] or 0
-    local member = kept or redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
+    member = member or redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
     local key, start = member[1], tonumber(member[2])
-    kept = nil
-    if opened then opened.member = member end
+    if opened then opened.member = not look and member end
     if not key then return opened end
     if opened and (opened.start < start or opened.start == start and opened.key <= key) then
       return opened
     end
     local found, goes_on = look_at_tenant(prefix, queue, key, start, rules, turns, look)
     if found then return found end
+    member = nil
     if not goes_on then return opened end
   end
   return opened

@@ -126,7 +126,7 @@ local function served(prefix, queue, found, task, rules, turns)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or shared_start(prefix, limit_key, found.key)
   local first = set_tag(prefix, queue, found.group, found.name, found.key, tag, found.tag)
-  if found.alone and found.is_out and not found.verdict.closed and not rules.queued and first[1] then
+  if found.alone and found.is_out then
     turns.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
   end
 end
