@@ -9,10 +9,10 @@ what it refers to, near a microsecond each. So
 - functions that a script does not call are left out;
 - where ``--- @later name "piece"`` stands, the pieces behind it are one function, ``name()``, that
   makes theirs when it is called first; they are called as ``name().function(...)``;
-- ``--- @rarely function ...`` in a verb, behind its includes, does the same with functions of the
-  pieces that are called as they are;
-- ``--- @often function ...`` in such a piece says what most calls of ``name()`` are for: all other
-  functions of it are made when the first of those is called.
+- ``--- @often function ...`` in a piece that is made later says what most calls of ``name()`` are
+  for: all other functions of it are made when the first of those is called;
+- ``--- @rarely function ...`` in a verb, behind its includes, makes functions later of pieces that
+  are called as they are.
 """
 
 from __future__ import annotations

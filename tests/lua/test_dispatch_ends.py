@@ -93,3 +93,31 @@ class TestEnteredAgain:
         dispatch.let_a_lease_pass()
         dispatch.claim()
         assert client.zrange(PREFIX + "leases:api", 0, -1) == ["gate.1"]
+
+
+class TestOfAGroup:
+    """A claim of several tasks of a group, of which somebody has deleted what counts them."""
+
+    @pytest.fixture
+    def word(self, dispatch):
+        word = write_limits((Limit("api", 2),))
+        for _ in range(2):
+            dispatch.put("h", limits=word)
+        self.held = dispatch.claim_all()
+        for _ in range(3):
+            dispatch.put("a", limits=word)
+        assert dispatch.claim_all() == []
+        return word
+
+    def test_the_count_of_what_waits(self, dispatch, client, word):
+        assert client.delete(PREFIX + "account:tenant:a") == 1
+        dispatch.put("a", limits=word)
+        dispatch.settle(self.held)
+        claimed = dispatch.claim(4)
+        assert dispatch.tags_of(claimed) == ["t3"]
+        assert client.hkeys(PREFIX + "running") == [claimed.tasks[0].lease]
+
+    def test_the_places_of_tenants_that_are_full(self, dispatch, client, word):
+        assert client.delete(PREFIX + "full:q") == 1
+        dispatch.settle(self.held)
+        assert dispatch.tags_of(dispatch.claim(4)) == ["t3", "t4"]

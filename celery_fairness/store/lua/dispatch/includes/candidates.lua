@@ -4,8 +4,9 @@
   What is met on the way and may not start is put where no claim looks: each of these is one move.
   `turns` is a claim's own: moves that are left, looks (tenants of one ring at most), over (one more
   move was wanted), queues that it asks, sleep_ms (how soon something of them is due), and left, the
-  queues in which a limit's next was left to another queue, where somebody is due before; and noted, at
-  which limits ("NAME QUEUE") it is written that they were looked at now.
+  queues in which a limit's next was left to another queue, where somebody is due before; noted, at
+  which limits ("NAME QUEUE") it is written that they were looked at now; and known, of one queue whose
+  turn it is, until the next look at any.
 ]]
 --- @include "closed"
 --- @include "park"
@@ -49,11 +50,12 @@ local function takes(prefix, queue, key, part, look, rules)
 end
 
 -- The virtual time at which a tenant with something waiting is due, if it comes now; and whether it is
--- out of the ring, as it mostly is.
+-- in `full`, as it mostly is. Where somebody has deleted both it comes into that one.
 local function start_of(prefix, queue, key, rules)
-  local start = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
-  if not start then return tonumber(redis.call("ZSCORE", prefix .. "ring:" .. queue, key)), false end
-  return math.max(tonumber(start), rules.virtual[queue] or virtual_time(prefix, queue)), true
+  local out = redis.call("ZSCORE", prefix .. "full:" .. queue, key)
+  local start = not out and redis.call("ZSCORE", prefix .. "ring:" .. queue, key)
+  if start then return tonumber(start), false end
+  return math.max(tonumber(out or 0), rules.virtual[queue] or virtual_time(prefix, queue)), true
 end
 
 -- Looks at the tenant whose turn it is in a group. Returns what may be served; else nothing, and
@@ -114,8 +116,8 @@ local function look_at_group(prefix, queue, name, group, first, rules, turns, lo
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
 end
 
--- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is. `known` is
--- whose turn it is where the last that was served leaves it said (served).
+-- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is. Where the task
+-- served before says whose turn it is, that is `known` (served).
 local function of_groups(prefix, queue, rules, turns, look, known)
   for _ = 0, turns.moves + 1 do
     local name, group, first, alone

@@ -41,7 +41,7 @@ local function register(prefix, queue, group, limit, rules)
 end
 
 -- The least tag of a group, which was `before`, may have changed, or it has nobody any more. Returns whose it
--- is, and the tag.
+-- is, and the tag; nothing in it where it has nobody.
 local function order_group(prefix, queue, group, name, before)
   local wait = prefix .. "wait:" .. name .. " " .. queue
   local first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
@@ -119,14 +119,14 @@ local function set_tag(prefix, queue, group, name, key, tag, before)
   return order_group(prefix, queue, group, name, before)
 end
 
--- The tenant of what was found in a group was served this task and waits on. Where it is the only group of the
--- only limit that may be open, and the ring is as it was, the claim's next look at the queue knows whose turn it
--- is.
-local function served(prefix, queue, found, task, rules, turns)
+-- The tenant of what was found in a group was served this task and waits on; `is_last` where somebody has
+-- deleted what says so. Where it is the only group of the only limit that may be open, and the tenant is in no
+-- ring, in which it would be moved, the claim's next look at the queue knows whose turn it is (turns.known).
+local function served(prefix, queue, found, task, turns, is_last)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or shared_start(prefix, limit_key, found.key)
   local first = set_tag(prefix, queue, found.group, found.name, found.key, tag, found.tag)
-  if found.alone and found.is_out then
+  if found.alone and found.is_out and not is_last then
     turns.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
   end
 end

@@ -3,7 +3,8 @@
 
   `rules` is as for judge, and owner, nonce, ends_at (of a lease that begins now), fairness_by, timed,
   virtual: by queue, the ring's time as far as this claim has read it; held: by key, how many leases it
-  has, as far as this claim has counted them; and limits: by word, as far as it has read them.
+  has, as far as this claim has counted them; limits: by word, as far as it has read them; and passed: by
+  key, the time that no tag of it is behind, as far as it knows.
 ]]
 --- @include "charging"
 --- @include "leases"
@@ -57,7 +58,9 @@ end
 
 -- Returns nothing where somebody has deleted the lane: the others of the queue go on.
 -- A tenant whose limit is full now stays in the ring: mostly a task has ended before it is its turn.
--- `found` says key, part, its group where it is parked, where it waits (name), and its start.
+-- `found` says key, part, start and verdict; of what is parked too its lane, its group, the limit at which that
+-- waits (name, limit_key), its tag there, when it was due there last (due), whether it is in `full` (is_out),
+-- whether nothing else of the queue may be open (alone), and the ring's first as it was read (member).
 local function serve(prefix, queue, found, rules, turns)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
   local record, is_last, is_gone = pop_part(prefix, queue, key, found.part, group, found.others, waiting)
@@ -78,7 +81,7 @@ local function serve(prefix, queue, found, rules, turns)
   if by_runtime then note_charge(prefix, queue, lease, expected, weight, finish, rules) end
   if group and (not is_gone
     or redis.call("ZSCORE", prefix .. "parked:" .. key .. " " .. queue, found.lane)) then
-    limited().served(prefix, queue, found, task, rules, turns)
+    limited().served(prefix, queue, found, task, turns, is_last)
   end
   if task_left(prefix, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue

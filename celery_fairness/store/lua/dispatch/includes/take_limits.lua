@@ -21,7 +21,8 @@ local function charge_shared(prefix, limit_key, key, virtual, amount, tag, rules
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
   local passed = rules.passed[limit_key] == start and {}
     or redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
-  rules.passed[limit_key] = #passed == 0 and start or nil
+  -- The least charge is lost in a large sum.
+  rules.passed[limit_key] = #passed == 0 and start + amount > start and start or nil
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
@@ -48,7 +49,7 @@ local function take_limits(prefix, task, lease, rules, amount, found)
     if counts then count_start(prefix, limit, rules.logical) end
     note_begin(prefix, limit, lease, rules)
     if virtual[index] and not limit.private then
-      local tag = limit.key == found.limit_key and found.due or nil
+      local tag = limit.key == found.limit_key and found.due
       task.due_at[limit.key] = charge_shared(prefix, limit.key, task.key, virtual[index], amount, tag, rules)
     end
   end
