@@ -109,7 +109,7 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
             f"<= {asked_of_worker:g} s",
             _waits(verdict.after_worker),
         ),
-        ("   not judged: a freeze or second death", "", str(verdict.not_judged)),
+        ("   not judged: a freeze, second death or no place", "", str(verdict.not_judged)),
         (
             "R3 times above a limit by an outage",
             "0",

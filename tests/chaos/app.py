@@ -127,4 +127,5 @@ def late(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
 
 @worker_ready.connect
 def _ready(**_: Any) -> None:
-    ledger.write("ready", worker=WORKER, pid=os.getpid())
+    places = int(os.environ["CHAOS_PLACES"])
+    ledger.write("ready", worker=WORKER, pid=os.getpid(), places=places)

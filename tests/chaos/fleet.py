@@ -120,7 +120,8 @@ class Fleet:
         argv += ["--hostname", f"{name}@localhost", "--pool", pool, "--concurrency", str(places)]
         argv += ["--loglevel", "INFO", "--without-mingle", "--without-gossip", *more]
         with (self.directory / f"{name}.log").open("wb") as log:
-            process = self.run(argv, {**self.environ[by_proxy], "CHAOS_WORKER": name}, log)
+            about = {"CHAOS_WORKER": name, "CHAOS_PLACES": str(places)}
+            process = self.run(argv, {**self.environ[by_proxy], **about}, log)
         return Worker(name, pool, process)
 
     def tend(self) -> None:

@@ -5,7 +5,7 @@ An attempt without an end of its own ended when its process died.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
@@ -75,6 +75,8 @@ class Story:
             for event in [*self.gone, *self.kills]
             if event.get("what") != "child"
         }
+        #: When workers began to consume, and how many bodies each runs at once.
+        self._ready = {e["worker"]: (e["at"], e.get("places", inf)) for e in kinds["ready"]}
         self._ended_in_order = {event["worker"] for event in self.gone if event["status"] == 0}
         self._child_deaths: dict[tuple[str, int], list[float]] = defaultdict(list)
         for kill in self.kills:
@@ -121,19 +123,32 @@ class Story:
         """Return when the attempt's worker could no more keep its lease; infinity: it could.
 
         A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
-        What begins right after a freeze may have been claimed before it.
+        Each time that the clock is set takes up to a third more. What begins right after a freeze
+        may have been claimed before it.
         """
-        half = self.lease_seconds / 2
-        return min(
-            (
-                freeze.begun + half
-                for freeze in self.freezes
-                if freeze.what == attempt.worker
-                and freeze.over - freeze.begun > half
+        kept = inf
+        for freeze in self.freezes:
+            jumps = [each for each in self.outages if each.what == "clock"]
+            fell = sum(each.meets(freeze.begun, freeze.over) for each in jumps)
+            left = max(0.0, self.lease_seconds * (1 / 2 - fell / 3))
+            if (
+                freeze.what == attempt.worker
+                and freeze.over - freeze.begun > left
                 and freeze.meets(attempt.begun - AFTER_THAW_SECONDS, attempt.over)
-            ),
-            default=inf,
-        )
+            ):
+                kept = min(kept, freeze.begun + left)
+        return kept
+
+    def has_free_place(self, at: float) -> bool:
+        """Say whether some worker could begin a body at a moment, as far as is known."""
+        running = Counter(each.worker for each in self.attempts if each.begun <= at < each.over)
+        there = [
+            (worker, places)
+            for worker, (since, places) in self._ready.items()
+            if since <= at < self._worker_deaths.get(worker, inf)
+            and not any(each.what == worker and each.meets(at, at) for each in self.freezes)
+        ]
+        return not self._ready or any(running[worker] < places for worker, places in there)
 
     # -- what became of tasks ---------------------------------------------------------------------
 

@@ -195,6 +195,15 @@ def test_attempts_of_a_worker_frozen_past_its_lease_are_counted_apart() -> None:
     assert verdict_on(*parts, frozen(1.5, 8, "w.9")).excesses
 
 
+def test_a_clock_that_is_set_in_a_freeze_ends_its_lease_sooner() -> None:
+    parts = [ran(1, 9, "a"), ran(2.5, 2.9, "a", worker="w.2"), frozen(1.5, 8)]
+    assert verdict_on(*parts).excesses
+    verdict = verdict_on(*parts, outage(2, 2, "clock"))
+    assert (verdict.excesses, verdict.excesses_of_outages) == ([], [])
+    assert verdict_on(*parts, outage(2, 2, "cut")).excesses_of_outages
+    assert verdict_on(*parts, outage(1, 1, "clock")).excesses_of_outages
+
+
 def test_an_attempt_that_begins_right_after_a_long_freeze_is_forgotten_when_it_ends() -> None:
     first, later = ran(8.5, 9, "a"), ran(10, 11, "b", worker="w.2")
     assert verdict_on(frozen(1.5, 8), first, later, ran(12, 13, "c")).holds
@@ -250,6 +259,17 @@ def test_an_outage_gives_a_slot_more_time_and_a_freeze_takes_its_sample_away() -
     assert verdict_on(*parts, outage(2.5, 4)).holds
     verdict = verdict_on(*parts, frozen(2.5, 4, "w.2"))
     assert (verdict.after_child, verdict.not_judged) == ([], 1)
+
+
+@pytest.mark.parametrize(("places", "not_judged"), [(1, 1), (2, 0)])
+def test_a_slot_that_is_back_where_no_place_is_free_is_not_judged(
+    places: int, not_judged: int
+) -> None:
+    ready: ledger.Event = {"event": "ready", "at": 0, "worker": "w.1", "pid": 1, "places": places}
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child")]
+    other = [sent(0, "z"), ran(2.1, 6, "z", tenant="free", pid=2)]
+    verdict = verdict_on(ready, *parts, *other, ran(6.1, 7, "b"), ran(7, 8, "a"))
+    assert (verdict.not_judged, verdict.holds) == (not_judged, not_judged == 1)
 
 
 def test_an_outage_that_follows_before_a_slot_could_be_back_gives_it_more_time_too() -> None:

@@ -11,7 +11,8 @@ No worker may end by an error of the package.
 A sample of R2 that an outage fell into may take longer by the outage and what R3 allows, and by a
 lease where another worker was killed in the outage: what it had asked is answered after it, and a
 slot that is free by then is leased to the dead. Those that
-a freeze fell into are not judged: the next task may have been given to the frozen worker.
+a freeze fell into are not judged: the next task may have been given to the frozen worker; nor those
+at whose bound no worker had a place free.
 """
 
 from __future__ import annotations
@@ -234,7 +235,8 @@ def _why_again(story: Story, attempts: list[Attempt]) -> str:
 def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wait], int]:
     """Return how long the slots of killed bodies were gone, and how many cannot be judged.
 
-    Looked at are tenants that may run one task, whose task was killed while another was due.
+    Looked at are tenants that may run one task, whose task was killed while another was due. Where
+    every worker runs all that it may, a slot that is back shows nowhere.
     """
     waits, not_judged = [], 0
     for kill in story.kills:
@@ -252,7 +254,7 @@ def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wai
             if what == "child":
                 died_too = story.death(kill["worker"], -1, at)
                 disturbed = disturbed or died_too <= over
-            if disturbed and next_at - at > bound:
+            if next_at - at > bound and (disturbed or not story.has_free_place(over)):
                 not_judged += 1
                 continue
             waits.append(Wait(what, at, next_at - at, bound, _outage_after(story, at, over)))
