@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
+from celery_fairness import FairTask
 from celery_fairness import task as task_module
 from celery_fairness.backlog import MAX_WAITING
 from celery_fairness.errors import SettingsError
@@ -137,3 +138,15 @@ def test_what_celery_sends_after_a_task_follows_it():
     with Celery("marks", set_as_current=False) as app:
         told = app.amqp._retry_publish(lambda: follows(app, "shop.t", {"id": "id2"}, ()))
     assert told
+
+
+def test_s54_on_the_gate_nothing_is_refused_for_the_broker_does_not_count(make_shop):
+    shop = make_shop({"tiers": {"free": {"max_waiting": 1}}, "default_tier": "free"})
+
+    @shop.task(base=FairTask, tenant="user", name="shop.fair")
+    def fair(user=None):
+        return user
+
+    for _ in range(3):
+        fair.delay(user="42")
+    assert len(shop.published()) == 3

@@ -75,6 +75,23 @@ def test_they_are_added_to_what_a_task_declares(shop):
     assert (header["tenant"], header["limits"]) == ("42", [API_WIRE, ORDER_WIRE])
 
 
+@pytest.mark.parametrize("claims", [True, False], ids=["dispatch", "gate"])
+def test_s29_a_key_is_static_or_made_by_the_client_and_goes_resolved(
+    make_shop, monkeypatch, claims
+):
+    monkeypatch.setattr(Fairness, "claims", property(lambda self: claims))
+    shop = make_shop(queues=("other",))
+
+    @shop.task(base=FairTask, tenant="user", name="shop.fair", limits=[API, ORDER])
+    def fair(order, user=None):
+        return order
+
+    fair.delay(7, user="42")
+    header = sent(shop)
+    assert header["limits"] == [API_WIRE, ORDER_WIRE]
+    assert [each.key for each in charged(header).limits] == [API_WIRE["key"], "order:7"]
+
+
 def test_a_key_is_made_from_the_arguments_of_a_plain_task_and_from_the_queue(shop):
     policies = [ORDER, RateLimitPolicy("q:{queue}:{task}")]
     shop.plain.apply_async((7,), queue="other", limits=policies)
