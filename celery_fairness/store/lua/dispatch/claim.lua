@@ -95,7 +95,7 @@ end
 local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
-rules.held, rules.limits, rules.passed = {}, {}, {} -- what is kept from here on
+rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, sleep_ms = sleep_ms}
