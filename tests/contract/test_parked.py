@@ -429,6 +429,21 @@ def test_a_tier_parks_where_its_setting_says_so(
     assert isinstance(limiter.acquire(ask("c", tenant="42")), Refused)
 
 
+def test_a_tiers_slot_that_is_promised_is_not_taken_though_nobody_else_waits(
+    make_limiter: Callable[..., Limiter],
+) -> None:
+    limiter = make_limiter(tier_on_limit="wait")
+    held = take(limiter, tenant="42")
+    request = ask("a", tenant="42")
+    park(limiter, request)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    answer = limiter.acquire(ask("b", tenant="42"))
+    assert isinstance(answer, Refused)
+    assert answer.reason is Reason.AT_CONCURRENCY_LIMIT
+    assert isinstance(limiter.acquire(again(request, promoted)), Admitted)
+
+
 def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: Limiter) -> None:
     assert limiter.promote(1, "x").sleep_seconds is None
     take(limiter, ONE)

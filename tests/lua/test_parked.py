@@ -29,7 +29,9 @@ def gate_keys(client):
     return {key.removeprefix(NAMES.prefix) for key in client.scan_iter(f"{NAMES.prefix}gate_*")}
 
 
-def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(make_limiter, commands):
+def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(
+    make_limiter, client, commands
+):
     limiter = make_limiter(frozen=True)
     lease = ask("l1").lease
     for _ in range(2):
@@ -38,6 +40,8 @@ def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(make_limit
             limiter.release([lease])
     # The key is known for a while.
     assert ran == {"evalsha": 1, "zrem": 2, "hmget": 1, "zadd": 1}
+    # A tenant's key has no record that could be forgotten.
+    assert client.zrange(f"{NAMES.prefix}idle", 0, -1) == [" api"]
     limiter.promote(16, "s")
     with commands() as ran:
         assert limiter.promote(16, "s").sleep_seconds is None
@@ -121,6 +125,17 @@ def test_what_was_promised_to_a_task_that_never_came_is_given_to_the_next(make_l
     )
     (task,) = limiter.promote(16, "s").tasks
     assert task.copy.message == "b"
+
+
+def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_their_limit(
+    make_limiter, client
+):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    limiter.release([ask("held").lease])
+    assert isinstance(limiter.acquire(ask("newcomer")), Refused)
+    assert client.hgetall(NAMES.exceeded) == {"concurrency api": "1"}
 
 
 def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, client):

@@ -20,7 +20,7 @@ local logical, _, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical}
 local freed, wakes, limits = 0, false, {}
 for index = 4, #ARGV - 1, 2 do
-  local holder, key, held = ARGV[index], ARGV[index + 1], 0
+  local holder, key, held = ARGV[index], ARGV[index + 1], nil
   if what == "leases" then
     held = redis.call("ZREM", prefix .. "leases:" .. key, holder)
     if said.paced then note_end(prefix, holder, key, rules) end
