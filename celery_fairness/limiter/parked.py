@@ -126,7 +126,6 @@ class ParkedTasks:
         tag, serial = copy.message, request.next_serial
         self.copies[tag] = Copies(serial, serial, None, seq)
         self._leave(tag, request.lease.keys)
-        self._promoted.pop(tag, None)
         self.known = True
         self._tasks[tag] = _Task(seq, expires_ms, request, message)
         if expires_ms is not None:

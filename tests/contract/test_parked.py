@@ -414,6 +414,51 @@ def test_off_promotes_everything_a_bounded_number_at_a_time(
     assert rest == [["d", "e", "f", "g", "h", "i", "j"], []]
 
 
+def test_one_call_promotes_a_bounded_number_of_one_key(
+    limiter: Limiter, override: Callable[..., None], clock: FrozenClock
+) -> None:
+    take(limiter, ONE)
+    for name in "abcdefghij":
+        park(limiter, ask(name, ONE))
+    override("api", None, concurrency=20)
+    clock.advance(1)
+    assert [len(promote(limiter, 64)) for _ in range(3)] == [8, 2, 0]
+
+
+def test_one_call_looks_at_a_bounded_number_of_keys(limiter: Limiter) -> None:
+    keys = [Limit(f"api{number:02}", 1) for number in range(20)]
+    held = [take(limiter, key) for key in keys]
+    for key in keys:
+        park(limiter, ask(key.key, key))
+    limiter.release(held)
+    assert [len(promote(limiter, 64)) for _ in range(3)] == [16, 4, 0]
+
+
+def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was_published(
+    limiter: Limiter, stop: Callable[..., None]
+) -> None:
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    stop("pause", "api", 0.0)
+    park(limiter, again(request, promoted))
+    assert limiter.unpark(["a"], cancelled=True) == 1
+
+
+def test_a_tenant_of_a_tier_that_nobody_knows_is_parked_by_the_default_tiers_limit(
+    make_limiter: Callable[..., Limiter],
+) -> None:
+    limiter = make_limiter(tier_on_limit="wait", tiers={"free": {"concurrency": 2}})
+    strange = [replace(ask(f"t{n}", tenant="42"), tier="gold") for n in range(3)]
+    for request in strange[:2]:
+        assert isinstance(limiter.acquire(request), Admitted)
+    park(limiter, strange[2])
+    limiter.release([strange[0].lease])
+    assert names(promote(limiter)) == ["t2"]
+
+
 def test_a_tier_parks_where_its_setting_says_so(
     make_limiter: Callable[..., Limiter], clock: FrozenClock
 ) -> None:

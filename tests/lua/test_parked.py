@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_fairness.decision import Copy, Lease, Parking, Refused, SlotRequest
+from celery_fairness.decision import Copy, Enforcement, Lease, Parking, Refused, SlotRequest
 from celery_fairness.store.names import Names
 
 NAMES = Names("fairness")
@@ -136,6 +136,63 @@ def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_thei
     limiter.release([ask("held").lease])
     assert isinstance(limiter.acquire(ask("newcomer")), Refused)
     assert client.hgetall(NAMES.exceeded) == {"concurrency api": "1"}
+
+
+@pytest.mark.parametrize(("want", "rings"), [(1, 1), (16, 0)])
+def test_a_promoter_rings_for_the_next_one_where_it_leaves_what_may_start(
+    make_limiter, client, want, rings
+):
+    limiter, bell = make_limiter(frozen=True), f"{NAMES.prefix}gate_bell"
+    words = ("api|1|||w", "mail|1|||w")
+    for word in words:
+        limiter.acquire(ask(f"held{word}", word))
+        assert limiter.park(ask(word, word), "message") is Parking.PARKED
+    limiter.release([ask(f"held{word}", word).lease for word in words])
+    client.delete(bell)
+    assert len(limiter.promote(want, "s").tasks) == min(want, 2)
+    assert client.llen(bell) == rings
+
+
+def test_one_call_takes_a_bounded_number_from_promoters_that_died(make_limiter, client, clock):
+    limiter, promoted = make_limiter(frozen=True), f"{NAMES.prefix}gate_promoted"
+    limiter.acquire(ask("held"))
+    park(limiter, *(f"a{number:02}" for number in range(20)))
+    clock.advance(1)
+    for _ in range(3):
+        limiter.promote(64, "s", Enforcement.OFF)
+    tags = client.zrange(promoted, 0, -1)
+    assert len(tags) == 20
+    # To the millisecond at which their leases end.
+    for _ in range(3):
+        clock.advance(5)
+        limiter.renew([])
+    # Who held the slot has died too, and so the first of them is given again.
+    (first,) = limiter.promote(64, "s").tasks
+    assert set(client.zrange(promoted, 0, -1)) == {first.copy.message, *tags[16:]}
+
+
+def test_where_the_parked_are_deleted_nobody_asks_for_them_any_more(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    client.delete(f"{NAMES.prefix}gate_tasks")
+    assert limiter.promote(16, "s").sleep_seconds is None
+    assert client.hget(NAMES.clock, "parked") is None
+
+
+def test_a_tier_that_nobody_knows_parks_by_the_published_default_tier(make_limiter, client):
+    limiter = make_limiter(frozen=True, tier_on_limit="wait")
+    client.hset(NAMES.tiers, "free", '{"concurrency": 2}')
+
+    def of(id_):
+        return SlotRequest(Lease(id_, "tenant:42"), "42", "gold", Copy(id_), f"n{id_}")
+
+    for name in ("a", "b"):
+        assert limiter.park(of(name), "message") is Parking.ASK_AGAIN
+        limiter.acquire(of(name))
+    assert limiter.park(of("c"), "message") is Parking.PARKED
+    limiter.release([of("a").lease])
+    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["c"]
 
 
 def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, client):

@@ -54,7 +54,6 @@ if not at then return 0 end
 seq = seq or whole(redis.call("INCR", prefix .. "sequence"))
 copy_parked(prefix, tag, next_serial, next_serial, seq, memory.told, keep_ms)
 leave_gate(prefix, tag, parked_keys(key, words))
-redis.call("ZREM", prefix .. "gate_promoted", tag)
 redis.call("HSET", prefix .. "clock", "parked", 1)
 redis.call("HSET", prefix .. "gate_tasks", tag, table.concat(
   {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)

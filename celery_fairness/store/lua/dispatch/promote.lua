@@ -108,7 +108,8 @@ for index = 1, #due do
       again = nil
       break
     end
-    local task, at, closed_ms = parked_task(tag), nil, 0
+    local task = parked_task(tag)
+    local at, closed_ms
     if task and enforcement == "on" then
       at, closed_ms = kept_by(prefix, task, limits_now(prefix, task.words, rules), rules)
     end
