@@ -108,7 +108,6 @@ class WholeQueues(Candidates):
         else:
             rows.pop(queue, None)
         self.wake_queue(queue)
-        self.pump(key, logical, rules)
         self.bring_forward(key)
         return rows[queue].text if queue in rows else ""
 

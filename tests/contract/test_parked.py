@@ -434,6 +434,27 @@ def test_one_call_looks_at_a_bounded_number_of_keys(limiter: Limiter) -> None:
     assert [len(promote(limiter, 64)) for _ in range(3)] == [16, 4, 0]
 
 
+def test_a_promoter_that_says_late_what_it_published_is_believed(
+    limiter: Limiter, clock: FrozenClock, stop: Callable[..., None]
+) -> None:
+    held = take(limiter, ONE)
+    expires_ms = clock.now_ms + 60_000
+    park(limiter, ask("a", ONE), expires_ms)
+    park(limiter, ask("b", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    stop("pause", "api", 0.0)
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    assert promote(limiter) == []
+    assert limiter.parked("api") == 2
+    assert limiter.unpark(["a"]) == 1
+    assert limiter.parked("api") == 1
+    clock.now_ms = expires_ms
+    assert promote(limiter) == []
+
+
 def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was_published(
     limiter: Limiter, stop: Callable[..., None]
 ) -> None:

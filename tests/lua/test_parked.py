@@ -95,6 +95,25 @@ def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
     assert client.hget(NAMES.clock, "parked") is None
 
 
+def test_no_expiry_is_left_of_a_task_whose_promoter_said_late_that_it_published_it(
+    make_limiter, client, clock
+):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    expires_ms = clock.now_ms + 60_000
+    assert limiter.park(ask("a"), "message", expires_ms) is Parking.PARKED
+    limiter.release([ask("held").lease])
+    assert len(limiter.promote(16, "s").tasks) == 1
+    limiter.acquire(ask("other", "api|9|||w"))
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([ask("other").lease])
+    assert limiter.promote(16, "s").tasks == ()
+    assert "gate_expires" in gate_keys(client)
+    limiter.unpark(["a"])
+    assert "gate_expires" not in gate_keys(client)
+
+
 @pytest.mark.parametrize("name", ["a b", "42\n7", "{x}", "é" * 90, "h_" + "0" * 32])
 def test_a_tenant_of_any_letters_is_parked_and_comes_back(make_limiter, name):
     limiter = make_limiter(frozen=True, tier_on_limit="wait")
@@ -136,6 +155,15 @@ def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_thei
     limiter.release([ask("held").lease])
     assert isinstance(limiter.acquire(ask("newcomer")), Refused)
     assert client.hgetall(NAMES.exceeded) == {"concurrency api": "1"}
+
+
+def test_who_cancels_rings_for_whoever_ends_it(make_limiter, client):
+    limiter, bell = make_limiter(frozen=True), f"{NAMES.prefix}gate_bell"
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    client.delete(bell)
+    limiter.unpark(["a"], cancelled=True)
+    assert client.llen(bell) == 1
 
 
 @pytest.mark.parametrize(("want", "rings"), [(1, 1), (16, 0)])

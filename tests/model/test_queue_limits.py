@@ -201,6 +201,23 @@ def test_pause_cool_down_and_override_of_a_queue_hold_for_all_of_it(pair):
     assert pair.claim() == ([], 700)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("stop", "pause", "queue:q", 0, "on"),
+        ("stop", "pause", "queue:q", 60_000, "on"),
+        ("stop", "cool", "queue:q", 60_000, "on"),
+        ("override", "queue:q", (("concurrency", 0),), None, "on"),
+    ],
+)
+def test_what_people_say_of_a_queue_outlives_the_limit_that_they_set_of_it(pair, said):
+    pair.limit_queue(concurrency=2)
+    pair.both.run(said)
+    pair.limit_queue(how="clear")
+    pair.put("a")
+    assert pair.claim()[0] == []
+
+
 def test_a_pause_drops_nothing_whatever_the_limit_says(pair):
     pair.limit_queue(concurrency=3, on_limit="drop")
     pair.both.run(("stop", "pause", "queue:q", 0, "on"))

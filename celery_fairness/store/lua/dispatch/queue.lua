@@ -61,6 +61,5 @@ else
 end
 rules.rows = nil
 wake_queue(prefix, queue)
-pump(prefix, key, rules, false)
 bring_forward(prefix, key, rules)
 return needed and text or ""
