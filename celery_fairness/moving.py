@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.errors import HeaderInvalid
-from celery_fairness.header import HEADER, parse_header
+from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.keys import (
     ORDER_LENGTH,
@@ -30,6 +30,7 @@ from celery_fairness.looking.keys import (
     read_record,
 )
 from celery_fairness.looking.reading import Reader, batches
+from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
@@ -164,7 +165,8 @@ class Mover:
         """Return how many of them still waited where they were read, and are where they belong."""
         service = queue.rpartition("_")[0]
         target = select_queue(service, tier, False, self._tiers)
-        its = [record for record in records if _service_of(record) == service]
+        read = ((record, _header(record)) for record in records)
+        its = [(each, _partition(head, target)) for each, head in read if _service(head) == service]
         if target == queue or not its:
             return 0
         args = verbs.move_args(queue, target, its)
@@ -194,14 +196,29 @@ def _is_routed(queue: str) -> bool:
     return bool(service) and queue in queues_of(service)[:2]
 
 
-def _service_of(record: str) -> str | None:
-    """Return the service of a task that is routed by its tier; None of any other."""
+def _header(record: str) -> Header:
+    """Return the header of a task; one that says nothing where it cannot be read."""
     try:
         headers: Any = json.loads(record.partition("\n")[2])["headers"]
-        header = parse_header(headers[HEADER])
+        return parse_header(headers[HEADER])
     except (ValueError, TypeError, KeyError, RecursionError, HeaderInvalid):
-        return None
+        return Header()
+
+
+def _service(header: Header) -> str | None:
+    """Return the service of a task that is routed by its tier; None of any other."""
     return None if header.scheduled else header.service
+
+
+def _partition(header: Header, queue: str) -> str:
+    """Return the key of a task's partition in ``queue``, "" where it says none.
+
+    What it said of the queue that it was sent to says it of any other too.
+    """
+    if header.partition is None:
+        return ""
+    sent_to, key = header.partition
+    return queue_key(queue) + key.removeprefix(queue_key(sent_to))
 
 
 def _charges(record: str, tenants: Collection[str]) -> bool:

@@ -39,7 +39,8 @@ class Putting(Expiring):
         self.known.add(waiting.tag)
         if waiting.tenant == INVALID:
             self.counts["invalid"] += 1
-        task = replace(task, seq=self.next_seq())
+        limits = self.queues.in_partition(waiting.queue, task.limits)
+        task = replace(task, seq=self.next_seq(), limits=limits)
         now = self.now_ms()
         self.watch.put(now, waiting.queue, task, max(now, waiting.eta_ms))
         if waiting.expires_ms:

@@ -25,6 +25,7 @@ from celery_fairness.scheduling.limits import (
     Limit,
     read_limits,
     window_text,
+    write_limits,
 )
 
 #: What every key of a queue's limit begins with.
@@ -128,6 +129,11 @@ class QueueRow:
         return replace(self, said=numbers if how == SET else None)
 
 
+def without_partition(limits: str) -> str:
+    """Return the limits of a task that leaves its queue, and with it its partition there."""
+    return write_limits(tuple(each for each in read_limits(limits) if each.of != OF_QUEUE))
+
+
 def read_row(text: str) -> QueueRow:
     """Read what :attr:`QueueRow.text` wrote."""
     key, shape, version, *numbers = text.split(" ")
@@ -167,6 +173,24 @@ class QueueLimits:
         if row is None or row.parts != (limit.of == OF_QUEUE):
             return None
         return row.numbers.local
+
+    def in_partition(self, queue: str, limits: str, part: str = "") -> str:
+        """Return the limits of a task that begins to wait in ``queue``.
+
+        Args:
+            queue: Where; where it is partitioned each task has one partition of it.
+            limits: The task's.
+            part: The key of its partition where they name none; else that of tasks that say none.
+        """
+        row = self.rows.get(queue)
+        if row is None or not row.parts:
+            return limits
+        whole = f"{row.key}:"
+        named = read_limits(limits)
+        if any(limit.of == OF_QUEUE and limit.key.startswith(whole) for limit in named):
+            return limits
+        key = part if part.startswith(whole) else whole
+        return write_limits((*named, Limit(key, of=OF_QUEUE)))
 
     def are_local(self, queues: Sequence[str]) -> bool:
         """Say whether one of some queues says how many one process may hold."""

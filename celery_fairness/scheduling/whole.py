@@ -90,7 +90,7 @@ class WholeQueues(Candidates):
             numbers: Those; None: there are none declared.
             parts: They are declared for each partition of it.
         """
-        logical = self.begin(rules.lease_ms)
+        self.begin(rules.lease_ms)
         rows, before = self.queues.rows, self.queues.rows.get(queue)
         if before is not None and how == KNOWN:
             return before.text

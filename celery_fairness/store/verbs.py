@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from celery_fairness.scheduling.words import (
@@ -372,9 +373,15 @@ def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
     return [queue, record, obituary]
 
 
-def move_args(queue: str, target: str, records: Sequence[str]) -> list[str]:
-    """Return the arguments of moving tasks, each as it was read in ``queue``, to another queue."""
-    return [queue, target, *records]
+def move_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the arguments of moving tasks to another queue.
+
+    Args:
+        queue: Where they wait.
+        target: Where they go to.
+        records: Each as it was read, and the key of its partition there, "" where it says none.
+    """
+    return [queue, target, *chain.from_iterable(records)]
 
 
 def watch_args(wait_ms: int, now_text: str = "") -> list[str]:

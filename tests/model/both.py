@@ -346,7 +346,7 @@ class Both:
         theirs = verbs.read_cancel(self.scripts.run(verbs.CANCEL, args))
         return self.model.cancel(queue, chosen, lease_ms), theirs
 
-    def do_move(self, queue, others, picks):
+    def do_move(self, queue, others, picks, parts):
         """What people have seen goes to another queue; it may have moved since."""
         if not others:
             return None, None
@@ -356,10 +356,10 @@ class Both:
             for n in picks
             if tasks
         ]
-        records = [task.record for task in chosen]
-        args = verbs.move_args(queue, target, records)
+        given = [(task, parts[n % len(parts)]) for n, task in enumerate(chosen)]
+        args = verbs.move_args(queue, target, [(task.record, part) for task, part in given])
         theirs = verbs.read_move(self.scripts.run(verbs.MOVE, args))
-        return self.model.move(queue, target, chosen), theirs
+        return self.model.move(queue, target, given), theirs
 
     def do_requeue(self, queue, pick, knows):
         """People requeue a dead letter, whose result may not be written yet."""

@@ -356,7 +356,8 @@ def _cancel(scene: Scene, random: Random) -> Operation:
 def _move(scene: Scene, random: Random) -> Operation:
     queue, *others = random.sample(scene.queues, len(scene.queues))
     picks = tuple(random.randrange(1000) for _ in range(random.choice([1, 1, 3, 8])))
-    return queue, tuple(others), picks
+    parts = [f"queue:{others[0]}:1", f"queue:{queue}:1", ""] if others else [""]
+    return queue, tuple(others), picks, tuple(random.choices(parts, k=2))
 
 
 def _requeue(scene: Scene, random: Random) -> Operation:

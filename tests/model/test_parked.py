@@ -50,7 +50,7 @@ def test_what_a_late_end_takes_out_expires_no_more(pair, moves):
     pair.end()
     put(1)
     if moves:
-        pair.both.run(("move", "s_default", ("s_priority",), (0,)))
+        pair.both.run(("move", "s_default", ("s_priority",), (0,), ("",)))
     pair.end_late(0)
     assert not any(pair.model.expires.values())
 

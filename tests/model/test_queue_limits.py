@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit
+from celery_fairness.queues import queue_key
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduling.words import Passing, Verdict
 
 API = Limit("api", 1)
+OTHER = queue_key("p q|1")
 EVERY_END = [Verdict.DONE, Verdict.HEAD, Verdict.TAIL, Verdict.DIED, Verdict.UNREADABLE]
 
 
@@ -296,6 +298,47 @@ def test_a_pause_of_the_queue_holds_for_its_partitions_and_of_one_for_that(pair)
     pair.both.run(("stop", "resume", "queue:q", 0, "on"))
     pair.both.run(("stop", "pause", "queue:q:1", 0, "on"))
     assert pair.claim()[0] == [2]
+
+
+@pytest.mark.parametrize("limits", [(), (API._replace(concurrency=9),), (part("1", "p"),)])
+def test_a_task_that_says_no_partition_is_in_that_of_all_such_tasks(pair, limits):
+    pair.limit_queue(how="declare", parts=True, concurrency=1)
+    pair.put("a", *limits, times=3)
+    pair.put("b", part("7"))
+    assert pair.claim()[0] == [1, 4]
+    assert held(pair, "queue:q:") == 1
+
+
+def test_a_policy_with_the_key_of_a_partition_is_no_partition(pair):
+    pair.limit_queue(how="declare", parts=True, concurrency=1)
+    pair.put("a", Limit("queue:q:1", 5), times=3)
+    assert pair.claim()[0] == [1]
+    assert (held(pair, "queue:q:1"), held(pair, "queue:q:")) == (1, 1)
+
+
+@pytest.mark.parametrize(("said", "part_of"), [(f"{OTHER}:1", "1"), ("queue:q:1", ""), ("", "")])
+@pytest.mark.parametrize("later", [None, 500])
+def test_who_moves_to_a_partitioned_queue_has_one_partition_there(pair, said, part_of, later):
+    for queue in ("q", "p q|1"):
+        pair.limit_queue(queue, how="declare", parts=True, concurrency=9)
+    words = write_limits((API._replace(concurrency=9), part("1")))
+    pair.both.run(("put", "q", None, "a", "", "", 0, 1.0, later, "x", words))
+    pair.both.run(("move", "q", ("p q|1",), (0,), (said,)))
+    pair.at(later or 0)
+    assert pair.claim(queues=("q", "p q|1"))[0] == [1]
+    assert (held(pair, f"{OTHER}:{part_of}"), held(pair, "queue:q:1"), held(pair, "api")) == (
+        1,
+        0,
+        1,
+    )
+
+
+def test_who_leaves_a_partitioned_queue_leaves_its_partition(pair):
+    pair.limit_queue(how="declare", parts=True, concurrency=1)
+    pair.put("a", part("1"), times=3)
+    pair.both.run(("move", "q", ("p q|1",), (0, 1, 2), ("",)))
+    assert pair.claim(queues=("p q|1",))[0] == [1, 2, 3]
+    assert held(pair, "queue:q:1") == 0
 
 
 def test_a_new_partition_acts_on_what_is_put_after_it(pair):

@@ -1,15 +1,18 @@
 --[[
   move: waiting tasks go to another queue, that of their tenant's new tier; each keeps its place among
-  all tasks, its time and its expiry. One that runs, or is not there any more, is left as it is.
+  all tasks, its time and its expiry; where a queue is partitioned it has the partition that it is given,
+  or that of tasks that say none. One that runs, or is not there any more, is left as it is.
 
   KEYS[1]  prefix     str  what every key of the installation begins with
 
   ARGV[1]  queue      str  where they wait
   ARGV[2]  target     str  where they go to
-  ARGV[3+] record     str  each as it was read where it waits
+  ARGV[3+] pairs      str  a record, as it was read where the task waits, and the key of its partition
+                           in the target, or ""
 
   Returns for each 1 where it was moved by this call, else 0.
 ]]
+--- @include "partition"
 --- @include "removing"
 --- @include "until"
 --- @include "waiting"
@@ -18,9 +21,10 @@ local prefix, queue, target = KEYS[1], ARGV[1], ARGV[2]
 
 if queue == target then return redis.error_reply("move: expected two queues, got: " .. queue) end
 
-local function move(task, message, record)
+local function move(task, message, record, part)
   local due = remove_waiting(prefix, queue, task, record)
   if not due then return false end
+  task.limits = in_partition(prefix, target, without_partition(task.limits), part)
   local ends_at = redis.call("ZSCORE", prefix .. "expires:" .. queue, task.tag)
   if ends_at then
     redis.call("ZREM", prefix .. "expires:" .. queue, task.tag)
@@ -35,8 +39,8 @@ local function move(task, message, record)
 end
 
 local answer = {}
-for index = 3, #ARGV do
+for index = 3, #ARGV, 2 do
   local task, message = read_record(ARGV[index])
-  answer[#answer + 1] = move(task, message, ARGV[index]) and 1 or 0
+  answer[#answer + 1] = move(task, message, ARGV[index], ARGV[index + 1]) and 1 or 0
 end
 return answer

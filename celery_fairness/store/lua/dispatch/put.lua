@@ -35,6 +35,7 @@
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
 --- @include "backlog"
+--- @include "partition"
 --- @include "waiting"
 --- @include "until"
 --- @include "now"
@@ -66,6 +67,8 @@ local task = {
   tier = tier, kind = kind, limits = limits, key = key_of(tenant, service),
 }
 local now = server_now(frozen_ms)
+local said = redis.call("HMGET", prefix .. "clock", "watched", "queued")
+local watched, queued = said[1], said[2]
 local is_later = eta_ms > now
 if default_tier ~= "" and plain == "" and not is_later then
   local full = full_of(prefix, queue, task, default_tier, of_tier, of_queue)
@@ -74,10 +77,10 @@ end
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
-if limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
+if queued then task.limits = in_partition(prefix, queue, limits, "") end
+if task.limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
 if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end
 task.seq = redis.call("INCR", prefix .. "sequence")
-local watched = redis.call("HGET", prefix .. "clock", "watched")
 if watched and tonumber(watched) > now then
   told().tell_put(prefix, queue, task, message, math.max(now, eta_ms))
 end
