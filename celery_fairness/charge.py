@@ -2,8 +2,8 @@
 
 What counts is the message's header. Only where there is none is the tenant read from the arguments,
 so that a producer without this package cannot slip past the limit. A header or tenant that cannot
-be read is charged to the tenant ``_invalid``, under all limits that can be read: never bypassed,
-never dropped.
+be read is charged to the tenant ``_invalid``, under all limits that can be read, in the partition
+of its queue that can be read: never bypassed, never dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
-from celery_fairness.header import HEADER, Header, parse_header
+from celery_fairness.header import HEADER, Header, parse_header, readable_partition
 from celery_fairness.limits import readable_limits, word_of
 from celery_fairness.policy import Limit
 from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
@@ -97,7 +97,8 @@ def charge_of(
             header = Header(source.read(args, kwargs), service=service)
     except HeaderInvalid as error:
         problem = str(error)
-        header = Header(limits=readable_limits(headers[HEADER]))
+        value = headers[HEADER]
+        header = Header(limits=readable_limits(value), partition=readable_partition(value))
     except TenantInvalid as error:
         problem = str(error)
     tenant: str | None = INVALID if problem else header.tenant

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from celery_fairness.partition import nobodys
 from celery_fairness.settings import Settings
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
@@ -110,9 +109,7 @@ class SettingsOption(Mapping[str, Any]):
             "priority_order": settings.priority_order,
             "waiting_of_tiers": tuple((n, t.max_waiting) for n, t in settings.tiers.items()),
             "waiting_of_queues": tuple((n, q.max_waiting) for n, q in settings.queues.items()),
-            "partitions": tuple(
-                (n, nobodys(q, n)) for n, q in settings.queues.items() if q.partitioned
-            ),
+            "partitions": tuple((n, q) for n, q in settings.queues.items() if q.partitioned),
             **self._given,
         }
 

@@ -121,6 +121,14 @@ def parse_header(value: Any) -> Header:
     return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
 
 
+def readable_partition(value: Any) -> tuple[str, str] | None:
+    """Return the partition of a header that cannot be read whole; None where that is not one."""
+    try:
+        return _partition(value["partition"])
+    except (HeaderInvalid, TypeError, KeyError):
+        return None
+
+
 def _partition(value: Any) -> tuple[str, str]:
     queue, key = (value.get(each) if isinstance(value, Mapping) else None for each in _PARTITION)
     if not (isinstance(queue, str) and isinstance(key, str) and _is_partition(queue, key)):

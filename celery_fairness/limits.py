@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
 from celery_fairness.keys import KeyValues
 from celery_fairness.policy import (
-    DIALECT_FIELDS,
     MAX_LIMITS,
     Limit,
     RateLimitPolicy,
+    is_dialect,
     keys_problems,
     merge,
 )
@@ -71,8 +71,7 @@ def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T
 def _read_policy(value: Any, where: str, *, compat: Callable[[], bool]) -> RateLimitPolicy:
     if isinstance(value, RateLimitPolicy):
         return value
-    is_other = isinstance(value, Mapping) and not DIALECT_FIELDS.isdisjoint(value)
-    also = is_other and compat()
+    also = is_dialect(value) and compat()
     return RateLimitPolicy.from_ojs(value, templates=True, compat=also, where=where)
 
 

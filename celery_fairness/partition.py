@@ -25,7 +25,7 @@ def partition_of(
     Args:
         policy: The queue's, which is partitioned.
         queue: Where the task goes.
-        name: The task's.
+        name: The task's; "" where nobody says it.
         body: Its function, whose signature says where arguments stand; None where this process
             does not know it: then by keyword alone.
         args: Positional arguments.
@@ -43,14 +43,13 @@ def partition_of(
             raise KeyMissing(name, queue_key(queue), f"args.{each}")
         values.append(None if value == "" else value)
     if policy.by_kind:
-        values.append(name)
+        values.append(name or None)
     return partition_key(queue, values)
 
 
-def nobodys(policy: QueuePolicy, queue: str) -> str:
+def nobodys(queue: str) -> str:
     """Return the key of the partition of tasks that name none."""
-    count = (0 if policy.by_args is None else max(1, len(policy.by_args))) + policy.by_kind
-    return partition_key(queue, [None] * count)
+    return partition_key(queue, ())
 
 
 def words_of(queue: str, key: str | None) -> str:

@@ -30,8 +30,7 @@ _ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
 _DIALECT_PERIODS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
 _COMPAT = "or the setting compat to be true"
-#: By which the dialects of the setting ``compat`` are known.
-DIALECT_FIELDS = frozenset({"max_per_second", "period"})
+_DIALECT_FIELDS = frozenset({"max_per_second", "period"})
 
 T = TypeVar("T")
 
@@ -284,6 +283,12 @@ def _on_limit_problems(on_limit: Any) -> Iterator[str]:
 
 def _fields_problem(key: str) -> str:
     return f"key: expected {KEY_EXPECTED}, without fields, got: {got(key)}"
+
+
+def is_dialect(obj: Any) -> bool:
+    """Say whether a policy, or that of a job, is one that the setting ``compat`` lets be read."""
+    policy = _of_job(obj, [])
+    return isinstance(policy, Mapping) and not _DIALECT_FIELDS.isdisjoint(policy)
 
 
 def _of_job(obj: Any, problems: list[str]) -> Any:

@@ -100,11 +100,13 @@ def partition_key(queue: str, values: Sequence[Any]) -> str:
 
     Args:
         queue: Which.
-        values: What makes the partition; None is no value. Others than text, whole numbers and
-            UUIDs are written as a hash of their JSON.
+        values: What makes the partition; None is no value, and where all are that it is the
+            partition of tasks that say none, however many there are. Others than text and whole
+            numbers are written as a hash of their JSON.
     """
     whole = queue_key(queue)
-    words = ":".join("" if value is None else _part(_text(value)) for value in values)
+    texts = ["" if value is None else _part(_text(value)) for value in values]
+    words = ":".join(texts) if any(value is not None for value in values) else ""
     key = f"{whole}:{words}"
     return key if len(key) <= _KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
 

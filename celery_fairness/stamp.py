@@ -158,7 +158,7 @@ class Stamp:
                 key = partition_of(policy, str(queue), name, body, args, kwargs)
             except KeyMissing as error:
                 problems.append(error)
-                key = nobodys(policy, str(queue))
+                key = nobodys(str(queue))
             header = {**header, "partition": {"queue": queue, "key": key}}
         if not problems:
             return header

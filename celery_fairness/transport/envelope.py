@@ -11,16 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.charge import charge_of
+from celery_fairness.errors import KeyMissing
 from celery_fairness.header import ACCEPTED_HEADER
 from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices
-from celery_fairness.partition import partition_word
+from celery_fairness.partition import partition_of, partition_word
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
 from celery_fairness.transport.options import DispatchOptions
@@ -45,7 +48,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost, limits = _charged(queue, headers, options)
+    tenant, service, tier, cost, limits = _charged(queue, message, headers, options)
     tag = properties["delivery_tag"]
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues: each is a task of its own.
@@ -113,7 +116,7 @@ def _is_accepted(headers: dict[str, Any]) -> bool:
 
 
 def _charged(
-    queue: str, headers: dict[str, Any], options: DispatchOptions
+    queue: str, message: dict[str, Any], headers: dict[str, Any], options: DispatchOptions
 ) -> tuple[str, str, str, float, str]:
     """Return tenant and service as they stand in keys, tier, cost, and limits as one word."""
     name = headers.get("task")
@@ -130,7 +133,7 @@ def _charged(
     limits = word_of(charge.limits) if charge.limits else ""
     of_queue, key = charge.partition or ("", "")
     if of_queue != queue:
-        key = dict(options.partitions).get(queue, "")
+        key = _partition(queue, message, name, options)
     if key:
         limits = ",".join(filter(None, (limits, partition_word(key))))
     if charge.tenant is None:
@@ -138,6 +141,35 @@ def _charged(
     part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)
     service = charge.key[len("tenant:") + len(part) + 1 :]
     return part, service, charge.tier or "", charge.cost, limits
+
+
+def _partition(queue: str, message: dict[str, Any], name: Any, options: DispatchOptions) -> str:
+    """Return the key of a message's partition, which its header does not say.
+
+    Its producer does not know the queue's limit. Where this process does not know either, or the
+    message has no value, it is "": the task is in the partition of tasks that say none.
+    """
+    policy = dict(options.partitions).get(queue)
+    if policy is None:
+        return ""
+    kind = name if isinstance(name, str) else ""
+    args, kwargs = ((), {}) if policy.by_args is None else _arguments(message)
+    try:
+        return partition_of(policy, queue, kind, None, args, kwargs)
+    except KeyMissing:
+        return ""
+
+
+def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of a message in JSON; none of any other."""
+    body: Any = message.get("body")
+    try:
+        if message["properties"].get("body_encoding") == "base64":
+            body = b64decode(body)
+        args, kwargs, _ = json.loads(body)
+    except (ValueError, TypeError, RecursionError):
+        return (), {}
+    return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else ((), {})
 
 
 def _rank(priority: Any, options: DispatchOptions) -> int:

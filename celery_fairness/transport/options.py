@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
+from celery_fairness.queues import QueuePolicy
 from celery_fairness.scheduling.words import Bounds, Rules
 
 #: The name of the transport option.
@@ -34,7 +35,8 @@ class DispatchOptions:
         priority_order: Which priority goes first.
         waiting_of_tiers: Every tier, and how many tasks of one tenant may wait; None is any number.
         waiting_of_queues: Queues, and how many tasks may wait in each; None is any number.
-        partitions: Queues whose limit is partitioned, and the key of tasks that name none.
+        partitions: Queues whose limit is partitioned, and what it is; of a message that does not
+            say its partition there it is read.
     """
 
     namespace: str = "fairness"
@@ -50,7 +52,7 @@ class DispatchOptions:
     priority_order: Literal["high_first", "low_first"] = "high_first"
     waiting_of_tiers: tuple[tuple[str, int | None], ...] = ()
     waiting_of_queues: tuple[tuple[str, int | None], ...] = ()
-    partitions: tuple[tuple[str, str], ...] = ()
+    partitions: tuple[tuple[str, QueuePolicy], ...] = ()
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any] | None) -> Self:

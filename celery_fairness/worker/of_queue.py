@@ -39,5 +39,5 @@ def words_of_queue(
             key = partition_of(policy, queue, task.name, task.run, args, kwargs)
         except KeyMissing as error:
             notices.warning(f"partition:{task.name}", "%s", error)
-            key = nobodys(policy, queue)
+            key = nobodys(queue)
     return words_of(queue, key)

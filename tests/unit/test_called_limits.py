@@ -209,6 +209,14 @@ def test_D02_with_compat_calls_and_tasks_may_use_the_other_dialects(make_shop, d
 
 
 @pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
+def test_D01_D02_with_compat_the_policy_of_a_job_may_be_a_dialect(make_shop, dialect, wire):
+    shop = make_shop(fairness={"compat": True})
+    for job in ({"options": {"rate_limit": dialect}}, {"rate_limit": dialect}):
+        shop.app.send_task("not.known.here", limits=[job])
+        assert sent(shop)["limits"] == [{**wire, "on_limit": "wait"}]
+
+
+@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
 def test_D02_without_compat_a_dialect_is_an_error_that_names_the_setting(shop, dialect, wire):
     with pytest.raises(TaskDeclarationError, match="or the setting compat to be true, got: "):
         shop.task(name="shop.dialect", base=FairTask, limits=[dialect])(nothing).apply_async()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64encode
 
 import pytest
 from celery import Celery
@@ -167,8 +168,8 @@ def test_a_missing_value_may_be_an_error():
 
 
 def test_who_names_no_partition_is_in_that_of_no_values():
-    policy = QueuePolicy(by_args=("a", "b"), by_kind=True)
-    assert nobodys(policy, "q") == "queue:q:::"
+    policy = QueuePolicy(by_args=("a", "b"))
+    assert nobodys("q") == partition_of(policy, "q", "shop.t", None, (), {}) == "queue:q:"
     assert words_of("q", None) == "queue:q|q|||w"
     assert words_of("q", "queue:q:1") == "queue:q:1|q|||w,queue:q||||w"
 
@@ -195,22 +196,60 @@ def test_a_partition_that_cannot_be_meant_is_an_error(value):
         parse_header({"v": 1, "partition": value})
 
 
-def limits_of(queue, header, partitions=(("q", "queue:q:"),)):
+BY_CUSTOMER = QueuePolicy(by_args=("customer_id",))
+BY_BOTH = QueuePolicy(by_args=("customer_id",), by_kind=True)
+
+
+def limits_of(queue, header, policy=BY_CUSTOMER, body="", encoding="base64"):
     properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
     headers = {"task": "shop.pay", "fairness": header} if header else {"task": "shop.pay"}
-    message = {"headers": headers, "properties": properties}
+    message = {"headers": headers, "properties": {**properties, "body_encoding": encoding}}
+    message["body"] = b64encode(body.encode()).decode() if encoding == "base64" else body
+    partitions = (("q", policy),) if policy else ()
     return waiting_of(queue, message, DispatchOptions(partitions=partitions)).limits
 
 
 def test_a_message_names_its_partition_for_its_own_queue_alone():
     header = {"v": 1, "partition": {"queue": "q", "key": "queue:q:7"}}
-    assert limits_of("q", header) == limits_of("q", header, ()) == "queue:q:7|q|||w"
+    assert limits_of("q", header) == limits_of("q", header, None) == "queue:q:7|q|||w"
     assert limits_of("q", None) == "queue:q:|q|||w"
     assert limits_of("other", header) == ""
     other = {"v": 1, "partition": {"queue": "other", "key": "queue:other:7"}}
     assert limits_of("q", other) == "queue:q:|q|||w"
     with_policy = {**header, "limits": [{"key": "api", "concurrency": 1}]}
     assert limits_of("q", with_policy) == "api|1|||w,queue:q:7|q|||w"
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "part"),
+    [
+        (BY_CUSTOMER, '[[], {"customer_id": 7}, {}]', "7"),
+        (QueuePolicy(by_kind=True), "", "shop.pay"),
+        (BY_BOTH, '[[], {"customer_id": 7}, {}]', "7:shop.pay"),
+        (QueuePolicy(by_args=("customer_id",), missing="error"), "[[], {}, {}]", None),
+        # Without the task's signature nobody knows which argument it is.
+        (BY_CUSTOMER, "[[7], {}, {}]", ""),
+        (BY_CUSTOMER, '[7, {"customer_id": 7}, {}]', ""),
+        (BY_CUSTOMER, '{"customer_id": 7}', ""),
+        (BY_CUSTOMER, "not JSON", ""),
+        (BY_CUSTOMER, "[" * 100_000, ""),
+        (BY_CUSTOMER, "null", ""),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["base64", None])
+def test_of_a_message_that_does_not_say_its_partition_it_is_read(policy, body, part, encoding):
+    expected = "" if part is None else f"queue:q:{part}|q|||w"
+    assert limits_of("q", None, policy, body, encoding) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cost": -1}, {"v": 2}, {"limits": 5}, {"tenant": 1.5}, {"tier": 7}]
+)
+def test_a_field_that_is_wrong_elsewhere_leaves_the_task_in_its_partition(wrong):
+    header = {"v": 1, "partition": {"queue": "q", "key": "queue:q:7"}, **wrong}
+    assert limits_of("q", header) == "queue:q:7|q|||w"
+    assert limits_of("q", {**header, "partition": 5}) == "queue:q:|q|||w"
+    assert limits_of("q", "a text") == "queue:q:|q|||w"
 
 
 def test_what_is_published_names_its_partition():
