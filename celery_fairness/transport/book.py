@@ -104,7 +104,10 @@ class Book:
 
     def of_queues(self) -> dict[str, int]:
         """Return by key how many slots of limits of queues are held."""
-        keys = (key for held in self.held() for key in held.key.split(","))
+        limited = [held.key for held in self.held() if PREFIX in held.key]
+        if not limited:
+            return {}
+        keys = (key for all_of_one in limited for key in all_of_one.split(","))
         return dict(Counter(key for key in keys if key.startswith(PREFIX)))
 
     def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:

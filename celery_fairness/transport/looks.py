@@ -40,6 +40,8 @@ class Looks:
     def ask(self, held: Mapping[str, int]) -> Passing:
         """Return what the next claim passes over; ``held`` is what this process has, by queue."""
         passing = self._kinds.passing(self._places)
+        if passing is self._asked is NOTHING and not (held or self._places):
+            return NOTHING
         # What may be taken again is taken from the front, and then the look goes on.
         opened = set(self._asked.never).difference(passing.never)
         self._asked = replace(passing, places={} if opened else self._places, held=held)
