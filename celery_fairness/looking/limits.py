@@ -127,7 +127,9 @@ class WaitingLimit:
         if older:
             # By which numbers a partition was found closed: others may hold since.
             return
-        if concurrency == "0" and looked != PAUSED:
+        # A queue's numbers may be 0 since its partition was found open: the next look sees it.
+        is_news = looked >= 0 and f"|{OF_QUEUE}|" in self.limit
+        if concurrency == "0" and looked != PAUSED and not is_news:
             yield Finding("candidates of a queue", name, "paused", f"{looked:.0f}")
         if looked == PAUSED and concurrency != "0" and not stopped and not opens_alone:
             yield Finding("candidates of a queue", name, "not paused", f"{looked:.0f}")
