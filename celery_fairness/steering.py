@@ -91,7 +91,8 @@ class Steering(Observing):
         number: int | str | None = ""
         if not isinstance(concurrency, Unset):
             number = Tier("own", concurrency).concurrency
-        self.limiter.publish_tenant(name, tier, number, keep=self.settings.tier_resolver is None)
+        keep = self.settings.tier_resolver is None
+        self.limiter.publish_tenant(reserved(name), tier, number, keep=keep)
         self.route_again([name])
 
     def route_again(self, tenants: Iterable[str]) -> int:

@@ -23,7 +23,7 @@ PLAIN_CHARACTERS = 120
 
 
 class Reserved(str):
-    """A tenant of our own, which no value from outside can be."""
+    """A tenant as keys have it, which no value from a message can be: one of our own, or a hash."""
 
     __slots__ = ()
 
@@ -33,6 +33,9 @@ INVALID = Reserved("_invalid")
 
 #: What the Open Job Spec (section 6.2) allows as a key.
 KEY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
+
+#: How :func:`key_hash` writes what cannot stand in a key.
+_HASH = re.compile(r"h_[0-9a-f]{32}")
 
 _EXPECTED = "expected str, int or UUID"
 
@@ -99,8 +102,9 @@ def tier_key(tenant: str, service: str | None = None) -> str:
 
 
 def reserved(tenant: str) -> str:
-    """Return one of the reserved two where ``tenant`` is its name, else ``tenant``.
+    """Return ``tenant``, as it stands in keys where it is typed so: a reserved one, or a hash.
 
-    For people who look: what comes from a message never passes through here.
+    For people, who type what they are shown: what comes from a message never passes through here.
     """
-    return {NONE: NONE, INVALID: INVALID}.get(Reserved(tenant), tenant)
+    as_shown = tenant in (NONE, INVALID) or _HASH.fullmatch(tenant)
+    return Reserved(tenant) if as_shown else tenant
