@@ -59,6 +59,10 @@ class Holding:
         left = None if not pause_ms else seconds(pause_ms)
         return KeyStops(key, pause_ms != 0, seconds(cool_ms), left)
 
+    def cools(self, key: str) -> bool:
+        """Say whether a key cools down, or has until lately."""
+        return self._reader.read("ZSCORE", self._reader.keys.cooled, key) is not None
+
     def override(
         self,
         key: str,

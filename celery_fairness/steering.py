@@ -181,18 +181,30 @@ class Steering(Observing):
         """
         return self.cool_down_for(key, wait_until(until), reason)
 
-    def cool_down_for(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
-        """Let nothing start under a key of limits for a time; see :meth:`cool_down`."""
-        name = written(key, self.settings, tenants=False)
-        self._limiting.make_known(key)
-        stops = self._holding.stop("cool", name, milliseconds(wait_seconds), reason)
+    def cool_down_for(
+        self, key: str, wait_seconds: float, reason: str = "", *, policy: bool = False
+    ) -> KeyStops:
+        """Let nothing start under a key of limits for a time; see :meth:`cool_down`.
+
+        Args:
+            key: Which.
+            wait_seconds: From now on.
+            reason: For the log and the event.
+            policy: It is that of a policy as a message has it, which may begin as a tenant's does.
+        """
+        if not policy:
+            key = written(key, self.settings, tenants=False)
+            self._limiting.make_known(key)
+        stops = self._holding.stop("cool", key, milliseconds(wait_seconds), reason)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops
 
     def clear_cool_down(self, key: str) -> KeyStops:
         """End a cool-down. A pause of the key goes on; errors as :meth:`pause`."""
-        return self._holding.stop("clear", written(key, self.settings, tenants=False))
+        cools = isinstance(key, str) and self._holding.cools(key)
+        name = key if cools else written(key, self.settings, tenants=False)
+        return self._holding.stop("clear", name)
 
     def override(
         self,

@@ -11,8 +11,9 @@ It adds to the class of the app's own tasks and takes nothing away: in a Django 
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from celery.app import amqp
 from celery.app.task import Context, Task
 
 from celery_fairness.declaration import LimitSource, TenantOption, TenantSource, check_service
-from celery_fairness.errors import LimiterUnavailable, PolicyInvalid, RateLimitExceeded
+from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
 from celery_fairness.header import HEADER
 from celery_fairness.limits import FIELD
 from celery_fairness.policy import RateLimitPolicy
@@ -89,6 +90,7 @@ class FairTask(Task[Any, Any]):
             self.tenant_source = TenantSource(name, option, self.run)
         limits = inspect.getattr_static(self, "limits")
         self.limit_source = LimitSource(name, limits, self.run, compat=self._compat)
+        self.run: Any = _in_slot(self, self.run)
 
     def _compat(self) -> bool:
         fairness = find(self.app)
@@ -120,25 +122,6 @@ class FairTask(Task[Any, Any]):
         return super().start_strategy(app, consumer, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body."""
-        try:
-            return self._call_in_slot(*args, **kwargs)
-        except RateLimitExceeded as error:
-            raise answer(self, error) from error
-
-    def _call_in_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body; where it is an attempt's, release the slot when it ends."""
-        attempt = current_attempt.get()
-        if attempt is None or not attempt.begin(self):
-            return self._call_body(*args, **kwargs)
-        try:
-            if attempt.error is not None:
-                _fail_inside(self, attempt.error)
-            return self._call_body(*args, **kwargs)
-        finally:
-            attempt.end()
-
-    def _call_body(self, *args: Any, **kwargs: Any) -> Any:
         """Call what Celery would call, had this class no ``__call__`` of its own.
 
         A tracer runs ``run`` directly. ``Task.__call__`` is for direct calls: it pushes a request
@@ -314,19 +297,31 @@ def _has_other_call(cls: type) -> bool:
     return any("__call__" in vars(c) for c in behind if c not in (Task, object))
 
 
-def _fail_inside(task: Any, error: LimiterUnavailable) -> None:
-    """Make the body raise what kept it from a slot, so that ``autoretry_for`` sees it."""
-    body = getattr(task, "_orig_run", None)
-    if body is None:
-        raise error
-    if getattr(body, "fails_inside", False):
-        return
+def _in_slot(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``body`` so that its attempt's slot ends with it, and a 429 is answered.
 
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        now = current_attempt.get()
-        if now is not None and now.task is task and now.error is not None:
-            raise now.error
-        return body(*args, **kwargs)
+    It stands in the place of ``run``, inside what Celery puts around that for ``autoretry_for``: so
+    the error of a limiter that is away is retried as the body's own, and a 429 is not, whatever a
+    user's options and ``__call__`` say.
+    """
 
-    guarded.fails_inside = True  # type: ignore[attr-defined]  # a mark for us
-    task._orig_run = guarded  # noqa: SLF001 - what autoretry_for calls
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = current_attempt.get()
+        if attempt is not None and not attempt.begin(task):
+            attempt = None
+        try:
+            try:
+                if attempt is not None and attempt.error is not None:
+                    raise attempt.error
+                return body(*args, **kwargs)
+            finally:
+                if attempt is not None:
+                    attempt.end()
+        except RateLimitExceeded as error:
+            told = answer(task, error)
+            if told is error:
+                raise
+            raise told from error
+
+    return run

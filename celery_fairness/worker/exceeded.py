@@ -9,18 +9,23 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_fairness import registry
+from celery_fairness.charge import Charge, charge_of
 from celery_fairness.cooling import wait_after, wait_until
-from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, RateLimitExceeded, got
-from celery_fairness.header import HEADER, parse_header
-from celery_fairness.limits import readable_limits
-
-#: What the keys begin with that cool down only where the error names them.
-_NEVER = ("tenant:", "queue:")
+from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
+from celery_fairness.queues import queue_key
+from celery_fairness.worker.of_queue import queue_of, words_of_queue
 
 logger = logging.getLogger("celery_fairness")
+
+
+class Unsent(Reject, Ignore):
+    """The new message could not be sent: the old one goes back to the broker.
+
+    What Celery does for ``autoretry_for`` lets an ``Ignore`` pass, and nothing else.
+    """
 
 
 def answer(task: Any, error: RateLimitExceeded) -> Exception:
@@ -32,13 +37,12 @@ def answer(task: Any, error: RateLimitExceeded) -> Exception:
     if request.called_directly or request.is_eager:
         return error
     wait = _wait(task, error)
-    for key in _keys(request, error):
-        _cool(task, key, wait, error)
+    _cool_down(task, wait, error)
     again = task.signature_from_request(request, countdown=wait, retries=request.retries)
     try:
         again.apply_async()
     except Exception as unsent:  # noqa: BLE001 - as Task.retry: whatever it is, nothing was sent
-        return Reject(unsent, requeue=True)
+        return Unsent(unsent, requeue=True)
     when: Any = wait
     return Retry(exc=error, when=when, sig=again)
 
@@ -51,24 +55,31 @@ def _wait(task: Any, error: RateLimitExceeded) -> float:
     return float(task.default_retry_delay)
 
 
-def _keys(request: Any, error: RateLimitExceeded) -> list[str]:
-    """Return what cools down: never the tenant's tier or the queue."""
+def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
+    """Let the key that the error names cool down, else those of the task's policies."""
+    fairness = registry.wired(task.app)
+    charge = charge_of(task.request.headers or {}, (), {}, None, None, fairness.settings)
+    policies = [limit.key for limit in charge.limits]
     if error.key is not None:
-        return [error.key]
-    headers = request.headers or {}
-    if HEADER not in headers:
-        return []
-    try:
-        limits = parse_header(headers[HEADER]).limits
-    except HeaderInvalid:
-        # Those that can be read held all the same.
-        limits = readable_limits(headers[HEADER])
-    return [limit.key for limit in limits if not limit.key.startswith(_NEVER)]
+        keys = [error.key]
+    else:
+        never = _tier_and_queue(task, charge) if policies else ()
+        keys = [key for key in policies if key not in never]
+    for key in keys:
+        try:
+            reason = f"task {task.name}: {error}"
+            fairness.cool_down_for(key, wait, reason, policy=key in policies)
+        except (LimiterUnavailable, ValueError) as problem:
+            # The task waits alone.
+            logger.warning("%s does not cool down: %s", got(key), problem)
 
 
-def _cool(task: Any, key: str, wait: float, error: RateLimitExceeded) -> None:
-    try:
-        registry.wired(task.app).cool_down_for(key, wait, f"task {task.name}: {error}")
-    except (LimiterUnavailable, ValueError) as problem:
-        # The task waits alone.
-        logger.warning("%s does not cool down: %s", got(key), problem)
+def _tier_and_queue(task: Any, charge: Charge) -> set[str]:
+    """Return the keys of the limits that a task has by its tenant and by its queue."""
+    fairness, request = registry.wired(task.app), task.request
+    words = words_of_queue(
+        fairness.settings, fairness.notices, task, request, request.args, request.kwargs
+    )
+    of_queue = {word.partition("|")[0] for word in words.split(",")}
+    partition = charge.partition[1] if charge.partition else ""
+    return {charge.key, queue_key(queue_of(request)), partition, *of_queue}

@@ -85,6 +85,24 @@ def test_a_body_that_met_a_429_cools_its_keys_down_and_runs_again_without_a_retr
     assert_nothing_left(memory)
 
 
+@pytest.mark.parametrize("name", ["called", "retried"])
+def test_a_429_is_heard_whatever_the_class_and_the_options_of_its_task_are(
+    fair_shop: Shop, fairness: Fairness, memory: Redis, name: str
+) -> None:
+    worker = fair_shop.worker(app=KINDS, concurrency=2)
+    # Of a policy, though a tenant's begins so.
+    policy = RateLimitPolicy("tenant:acme-corp:reports", concurrency=5)
+    met = fair_shop.send(name, "too_many", user="41", options={"limits": [policy]})
+    worker.wait_for_log(f"{policy.key} cools down")
+    waits = fair_shop.send(name, user="42", options={"limits": [policy]})
+    assert fairness.inspect(policy.key).stops.cool_down_seconds > 0
+    assert fairness.clear_cool_down(policy.key).cool_down_seconds == 0
+    for result in (waits, met):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert {entry["retries"] for entry in fair_shop.ledger("start")} == {0}
+    assert_nothing_left(memory)
+
+
 def test_a_429_of_a_task_without_limits_is_its_own_matter(fair_shop: Shop, memory: Redis) -> None:
     fair_shop.worker(app=KINDS, concurrency=2)
     met = send(fair_shop, "41", name="fair", how="429")

@@ -185,6 +185,22 @@ def test_s41_s49_a_body_that_says_it_was_too_much_cools_its_key_for_everybody(
     assert ("rate_limit.exceeded", second.id) in events_of(shop)
 
 
+@pytest.mark.parametrize("name", ["called", "retried"])
+def test_a_body_that_says_it_was_too_much_is_heard_whatever_its_class_and_options_are(
+    make_shop: Callable[..., Shop], broker: str, name: str
+) -> None:
+    shop = make_shop(broker)
+    worker = shop.worker(pool="threads", concurrency=2)
+    # Of a policy, though a tenant's begins so.
+    key = "tenant:acme-corp:reports"
+    options = {"limits": [RateLimitPolicy(key, concurrency=5)]}
+    met = shop.send(name, "too_many", user="41", options=options)
+    worker.wait_for_log(f"{key} cools down")
+    assert met.get(timeout=RESULT_SECONDS) == "done"
+    assert [entry["retries"] for entry in shop.ledger("start")] == [0, 0]
+    assert_all_free(shop, key, "tenant:41")
+
+
 def test_a_paused_key_starts_nothing_until_it_is_resumed(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from celery.app.task import Context
 
 from celery_fairness import Fairness, RateLimitExceeded
 from celery_fairness.header import HEADER
+from celery_fairness.queues import queue_key
 from celery_fairness.worker.exceeded import answer
 
 WAITS = {"key": "api", "concurrency": 1}
@@ -26,22 +28,28 @@ class Again:
 def cooled(monkeypatch):
     """The keys that cool down."""
     keys = []
-    monkeypatch.setattr(Fairness, "cool_down_for", lambda self, key, *_: keys.append(key))
+    monkeypatch.setattr(Fairness, "cool_down_for", lambda self, key, *_, **__: keys.append(key))
     return keys
 
 
 @pytest.fixture
 def make_task():
     app = Celery("cooled", broker="memory://", set_as_current=False)
+    app.conf.fairness = {"queues": {"parts": {"global_limit": 1, "by_args": ["user"]}}}
     Fairness(app)
 
-    def make(header):
-        request = SimpleNamespace(
-            called_directly=False, is_eager=False, retries=0, headers={HEADER: header}
+    def make(header, queue="mail", **kwargs):
+        request = Context(
+            called_directly=False,
+            headers={HEADER: header},
+            delivery_info={"routing_key": queue},
+            args=(),
+            kwargs=kwargs,
         )
         return SimpleNamespace(
             app=app,
             name="shop.t",
+            run=lambda user=None: None,
             request=request,
             default_retry_delay=5,
             signature_from_request=lambda *_, **__: Again(),
@@ -54,7 +62,35 @@ def make_task():
 def test_of_a_header_that_cannot_be_read_whole_those_keys_cool_down_that_hold(make_task, cooled):
     wrong = {"v": 1, "tenant": 7.5, "limits": [WAITS, {"key": "a b"}, {"key": "tenant:42"}]}
     answer(make_task(wrong), RateLimitExceeded(retry_after=2))
-    assert cooled == ["api"]
+    assert cooled == ["api", "tenant:42"]
+
+
+def limits(*keys):
+    return [{"key": key, "concurrency": 1} for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("queue", "own"),
+    [
+        ("mail", ["tenant:42", "queue:mail"]),
+        ("a:b", ["tenant:42", queue_key("a:b")]),
+        ("parts", ["tenant:42", "queue:parts", "queue:parts:7"]),
+    ],
+)
+def test_all_policies_cool_down_but_those_that_are_its_tier_s_or_its_queue_s(
+    make_task, cooled, queue, own
+):
+    others = ["tenant:acme-corp:reports", "tenant:43", "queue:other", "queue:parts:8", "api"]
+    header = {"v": 1, "tenant": "42", "limits": limits(*own, *others)}
+    answer(make_task(header, queue, user="7"), RateLimitExceeded(retry_after=2))
+    assert sorted(cooled) == sorted(others)
+
+
+def test_the_partition_that_a_producer_named_does_not_cool_down(make_task, cooled):
+    header = {"v": 1, "tenant": "42", "limits": limits("queue:told:1", "queue:told:2")}
+    header["partition"] = {"queue": "told", "key": "queue:told:1"}
+    answer(make_task(header, "told"), RateLimitExceeded(retry_after=2))
+    assert cooled == ["queue:told:2"]
 
 
 @pytest.mark.parametrize("key", [7, None, ("a",), "a b", "x" * 9000])
