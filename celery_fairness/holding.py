@@ -19,7 +19,6 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import read_override, server_now
 from celery_fairness.policy import RateLimitPolicy
-from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.words import Said
 from celery_fairness.settings import Settings
@@ -117,7 +116,7 @@ def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
     """Return a key as the scripts write it.
 
     Args:
-        key: As people say it.
+        key: As people say it; a queue's as :meth:`Limiting.find` returns it.
         settings: Those in force.
         tenants: It may be a tenant's.
 
@@ -128,8 +127,6 @@ def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     if kind == "tenant" and tenants:
         return _of_tenant(key, name, settings)
-    if kind == "queue" and name and ":" not in name and not KEY_PATTERN.fullmatch(name):
-        return queue_key(name)
     fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
     if fits and kind != "tenant":
         return str(key)

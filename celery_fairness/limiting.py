@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from celery_fairness.errors import NotFound, PolicyInvalid, got
@@ -21,10 +21,16 @@ class Limiting:
         limiter: Of the installation.
         named: The queues that the settings name, where only these can have a limit: a gate does not
             ask for those of others.
+        known: Returns the queues that are known, also of those without a limit.
     """
 
-    def __init__(self, limiter: Limiter, named: Collection[str] | None = None) -> None:
-        self._limiter, self._named = limiter, named
+    def __init__(
+        self,
+        limiter: Limiter,
+        named: Collection[str] | None = None,
+        known: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._limiter, self._named, self._known = limiter, named, known
 
     def of(self, queue: str) -> QueueLimit:
         """Return a queue's limit.
@@ -54,16 +60,53 @@ class Limiting:
         self._limiter.limit_queue(CLEARED, queue)
         return row is not None and row.said is not None
 
-    def make_known(self, key: str) -> None:
-        """People are about to say something of a key: where it is a queue's, claims ask for it.
+    def make_known(self, queue: str) -> None:
+        """People are about to say something of a queue's key: claims ask for it from now on.
 
         Raises:
             PolicyInvalid: Nobody would obey it.
         """
-        queue = key.removeprefix(PREFIX)
-        if key.startswith(PREFIX) and not queue.startswith("h_") and ":" not in queue:
-            self._refuse_unasked(queue)
-            self._limiter.limit_queue(KNOWN, queue)
+        self._refuse_unasked(queue)
+        self._limiter.limit_queue(KNOWN, queue)
+
+    def find(self, key: str, is_used: Callable[[str], bool]) -> tuple[str, str]:
+        """Return the key of a limit that people mean, and the queue whose it is.
+
+        A colon stands before a partition, and may stand in the name of a queue, whose key is then a
+        hash. So what is there is meant, and the first of that is what has the key as it stands.
+
+        Args:
+            key: As people say it, ``queue:`` before it.
+            is_used: Says whether anything is known of a key.
+
+        Returns:
+            The key as the scripts write it, and the queue; "" where it is no queue's as a whole.
+
+        Raises:
+            ValueError: It may be several things, and none of them is there.
+        """
+        name = key.removeprefix(PREFIX)
+        if ":" not in name and not name.startswith("h_"):
+            return (queue_key(name), name) if name else (key, "")
+        queue = self.queue_of(key)
+        if queue and (queue_key(queue) == key or not is_used(key)):
+            return queue_key(queue), queue
+        rows = self._limiter.queue_rows().values()
+        if is_used(key) or any(row.parts and key.startswith(f"{row.key}:") for row in rows):
+            return key, ""
+        raise ValueError(
+            "key: expected that of a queue or partition of which anything is known, got: "
+            f"{got(key)}; a queue is known once it has a limit: "
+            "celery -A APP fairness queue-limit QUEUE --global-limit unlimited"
+        )
+
+    def queue_of(self, key: str) -> str:
+        """Return the known queue that is called so, or whose key it is; "" where none is."""
+        queues = {*self._limiter.queue_rows(), *self._known()}
+        name = key.removeprefix(PREFIX)
+        if name in queues:
+            return name
+        return next((each for each in sorted(queues) if queue_key(each) == key), "")
 
     def _refuse_unasked(self, queue: str) -> None:
         if self._named is not None and queue not in self._named:

@@ -10,11 +10,12 @@ from typing import Any
 from celery_fairness.clearing import Clearing
 from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import got
+from celery_fairness.errors import NotFound, got
 from celery_fairness.events import WATCHED, Event, EventPage, check_types
 from celery_fairness.holding import WATCH_SECONDS, Holding, lasts_ms
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiting import Limiting
 from celery_fairness.limits import word_of
 from celery_fairness.looking import happened
 from celery_fairness.looking.inspecting import Inspector
@@ -24,9 +25,10 @@ from celery_fairness.looking.listing import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import Audit, Explanation, KeyRefusals, Minute, Status
-from celery_fairness.queues import declared_numbers
+from celery_fairness.queues import declared_numbers, queue_key
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.minutes import KEPT
+from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.settings import Settings
 from celery_fairness.units import milliseconds
 
@@ -96,7 +98,27 @@ class Observing(ABC):
             ValueError: The key is of another form.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._inspector.inspect(key)
+        try:
+            return self._inspector.inspect(key)
+        except NotFound:
+            queue = self._limiting.queue_of(key) if key.startswith(PREFIX) else ""
+            if not queue or queue_key(queue) == key:
+                raise
+            # With a colon in its name.
+            return self._inspector.inspect(queue_key(queue))
+
+    @property
+    def _limiting(self) -> Limiting:
+        named = None if self.claims else self.settings.queues
+        return Limiting(self.limiter, named, self._known_queues)
+
+    def _known_queues(self) -> Iterator[str]:
+        yield from self.settings.queues
+        yield from self.app.amqp.queues
+        limiter = self.limiter
+        if isinstance(limiter, RedisLimiter):
+            keys = Keys(limiter.prefix)
+            yield from limiter.connection.read("HKEYS", keys.waiting)
 
     def list_limits(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
         """Return the keys of which anything is known, tenants' among them, by name.

@@ -11,6 +11,7 @@ from celery_fairness.looking.values import QueueLimit
 from celery_fairness.partition import partition_word
 from celery_fairness.publishing import publish_queues
 from celery_fairness.queues import queue_key
+from celery_fairness.scheduling.queues import QueueNumbers
 from tests.cli.conftest import Installation
 
 HOSTILE = ["a b\n}|,", "a:b", "h_1", "ü", "x" * 300]
@@ -105,6 +106,67 @@ def test_a_queue_that_nobody_limited_is_paused_by_its_key(client, fairness, run,
     assert not fairness.resume(key=f"queue:{queue}").paused
     assert len(installation.claim(queue=queue)) == 1
     assert fairness.audit().findings == ()
+
+
+@pytest.mark.parametrize("named", ["queue:a:b", queue_key("a:b")])
+def test_a_queue_with_a_colon_in_its_name_is_steered_by_name_and_as_it_is_shown(
+    client, fairness, run, named
+):
+    installation = Installation(client)
+    for number in range(3):
+        installation.put(f"u{number}", f"t{number}", "a:b")
+    assert run("pause", named).output == f"{queue_key('a:b')}: paused until it is resumed\n"
+    assert installation.claim(queue="a:b") == []
+    assert fairness.inspect(named).stops.paused
+    assert not fairness.resume(key=named).paused
+    assert fairness.override(named, concurrency=1).limit == 1
+    assert len(installation.claim(queue="a:b")) == 1
+    assert fairness.clear_override(named)
+    fairness.cool_down_for(named, 60)
+    assert installation.claim(queue="a:b") == []
+    assert not fairness.clear_cool_down(named).cool_down_seconds
+    assert len(installation.claim(queue="a:b")) == 2
+    assert fairness.inspect(named).key == queue_key("a:b")
+    assert fairness.audit().findings == ()
+
+
+@pytest.mark.parametrize("where", ["settings", "limit"])
+def test_a_queue_is_known_before_anything_waits_in_it(client, make_fairness, where):
+    fairness = make_fairness(fairness={"queues": {"a:b": {}} if where == "settings" else {}})
+    if where == "limit":
+        fairness.set_queue_limit("a:b", global_limit=5)
+    assert fairness.pause(key="queue:a:b").key == queue_key("a:b")
+    installation = Installation(client)
+    installation.put("42", "t1", "a:b")
+    assert installation.claim(queue="a:b") == []
+
+
+def test_a_partition_is_steered_by_its_key_and_a_key_that_is_used_is_meant(client, fairness):
+    fairness.limiter.limit_queue("declare", "a", QueueNumbers(5), parts=True)
+    assert fairness.pause(key="queue:a:b").key == "queue:a:b"
+    assert not fairness.resume(key="queue:a:b").paused
+    installation = Installation(client)
+    word = partition_word("queue:a:b")
+    installation.put("42", "t1", "a", limits=word)
+    installation.put("42", "t2", "a:b")
+    fairness.override("queue:a:b", concurrency=0)
+    assert installation.claim(queue="a") == []
+    assert len(installation.claim(queue="a:b")) == 1
+
+
+@pytest.mark.parametrize("named", ["queue:a:b", queue_key("a:b")])
+def test_what_may_be_several_things_and_is_none_is_refused(client, fairness, run, named):
+    done = run("pause", named)
+    assert done.exit_code == 2
+    assert "queue or partition of which anything is known" in " ".join(done.stderr.split())
+    assert "queue-limit QUEUE" in done.stderr
+    for say in (
+        lambda: fairness.override(named, concurrency=1),
+        lambda: fairness.cool_down_for(named, 5),
+    ):
+        with pytest.raises(ValueError, match="of which anything is known"):
+            say()
+    assert not client.exists("{fairness}:paused", "{fairness}:overrides", "{fairness}:cooled")
 
 
 def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):
