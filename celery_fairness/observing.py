@@ -10,7 +10,7 @@ from typing import Any
 from celery_fairness.clearing import Clearing
 from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import NotFound, got
+from celery_fairness.errors import NotFound, TenantInvalid, got
 from celery_fairness.events import WATCHED, Event, EventPage, check_types
 from celery_fairness.holding import WATCH_SECONDS, Holding, lasts_ms
 from celery_fairness.limiter.protocol import Limiter
@@ -106,6 +106,21 @@ class Observing(ABC):
                 raise
             # With a colon in its name.
             return self._inspector.inspect(queue_key(queue))
+
+    def is_known(self, key: str) -> bool:
+        """Return whether anything has a key now, or it is that of a queue which is there.
+
+        A key that is none, and one of a tenant of which nothing but its tier is known, is not.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        try:
+            return self.inspect(key).known
+        except NotFound:
+            return key.startswith(PREFIX) and self._limiting.queue_of(key) != ""
+        except (TenantInvalid, ValueError):
+            return False
 
     @property
     def _limiting(self) -> Limiting:

@@ -117,15 +117,23 @@ def tier(
     of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
+    from celery_fairness.cli.hints import unused_tenant
     from celery_fairness.cli.inspected import inspection_plain
     from celery_fairness.cli.tables import state_lines
+    from celery_fairness.tenants import NO_SERVICE
 
+    if not tenant:
+        raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
     if (clear and name is not None) or (concurrency is not None and name is None):
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
+    if name is None or tenant.startswith("tenant:"):
+        _note(unused_tenant(of, tenant))
     if clear or name is not None:
         own = {} if concurrency is None else {"concurrency": _number(concurrency)}
         _done(lambda: of.set_tier(tenant, name, **own))
-    found = _done(lambda: of.inspect(f"tenant:{tenant}"))
+    # Where each service counts apart, of its tasks without one: the tier is that of all.
+    service = f":{NO_SERVICE}" if of.settings.tier_scope == "service" else ""
+    found = _done(lambda: of.inspect(f"tenant:{tenant}{service}"))
     return inspection_plain(found), state_lines(found.state, known=found.known)[:1], 0
 
 
@@ -156,7 +164,7 @@ def inspect(of: Fairness, key: str) -> Shown:
 @_looks
 def pause(of: Fairness, key: str, seconds: float | None) -> Shown:
     """Let nothing more start under KEY: api.stripe.com, or tenant:42; what runs runs on."""
-    return _stopped(lambda: of.pause(key=key, expires_in=seconds))
+    return _stopped(of, key, lambda: of.pause(key=key, expires_in=seconds))
 
 
 @fairness.command()
@@ -164,7 +172,7 @@ def pause(of: Fairness, key: str, seconds: float | None) -> Shown:
 @_looks
 def resume(of: Fairness, key: str) -> Shown:
     """End a pause of KEY."""
-    return _stopped(lambda: of.resume(key=key))
+    return _resumed(of, lambda: of.resume(key=key))
 
 
 @fairness.command()
@@ -178,8 +186,8 @@ def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason
     if clear == (seconds is not None):
         raise click.UsageError("expected SECONDS, from 1 to 86400, or --clear")
     if seconds is None:
-        return _stopped(lambda: of.clear_cool_down(key))
-    return _stopped(lambda: of.cool_down_for(key, seconds, reason))
+        return _resumed(of, lambda: of.clear_cool_down(key))
+    return _stopped(of, key, lambda: of.cool_down_for(key, seconds, reason))
 
 
 @fairness.command()
@@ -196,6 +204,7 @@ def override(
     of: Fairness, key: str, seconds: float | None, clear: bool, **said: str | None
 ) -> Shown:
     """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
+    from celery_fairness.cli.hints import unused_key
     from celery_fairness.cli.inspected import inspection_plain, overridden_lines
 
     given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
@@ -209,7 +218,9 @@ def override(
             given[name] = None
     if "concurrency" in given:
         given["concurrency"] = _number(given["concurrency"])
+    unused = unused_key(of, key)
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
+    _note(unused)
     return inspection_plain(found), overridden_lines(found), 0
 
 
@@ -250,11 +261,26 @@ def _cleared(key: str, cleared: bool) -> str:
     return f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
 
 
-def _stopped(change: Callable[[], KeyStops]) -> Shown:
+def _stopped(of: Fairness, key: str, change: Callable[[], KeyStops]) -> Shown:
+    from celery_fairness.cli.hints import unused_key
     from celery_fairness.cli.tables import stops_lines
 
+    unused = unused_key(of, key)
     stops = _done(change)
+    _note(unused)
     return stops, stops_lines(stops), 0
+
+
+def _resumed(of: Fairness, change: Callable[[], KeyStops]) -> Shown:
+    from celery_fairness.cli.hints import resumed_lines
+
+    stops = _done(change)
+    return stops, resumed_lines(of, stops), 0
+
+
+def _note(hint: str) -> None:
+    if hint:
+        click.echo(f"celery fairness: note: {hint}", err=True)
 
 
 def _done(change: Callable[[], Changed]) -> Changed:
@@ -293,9 +319,11 @@ def cancel(of: Fairness, task: str) -> Shown:
 @_looks
 def purge(of: Fairness, tenant: str) -> Shown:
     """Cancel all that waits of TENANT, such as 42; what runs runs on."""
+    from celery_fairness.cli.hints import unused_tenant
     from celery_fairness.cli.tables import purged_lines
 
     found = _done(lambda: of.purge_tenant(tenant))
+    _note("" if found.cancelled else unused_tenant(of, tenant))
     return found, purged_lines(found), 0
 
 
@@ -327,7 +355,7 @@ def events(of: Fairness, after: str | None, types: str | None, limit: int, follo
     """What happened, the oldest first."""
     from celery_fairness.cli.tables import page_lines
 
-    asked = types.split(",") if types else None
+    asked = [each.strip() for each in types.split(",")] if types else None
     if follow:
         return _until_interrupted(_done(lambda: of.follow(after, asked))), [], 0
     page = _done(lambda: of.events(after, asked, limit))

@@ -89,7 +89,7 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
     assert client.smembers(shop.key("known")) == {tag_of(f"of-{x}") for x in ("4", "421", "42:pdf")}
     assert client.zcard(shop.key("obituaries")) == 122
     assert not audit().findings
-    assert run("purge", "42").output == "tenant 42: 0 tasks cancelled\n"
+    assert run("purge", "42").stdout == "tenant 42: 0 tasks cancelled\n"
     assert json.loads(run("purge", "4", "--json").stdout) == {"tenant": "4", "cancelled": 1}
 
 

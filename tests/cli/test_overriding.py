@@ -19,7 +19,7 @@ HOSTILE = "a b\n}|,"
 def test_an_override_is_set_shown_and_cleared(run, fairness):
     done = run("override", KEY, "--concurrency", "5", "--rate", "100/1m", "--reason", "a sale")
     said = "concurrency 5, rate 100/PT1M until it is cleared; reason: a sale"
-    assert (done.exit_code, done.output) == (0, f"{KEY}: {said}\n")
+    assert (done.exit_code, done.stdout) == (0, f"{KEY}: {said}\n")
     told = run("inspect", KEY).output
     assert f"override of {KEY}: {said}" in told
     assert "limit 5; rate 100/PT1M, 0 counted, resets " in told
@@ -35,7 +35,7 @@ def test_an_override_in_json_has_the_same_facts(run):
     told = json.loads(
         run(
             "override", KEY, "--throttle", "2/PT1S", "--for", "60", "--author", "x", "--json"
-        ).output
+        ).stdout
     )
     ends = datetime.fromisoformat(told["override"].pop("expires_at"))
     assert 0 < ends.timestamp() - time.time() <= 60
@@ -82,8 +82,8 @@ def test_a_hostile_tenant_is_paused_under_its_own_key_and_no_other(fairness, cli
 
 def test_a_pause_says_how_long_it_lasts(run):
     done = run("pause", "tenant:42", "--for", "60")
-    assert done.output.startswith("tenant:42: paused for ")
-    assert run("pause", "tenant:42").output == "tenant:42: paused until it is resumed\n"
+    assert done.stdout.startswith("tenant:42: paused for ")
+    assert run("pause", "tenant:42").stdout == "tenant:42: paused until it is resumed\n"
     assert run("resume", "tenant:42").output == "tenant:42: nothing stops it\n"
 
 

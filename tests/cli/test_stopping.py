@@ -11,7 +11,7 @@ KEY = "api.stripe.com"
 
 def test_a_key_is_paused_and_resumed(run, client, installation):
     done = run("pause", KEY)
-    assert (done.exit_code, done.output) == (0, f"{KEY}: paused until it is resumed\n")
+    assert (done.exit_code, done.stdout) == (0, f"{KEY}: paused until it is resumed\n")
     assert client.smembers(installation.key("paused")) == {KEY}
     done = run("resume", KEY)
     assert (done.exit_code, done.output) == (0, f"{KEY}: nothing stops it\n")
@@ -19,7 +19,7 @@ def test_a_key_is_paused_and_resumed(run, client, installation):
 
 
 def test_a_key_cools_down_longer_and_never_shorter(run):
-    assert run("cool-down", KEY, "60", "--reason", "ticket 7").output.startswith(
+    assert run("cool-down", KEY, "60", "--reason", "ticket 7").stdout.startswith(
         f"{KEY}: cools down for 60"
     )
     found = json.loads(run("cool-down", KEY, "5", "--json").stdout)

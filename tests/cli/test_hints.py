@@ -1,0 +1,125 @@
+"""What the commands say beside their answer: that nothing has a key, and what else stops it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.clearing import send
+
+KEY = "api.stripe.com"
+
+
+@pytest.fixture
+def shop(installation, client):
+    """The installation, with one task of the tenant 42 under one limit."""
+    client.flushdb()
+    send(installation, "42", "first", limits=f"{KEY}|5|||w")
+    return installation
+
+
+def note(text):
+    return f"celery fairness: note: {text}\n"
+
+
+CHANGES = (["pause"], ["cool-down", "60"], ["override", "--concurrency", "1"])
+every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+
+
+@every_change
+def test_a_key_that_nothing_has_is_noted_and_what_was_said_holds(run, shop, change):
+    verb, *more = change
+    done = run(verb, "type:work", *more)
+    assert (done.exit_code, done.stderr) == (0, note("nothing has the key type:work now"))
+    assert "type:work" in done.stdout
+    assert run(verb, KEY, *more).stderr == ""
+
+
+@every_change
+def test_a_tenant_typed_as_a_key_is_proposed(run, shop, change):
+    verb, *more = change
+    proposed = note("nothing has the key 42 now; that of the tenant is tenant:42")
+    assert run(verb, "42", *more).stderr == proposed
+
+
+def test_a_tenant_s_key_is_noted_where_nothing_is_known_of_the_tenant(run, shop):
+    assert run("pause", "tenant:43").stderr == note("nothing has the key tenant:43 now")
+    assert run("pause", "tenant:42").stderr == ""
+
+
+def test_a_queue_s_key_is_noted_where_there_is_no_such_queue(run, shop):
+    assert run("pause", "queue:celery").stderr == ""
+    assert run("pause", "queue:celrey").stderr == note("nothing has the key queue:celrey now")
+
+
+def test_a_note_is_no_part_of_what_programs_read(run, shop):
+    done = run("pause", "42", "--json")
+    assert json.loads(done.stdout)["paused"]
+    assert done.stderr.startswith("celery fairness: note: ")
+
+
+@pytest.mark.parametrize("verb", ["purge", "tier"])
+def test_a_key_typed_as_a_tenant_is_noted(run, shop, verb):
+    done = run(verb, "tenant:42")
+    expected = "nothing is known of the tenant tenant:42 now; that of the key tenant:42 is 42"
+    assert (done.exit_code, done.stderr) == (0, note(expected))
+    assert run(verb, "42").stderr == ""
+
+
+def test_the_tier_of_a_tenant_to_come_is_published_without_a_note(run, shop):
+    assert run("tier", "43", "pro").stderr == ""
+    assert "tenant:43" in run("tier", "tenant:43", "pro").stderr
+
+
+def test_a_tier_is_shown_and_published_where_each_service_counts_apart(run, make_fairness):
+    of = make_fairness(fairness={"tier_scope": "service"})
+    done = run("tier", "42", "pro", "--concurrency", "7", of=of)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == "tenant:42:_: tier pro, limit 7, held 0, weight 1\n"
+    assert run("tier", "42", of=of).stdout == done.stdout
+
+
+def test_a_wrong_tenant_is_named_as_the_argument_that_it_is(run):
+    for more in ((), ("pro",), ("--clear",)):
+        done = run("tier", "", *more)
+        assert done.exit_code == 2
+        assert "TENANT: expected a tenant such as 42, got: ''" in done.stderr
+
+
+@pytest.mark.parametrize("key", [KEY, "tenant:42"])
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends_it(
+    run, shop, make_fairness, redis_url, gate, key
+):
+    of = make_fairness(redis_url) if gate else None
+    run("override", key, "--concurrency", "0", of=of)
+    run("pause", key, of=of)
+    ends = f"celery -A APP fairness override {key} --clear"
+    stopped = f"{key}: not paused; nothing starts by an override of 0, until: {ends}\n"
+    assert run("resume", key, of=of).stdout == stopped
+    if key == KEY:
+        assert run("cool-down", key, "--clear", of=of).stdout == stopped
+    run("override", key, "--clear", of=of)
+    assert run("resume", key, of=of).stdout == f"{key}: nothing stops it\n"
+
+
+def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fairness):
+    fairness.set_tier("42", "free", concurrency=0)
+    assert run("resume", "tenant:42").stdout == (
+        "tenant:42: not paused; nothing starts by the limit of its tier free, which is 0\n"
+    )
+    fairness.set_queue_limit("celery", global_limit=0)
+    assert run("resume", "queue:celery").stdout == (
+        "queue:celery: not paused; nothing starts by its limit, which is 0\n"
+    )
+
+
+def test_blanks_around_the_types_of_events_are_no_part_of_them(run, shop):
+    run("pause", KEY)
+    run("resume", KEY)
+    done = run("events", "--types", " fairness.paused, fairness.resumed ")
+    assert [line.split("  ")[1] for line in done.output.splitlines()] == [
+        "fairness.paused",
+        "fairness.resumed",
+    ]
