@@ -36,7 +36,10 @@ class Reader:
         return self._connection.read(command, *args)
 
     def together(self, commands: Sequence[Command]) -> list[Any]:
-        """Run plain commands as one: no other client's write comes between them."""
+        """Run plain commands as one: no other client's write comes between them.
+
+        On a Redis at its memory limit one may: see ``Connection.read_together``.
+        """
         return self._connection.read_together(commands)
 
     def scan(

@@ -19,6 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import MovedError, NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import OutOfMemoryError as MemoryLimit
 from redis.exceptions import ResponseError as RedisResponseError
 from redis.exceptions import TimeoutError as AnswerLate
 from redis.retry import Retry
@@ -181,21 +182,29 @@ class Connection:
     def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Run plain commands that only read as one, and return their answers in order.
 
+        No other client's write comes between them, but on a Redis at its memory limit: that refuses
+        to queue what is to be run as one, so there they are sent one behind the other.
+
         Raises:
             LimiterUnavailable: No answer, or an error.
         """
-        for tries_left in range(self._retries, -1, -1):
+        as_one, tries_left = True, self._retries
+        while True:
             try:
-                pipeline = self._client().pipeline(transaction=True)
+                pipeline = self._client().pipeline(transaction=as_one)
                 for command in commands:
                     pipeline.execute_command(*command)
                 return list(pipeline.execute())
             except (ConnectionLost, AnswerLate, OSError) as error:
                 if not tries_left:
                     raise self._unavailable(error) from error
+                tries_left -= 1
+            except MemoryLimit as error:
+                if not as_one:
+                    raise self._unavailable(error) from error
+                as_one = False
             except _AWAY as error:
                 raise self._unavailable(error) from error
-        raise AssertionError("the last try raises")
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""

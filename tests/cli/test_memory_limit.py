@@ -1,0 +1,57 @@
+"""The commands on a Redis at its memory limit, where an operator needs them.
+
+Redis refuses to queue what is to be run as one there; Valkey 9 does not.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.clearing import send
+
+KEY = "api.stripe.com"
+ASKED = (
+    ("status",),
+    ("list",),
+    ("inspect", "tenant:42"),
+    ("inspect", KEY),
+    ("tier", "42"),
+    ("explain", "second"),
+    ("events",),
+    ("audit",),
+    ("dead",),
+)
+
+
+@pytest.fixture
+def full(installation, client):
+    """The installation with a few tasks, on a server that refuses whatever could need memory."""
+    client.flushdb()
+    limits = f"{KEY}|1|5/60000||w"
+    send(installation, "42", "first", limits=limits)
+    send(installation, "42", "second", limits=limits)
+    send(installation, "43", "third", limits=limits)
+    installation.claim()
+    kept = client.config_get("maxmemory*")
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 1)
+    yield installation
+    client.config_set("maxmemory", kept["maxmemory"])
+    client.config_set("maxmemory-policy", kept["maxmemory-policy"])
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=" ".join)
+def test_what_looks_answers(run, full, asked):
+    done = run(*asked)
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_what_is_said_holds_and_is_answered(run, full, fairness):
+    done = run("override", KEY, "--concurrency", "2", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["override"]["concurrency"]) == (0, 2)
+    assert len(full.claim()) == 1
+    assert run("pause", "tenant:42").stdout == "tenant:42: paused until it is resumed\n"
+    assert run("resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
+    assert run("override", KEY, "--clear").exit_code == 0
