@@ -50,6 +50,7 @@ class SaidInMemory:
     def override(self, key: str, override: Override | None) -> None:
         """Put numbers in the place of a key's own; None clears them."""
         with self._lock:
+            self._tick()
             self._overrides.put(key, override)
             self._paces.forget(key, int(self._clock()))
 
@@ -58,6 +59,7 @@ class SaidInMemory:
     ) -> QueueRow | None:
         """Say what a queue may."""
         with self._lock:
+            self._tick()
             row = self._queues.rows.get(queue, QueueRow(queue_key(queue)))
             self._queues.rows[queue] = row = row.after(how, parts, numbers)
             if row.declared is None and row.said is None and how != KNOWN:

@@ -71,16 +71,23 @@ def override(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
     """``override(key, lasts_ms, concurrency=1)``: what a person does; None has no end."""
 
     def change(key: str, lasts_ms: int | None, **numbers: Any) -> None:
-        ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
-        made = Override(numbers, ends_ms)
-        if isinstance(limiter, RedisLimiter):
-            now_text = str(clock.now_ms)
-            args = verbs.override_args(key, made.text, 0, ends_ms, "", 15_000, "on", now_text)
-            limiter.connection.run(verbs.OVERRIDE, (limiter.prefix,), args)
-        elif isinstance(limiter, InMemoryLimiter):
-            limiter.override(key, made)
+        override_key(limiter, clock, key, lasts_ms, **numbers)
 
     return change
+
+
+def override_key(
+    limiter: Limiter, clock: FrozenClock, key: str, lasts_ms: int | None, **numbers: Any
+) -> None:
+    """Put numbers in the place of a key's own; without any, clear them."""
+    ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
+    made = Override(numbers, ends_ms) if numbers else None
+    if isinstance(limiter, RedisLimiter):
+        text, now_text = made.text if made else "", str(clock.now_ms)
+        args = verbs.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
+        limiter.connection.run(verbs.OVERRIDE, (limiter.prefix,), args)
+    elif isinstance(limiter, InMemoryLimiter):
+        limiter.override(key, made)
 
 
 def stop_key(

@@ -23,16 +23,26 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_fairness.decision import Admitted, Copy, Enforcement, Lease, Parking, SlotRequest
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Job,
+    Lease,
+    Parking,
+    Refused,
+    SlotRequest,
+)
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.limits import OF_QUEUE, WHOLE, Limit, write_limits
+from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier
-from tests.contract.conftest import FrozenClock, stop_key
+from tests.contract.conftest import FrozenClock, override_key, stop_key
 
 #: PROPERTY_EXAMPLES=2000 looks longer than the suite does.
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
@@ -55,9 +65,29 @@ LIMITED = [
         (Limit("mail", throttle=(3, 10_000)), Limit("db", rates=((2, 3_000), (5, 20_000)))),
         (Limit("once", rates=((1, 4_000),), on_limit="drop"), Limit("api", 2)),
         (Limit("off", 0), Limit("mail", 2, on_limit="reschedule")),
+        # Of these no number is known, until people say one.
+        (Limit("key"),),
+        (Limit("queue:q", of=OF_QUEUE), Limit("key", on_limit="reschedule")),
+        (Limit("queue:q:7", of=OF_QUEUE), Limit("queue:q", of=WHOLE)),
     )
 ]
-KEYS = ("api", "db", "mail", "once")
+KEYS = ("api", "db", "mail", "once", "key", "queue:q", "queue:q:7")
+STOPPED = (*KEYS, *map(tier_key, TENANTS))
+ANY_NUMBERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "concurrency": st.sampled_from([None, 0, 1, 3]),
+        "rates": st.sampled_from([(), ((2, 3_000),)]),
+        "throttle": st.sampled_from([None, (1, 1_000)]),
+    },
+)
+QUEUE_NUMBERS = st.builds(
+    QueueNumbers,
+    st.sampled_from([None, 0, 1, 2]),
+    st.sampled_from([(), ((2, 3_000),)]),
+    st.sampled_from([None, (1, 1_000)]),
+    st.sampled_from(["wait", "reschedule", "drop"]),
+)
 
 
 def lease_of(tenant, number):
@@ -99,6 +129,10 @@ class BothLimiters(RuleBasedStateMachine):
 
     def both(self, call):
         ours, theirs = call(self.memory), call(self.redis)
+        if isinstance(ours, (Admitted, Refused)):
+            # What people say of a tenant is news in Redis alone, where directories hear it.
+            assert ours.news <= theirs.news
+            theirs = replace(theirs, news=ours.news)
         assert ours == theirs
         return ours
 
@@ -124,7 +158,8 @@ class BothLimiters(RuleBasedStateMachine):
             return
         lease = Lease(named.id, ",".join(dict.fromkeys(keys)))
         word = write_limits(tuple(LIMITED[number].values()))
-        request = SlotRequest(lease, tenant if charged else "", tier, copy, next_serial, word)
+        job = Job(lease.id, "shop.pay", "q")
+        request = SlotRequest(lease, tenant if charged else "", tier, copy, next_serial, word, job)
         held = self.held(tenant)
         answer = self.both(lambda limiter: limiter.acquire(request, enforcement))
         if isinstance(answer, Admitted) and enforcement is Enforcement.ON and charged:
@@ -150,7 +185,8 @@ class BothLimiters(RuleBasedStateMachine):
             if not lease.key:
                 return
             tenant = tenant if charged else ""
-            request = SlotRequest(lease, tenant, tier, copy, f"n{self.serial}", word)
+            job = Job(message, "shop.pay", "q")
+            request = SlotRequest(lease, tenant, tier, copy, f"n{self.serial}", word, job)
         request = replace(
             request,
             lease=replace(request.lease, id=f"{message}.{self.serial}"),
@@ -237,11 +273,27 @@ class BothLimiters(RuleBasedStateMachine):
 
     @rule(
         how=st.sampled_from(["pause", "resume", "cool", "clear"]),
-        key=st.sampled_from(KEYS),
+        key=st.sampled_from(STOPPED),
         seconds=st.sampled_from([1.0, 9.0]),
+        has_end=st.booleans(),
     )
-    def stop(self, how, key, seconds):
+    def stop(self, how, key, seconds, has_end):
+        seconds = seconds if has_end or how != "pause" else 0.0
         self.both(lambda limiter: stop_key(limiter, self.clock, how, key, seconds))
+
+    @rule(
+        key=st.sampled_from(STOPPED),
+        lasts_ms=st.none() | st.sampled_from([1_000, 8_000]),
+        numbers=ANY_NUMBERS,
+    )
+    def override(self, key, lasts_ms, numbers):
+        self.both(lambda limiter: override_key(limiter, self.clock, key, lasts_ms, **numbers))
+
+    @rule(numbers=st.none() | QUEUE_NUMBERS)
+    def limit_queue(self, numbers):
+        said = (SET, "q", numbers) if numbers else (CLEARED, "q")
+        for limiter in (self.memory, self.redis):
+            limiter.limit_queue(*said)
 
     @rule(counter=st.sampled_from(["opened", "invalid"]), amount=st.integers(1, 3))
     def count(self, counter, amount):
@@ -259,10 +311,10 @@ class BothLimiters(RuleBasedStateMachine):
             self.both(lambda limiter, t=tenant: limiter.published_tenant(t))
         for key in KEYS:
             self.both(lambda limiter, k=key: limiter.inspect(k, "", "free").leases)
-        for key in (*KEYS, *map(tier_key, TENANTS)):
+        for key in STOPPED:
             self.both(lambda limiter, k=key: limiter.parked(k))
         self.both(lambda limiter: limiter.counts())
-        self.both(lambda limiter: limiter.news())
+        assert self.memory.news() <= self.redis.news()
         self.both(lambda limiter: limiter.published_tiers())
 
 

@@ -19,9 +19,10 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
+from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.store.names import Names
-from tests.contract.conftest import stop_key
+from tests.contract.conftest import override_key, stop_key
 
 NAMES = Names("fairness")
 KEEP_MS = 1_200_000
@@ -43,7 +44,8 @@ def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
     events = [event for _, event in client.xrange(NAMES.events)]
     short = [each["type"].removeprefix("rate_limit.") for each in events]
     return [
-        (what, *(event[name] for name in fields)) for what, event in zip(short, events, strict=True)
+        (what, *(event.get(name, "") for name in fields))
+        for what, event in zip(short, events, strict=True)
     ]
 
 
@@ -204,6 +206,44 @@ def test_who_is_behind_others_is_told_what_they_wait_for(
     assert told(client, "job_id", "strategy", "limit", "current")[1:] == [
         ("exceeded", "t2", strategy, most, current)
     ]
+
+
+@pytest.mark.parametrize("case", ["cool", "pause", "override", "clear", "whole"])
+def test_who_is_behind_others_at_a_key_without_numbers_is_told_so(limiter, client, clock, case):
+    """What they waited for is over, and they were not promoted yet."""
+    key, limits = "api", (Limit("api"),)
+    if case == "cool":
+        stop_key(limiter, clock, "cool", key, 2.0)
+        park(limiter, ask("t1", *limits))
+        clock.advance(2.05)
+    elif case == "pause":
+        stop_key(limiter, clock, "pause", key)
+        park(limiter, ask("t1", *limits))
+        stop_key(limiter, clock, "resume", key)
+    elif case == "override":
+        limits = (ONE,)
+        held = admit(limiter, ask("held", ONE))
+        park(limiter, ask("t1", ONE))
+        override_key(limiter, clock, key, None, concurrency=None)
+        limiter.release([held])
+    elif case == "clear":
+        key, limits = "queue:emails", (Limit("queue:emails", of=OF_QUEUE),)
+        limiter.limit_queue(SET, "emails", QueueNumbers(1))
+        held = admit(limiter, ask("held", *limits))
+        park(limiter, ask("t1", *limits))
+        limiter.limit_queue(CLEARED, "emails")
+        limiter.release([held])
+    else:
+        key = "queue:emails"
+        limits = (Limit("queue:emails:7", of=OF_QUEUE), Limit("queue:emails"))
+        stop_key(limiter, clock, "pause", key)
+        park(limiter, ask("t1", *limits))
+        stop_key(limiter, clock, "resume", key)
+    answer = refuse(limiter, ask("t2", *limits))
+    assert (answer.reason, answer.key) == (Reason.BEHIND_OTHERS, key)
+    assert told(client, "job_id", "key", "strategy", "limit", "current")[-1] == (
+        ("exceeded", "t2", key, "concurrency", "0", "0")
+    )
 
 
 @pytest.mark.parametrize("limit", [Limit("api", 1), Limit("api", rates=((9, 1_000), (1, 1_000)))])

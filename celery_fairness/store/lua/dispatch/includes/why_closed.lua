@@ -4,7 +4,8 @@
 --- @include "limits"
 
 -- Of a rate and a throttle as much is used as there is. At a gate what is promised to parked tasks
--- counts too; where only that others wait there since longer keeps a task, it is what they wait for.
+-- counts too; where only that others wait there since longer keeps a task, it is what they wait for:
+-- of a limit without numbers, whose stop is over or whose numbers people took away, leases; it says 0.
 local function why_closed(prefix, limit, rules)
   local ahead = promised(prefix, limit.key, rules)
   local held = ahead + redis.call("ZCOUNT", prefix .. "leases:" .. limit.key,
@@ -13,7 +14,7 @@ local function why_closed(prefix, limit, rules)
     local strategy = is_paused(prefix, limit, rules) and "paused" or "cool-down"
     return {key = limit.key, strategy = strategy, limit = 0, current = held}
   end
-  local by_leases = {key = limit.key, strategy = "concurrency", limit = limit.concurrency, current = held}
+  local by_leases = {key = limit.key, strategy = "concurrency", limit = limit.concurrency or 0, current = held}
   if limit.concurrency and held >= limit.concurrency then return by_leases end
   local count = tonumber(redis.call("HGET", prefix .. "window:" .. limit.key, "count")) or 0
   local rate
@@ -26,6 +27,6 @@ local function why_closed(prefix, limit, rules)
   end
   local starts = tonumber(string.match(limit.throttle, "^%d+"))
   if starts then return {key = limit.key, strategy = "throttle", limit = starts, current = starts} end
-  return limit.concurrency and by_leases
+  return (limit.concurrency or not rate) and by_leases
     or {key = limit.key, strategy = "rate", limit = rate, current = rate}
 end
