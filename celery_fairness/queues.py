@@ -7,6 +7,7 @@ made from ``queue:{queue}`` is not that of its limit.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -26,6 +27,8 @@ MAX_ARGUMENTS = 16
 NUMBERS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
 #: By the name of a policy's field the name of a queue's.
 _NAMES = {"concurrency": "global_limit", "key": "queue"}
+#: What RabbitMQ's native delayed delivery leaves before the routing key of a delayed message.
+_DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,11 @@ class QueuePolicy:
 
 def _window(rate: Rate) -> tuple[int, int]:
     return rate.limit, int(rate.period_ms)
+
+
+def queue_of_route(routing_key: str) -> str:
+    """Return the queue of a message by its routing key, whether the broker delayed it or not."""
+    return _DELAY_PREFIX.sub("", routing_key)
 
 
 def queue_key(queue: str) -> str:

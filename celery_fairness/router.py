@@ -7,7 +7,6 @@ fails, the task goes to the default queue of its service.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +15,10 @@ from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.notice import Notices
+from celery_fairness.queues import queue_of_route
 from celery_fairness.registry import publishing
 from celery_fairness.stamp import Stamp
 from celery_fairness.tiers import queues_of, select_queue
-
-#: What RabbitMQ's native delayed delivery puts before the routing key of a delayed message.
-_DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
 class TierRouter:
@@ -67,7 +64,7 @@ class TierRouter:
         Only a message in one of its service's three queues moves: elsewhere somebody put it there.
         """
         service = service_of(task)
-        current = _DELAY_PREFIX.sub("", current or "")
+        current = queue_of_route(current or "")
         try:
             wire = headers.get(HEADER)
             service = service or (parse_header(wire).service if wire is not None else None)

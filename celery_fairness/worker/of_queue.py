@@ -7,13 +7,14 @@ from typing import Any
 from celery_fairness.errors import KeyMissing
 from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of, words_of
+from celery_fairness.queues import queue_of_route
 from celery_fairness.settings import Settings
 
 
 def queue_of(request: dict[str, Any]) -> str:
-    """Return the queue of an attempt, which is its routing key; "" where that is none."""
-    queue = (request.get("delivery_info") or {}).get("routing_key")
-    return queue if isinstance(queue, str) else ""
+    """Return the queue of an attempt, which its routing key names; "" where that is none."""
+    route = (request.get("delivery_info") or {}).get("routing_key")
+    return queue_of_route(route) if isinstance(route, str) else ""
 
 
 def words_of_queue(

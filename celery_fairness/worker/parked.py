@@ -19,6 +19,7 @@ from kombu import Producer
 
 from celery_fairness.decision import Promoted
 from celery_fairness.header import COPY_HEADER
+from celery_fairness.queues import queue_of_route
 
 #: What a message says that nobody shall run: whoever receives it writes that it was revoked.
 LONG_AGO = "1970-01-01T00:00:00+00:00"
@@ -70,7 +71,8 @@ class Taken(Producer):
             "content_encoding": content_encoding,
             "headers": headers,
             "properties": kept,
-            "routing_key": routing_key,
+            # A topic exchange of delayed messages finds the queue without their prefix too.
+            "routing_key": queue_of_route(routing_key),
             "exchange": exchange,
         }
 

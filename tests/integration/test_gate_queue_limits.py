@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import assert_all_free, await_count
+from tests.integration.test_parked import await_parked
 
 QUICK = {"snooze_seconds": 0.2, "snooze_jitter_seconds": 0.2, "lease_seconds": 60}
 
@@ -50,5 +51,30 @@ def test_numbers_that_people_set_and_partitions_hold_at_the_gate(
     shop.fairness.pause(key="queue:celery")
     held = shop.send("work", "ok", user="u2")
     await_count(shop, "limited", 2)
+    shop.fairness.resume(key="queue:celery")
+    assert held.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_delayed_task_is_of_its_queue_where_the_broker_itself_delays(
+    make_shop: Callable[..., Shop],
+) -> None:
+    free = {"tiers": {"free": {"concurrency": None}}}
+    queues = {"celery": {"global_limit": 1}}
+    shop = make_shop("rabbitmq_quorum", fairness={**QUICK, **free, "queues": queues})
+    shop.worker(pool="threads", concurrency=3)
+    delayed = [
+        shop.send("work", user="42", seconds=0.5, options={"countdown": 1}) for _ in range(3)
+    ]
+    for result in delayed:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.most_at_once("42") == 1
+    # Refused for the first time, and parked, after the broker delayed it.
+    shop.fairness.pause(key="queue:celery")
+    held = shop.send("work", user="42", options={"countdown": 1})
+    await_parked(shop, 1, "queue:celery")
+    assert shop.fairness.explain(held.id).queue == "celery"
+    events = shop.fairness.events().events
+    told = [event.data["queue"] for event in events if "job_id" in event.data]
+    assert set(told) == {"celery"}
     shop.fairness.resume(key="queue:celery")
     assert held.get(timeout=RESULT_SECONDS) == "done"

@@ -301,7 +301,14 @@ class TestCopies:
         assert world.limiter.counts()["superseded"] == 1
 
     @pytest.mark.parametrize(
-        ("delivery", "queue"), [({"routing_key": "q"}, "q"), ({"routing_key": 7}, ""), (None, "")]
+        ("delivery", "queue"),
+        [
+            ({"routing_key": "q"}, "q"),
+            # A message that RabbitMQ itself delayed.
+            ({"routing_key": "0." * 27 + "1.q"}, "q"),
+            ({"routing_key": 7}, ""),
+            (None, ""),
+        ],
     )
     def test_the_limiter_is_told_whom_events_name(self, world, monkeypatch, delivery, queue):
         asked, acquire = [], world.limiter.acquire

@@ -67,3 +67,9 @@ def test_a_header_that_json_cannot_hold_is_an_error(resender, work):
     with pytest.raises(TypeError):
         as_text({**message, "headers": {"x": object()}})
     assert json.loads(as_text(message))["routing_key"] == "analysis_default"
+
+
+def test_a_message_that_the_broker_delayed_names_its_queue(resender, work):
+    delayed = {"exchange": "celery_delayed_delivery", "routing_key": "0." * 27 + "1.special"}
+    message, _ = promoted(resender, work, delivery_info=delayed)
+    assert (message["exchange"], message["routing_key"]) == ("celery_delayed_delivery", "special")
