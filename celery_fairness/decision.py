@@ -173,6 +173,8 @@ class Parking(enum.Enum):
     ASK_AGAIN = 0
     #: Another copy of it waits or has started.
     SUPERSEDED = -2
+    #: What is parked came from another broker: it waits on its own.
+    ELSEWHERE = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,12 @@ class Promotion:
     Attributes:
         tasks: In the order in which they waited.
         sleep_seconds: When to ask again, though nothing rings; None: nothing is parked.
+        elsewhere: What is parked came from another broker than the caller's.
     """
 
     tasks: tuple[Promoted, ...]
     sleep_seconds: float | None
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,13 @@ from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
-from celery_fairness.startup import BrokerFacts, prepare_reconnect, prepare_worker, startup_warnings
+from celery_fairness.startup import (
+    BrokerFacts,
+    broker_name,
+    prepare_reconnect,
+    prepare_worker,
+    startup_warnings,
+)
 from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
@@ -177,7 +183,11 @@ class Fairness(Steering):
         options = self.app.conf.broker_transport_options or {}
         before = str(options.get("global_keyprefix") or "") if self.claims else ""
         limiter = RedisLimiter(
-            connection, self.settings, redelivery_seconds=redelivery, key_prefix=before
+            connection,
+            self.settings,
+            redelivery_seconds=redelivery,
+            key_prefix=before,
+            broker=broker_name(self.app),
         )
         self._limiters.append(limiter)
         return limiter

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery.concurrency.thread import TaskPool as ThreadPool
+from kombu import Connection
 
 from celery_fairness.declaration import service_of
 from celery_fairness.settings import Settings
+from celery_fairness.tenants import key_hash
 from celery_fairness.tiers import queues_of
 
 #: ``worker_lost_wait`` unless the user chose one, in seconds: billiard's ten are how long a killed
@@ -46,6 +48,22 @@ class BrokerFacts:
         if self.visibility_seconds is None:
             return None
         return self.visibility_seconds * VISIBILITY_SHARE
+
+
+def broker_name(app: Any) -> str:
+    """Return what tells the app's broker from others: a hash of its addresses, which has no secret.
+
+    Weakness: one broker that workers call by two names is two.
+    """
+    broker = app.connection_for_write()
+    options = broker.transport_options or {}
+    places = {
+        f"{str(one.hostname).lower()} {one.port or one.get_transport_cls().default_port} "
+        f"{'' if one.virtual_host in (None, '/', '0') else one.virtual_host}"
+        for one in (map(Connection, broker.alt) if broker.alt else [broker])
+    }
+    within = (options.get("master_name", ""), options.get("global_keyprefix", ""))
+    return key_hash(repr((sorted(places), *within)))
 
 
 def startup_warnings(app: Any, settings: Settings) -> list[str]:

@@ -65,6 +65,7 @@ class RedisLimiter:
         frozen_clock: Only for tests: the server's time, in ms.
         redelivery_seconds: After this the broker has delivered again what was not acknowledged.
         key_prefix: What stands before every key.
+        broker: Where tasks come from; "" is any. What is parked goes back there alone.
     """
 
     def __init__(
@@ -74,19 +75,18 @@ class RedisLimiter:
         frozen_clock: Callable[[], Milliseconds] | None = None,
         redelivery_seconds: float = 600.0,
         key_prefix: str = "",
+        broker: str = "",
     ) -> None:
-        self._redis = connection
+        self._redis, self._broker = connection, broker
         self._names = Names(settings.namespace, key_prefix)
-        self._tiers = settings.tiers
-        self._default = settings.default_tier
+        self._tiers, self._default = settings.tiers, settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
         self._enforcement = settings.enforcement.value
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
         self._snooze_ms = milliseconds(settings.snooze_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
-        self._tier_waits = settings.tier_on_limit == "wait"
-        self._frozen_clock = frozen_clock
+        self._tier_waits, self._frozen_clock = settings.tier_on_limit == "wait", frozen_clock
 
     @property
     def connection(self) -> Connection:
@@ -147,7 +147,7 @@ class RedisLimiter:
             *self._copies(request),
             _job_text(request),
             self._snooze_ms,
-            self._now_text(),
+            *(self._broker, self._now_text()),
         )
         told = self._redis.run(verbs.ADMIT, (self._names.prefix,), args)
         code, held, limit, retry_after_ms, news, judged, key, action = told
@@ -214,7 +214,7 @@ class RedisLimiter:
             *self._copies(request),
             "" if expires_ms is None else str(expires_ms),
             message,
-            self._now_text(),
+            *(self._broker, self._now_text()),
         )
         return Parking(self._redis.run(verbs.PARK, (self._names.prefix,), args))
 
@@ -230,14 +230,14 @@ class RedisLimiter:
             want,
             serial,
             self._copy_keep_ms,
-            self._now_text(),
+            *(self._broker, self._now_text()),
         )
         sleep_ms, *told = self._redis.run(verbs.PROMOTE, (self._names.prefix,), args)
         tasks = tuple(
             Promoted(Copy(message, named), text, bool(ended))
             for message, named, ended, text in zip(*(told[n::4] for n in range(4)), strict=True)
         )
-        return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms))
+        return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms), sleep_ms == -2)
 
     def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
         """Say that tasks are published, or that they are cancelled."""

@@ -208,6 +208,8 @@ class Gate:
                 return Refused(Reason.LIMITER_UNAVAILABLE)
             if parking is Parking.SUPERSEDED:
                 return replace(outcome, reason=Reason.SUPERSEDED)
+            if parking is Parking.ELSEWHERE:
+                return outcome
             if parking is Parking.PARKED:
                 logger.info(
                     "task %s[%s] is parked: %s", task.name, context.id, because(charge, outcome)

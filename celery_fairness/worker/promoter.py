@@ -33,6 +33,12 @@ TOGETHER = 16
 LISTEN_SECONDS = 1.0
 #: Pause after a broker or a Redis that did not answer, in seconds.
 AGAIN_SECONDS = 1.0
+#: What a promoter says that finds them.
+ELSEWHERE = (
+    "tasks of another broker are parked in this Redis under this namespace: they go back to that "
+    "one alone, and meanwhile those of this broker come again by their snooze; give each broker a "
+    "namespace, or all workers of one broker the same address of it"
+)
 
 
 class Promoter:
@@ -90,6 +96,8 @@ class Promoter:
         for task in promotion.tasks:
             self.publish(task)
             limiter.unpark([task.copy.message])
+        if promotion.elsewhere:
+            self._notices.warning("elsewhere", "%s", ELSEWHERE)
         return promotion.sleep_seconds
 
     def _run(self) -> None:

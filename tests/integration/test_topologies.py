@@ -1,9 +1,9 @@
-"""The limiter on other forms of Redis: a cluster, Sentinel, a unix socket, a password."""
+"""The limiter on other forms of Redis: a cluster, Sentinel, a unix socket; and on two brokers."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,9 @@ from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.integration.test_gate_limits import KEY, LONG, key_taken
+from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
 from tests.support.waiting import eventually
 
@@ -144,3 +147,24 @@ def test_a_sentinel_group(tmp_path: Path) -> None:
         finally:
             sentinel.stop()
             sentinel.discard_log()
+
+
+def test_a_parked_task_comes_back_on_the_broker_that_it_came_from(
+    make_shop: Callable[..., Shop], redis_url: str
+) -> None:
+    quick = {**LONG, "lease_seconds": 2}
+    ours = make_shop("redis", fairness=quick)
+    variables = {"CELERY_BROKER_URL": redis_url.removesuffix("/0") + "/5"}
+    theirs = make_shop("redis", fairness={**quick, "redis_url": redis_url}, variables=variables)
+    worker = ours.worker(pool="threads", concurrency=2)
+    with key_taken(ours):
+        result = send(ours, "42", ONE)
+        await_parked(ours, 1)
+        worker.terminate()
+        # Nobody is there for it but workers of another broker.
+        other = theirs.worker(pool="threads", concurrency=2)
+    other.wait_for_log("tasks of another broker are parked")
+    assert ours.fairness.limiter.parked(KEY) == 1
+    ours.worker(pool="threads", concurrency=2)
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_parked(ours)

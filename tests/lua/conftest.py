@@ -25,9 +25,10 @@ def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., R
     """A factory: ``make_limiter(frozen=True, **settings)``; the server's own time otherwise."""
     made: list[RedisLimiter] = []
 
-    def make(frozen: bool = False, **values: object) -> RedisLimiter:
+    def make(frozen: bool = False, broker: str = "", **values: object) -> RedisLimiter:
         connection = Connection(address_from_url(redis_url))
-        limiter = RedisLimiter(connection, build_settings(values), clock if frozen else None)
+        settings, time = build_settings(values), clock if frozen else None
+        limiter = RedisLimiter(connection, settings, time, broker=broker)
         made.append(limiter)
         return limiter
 

@@ -149,7 +149,7 @@ class Admits:
     def ask(self, lease, message="", serial="", next_serial=""):
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "")
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "")
         return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
 
 

@@ -130,6 +130,7 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "tag": "m1",
         "expires_ms": "7",
         "want": 16,
+        "broker": "here",
         "how": "published",
         "tags": "m1",
         "what": "leases",

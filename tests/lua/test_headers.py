@@ -222,7 +222,7 @@ class Recording:
 @pytest.fixture(scope="module")
 def sent():
     connection = Recording()
-    limiter = RedisLimiter(connection, build_settings({}))
+    limiter = RedisLimiter(connection, build_settings({}), broker="here")
     lease, copy = Lease("l1", "tenant:42"), Copy("m1", "s1")
     limiter.acquire(SlotRequest(lease, "42", "pro", copy, "s2"))
     both = Lease("l1", "tenant:42,api")

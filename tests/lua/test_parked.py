@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from celery_fairness.decision import Copy, Enforcement, Lease, Parking, Refused, SlotRequest
+from celery_fairness.decision import (
+    Admitted,
+    Copy,
+    Enforcement,
+    Lease,
+    Parking,
+    Promotion,
+    Refused,
+    SlotRequest,
+)
 from celery_fairness.store.names import Names
 
 NAMES = Names("fairness")
@@ -336,3 +345,38 @@ def test_a_tag_without_a_record_keeps_nobody_waiting(make_limiter, client, table
     limiter.release([ask("held").lease])
     assert [each.copy.message for each in limiter.promote(16, "s").tasks] == ["a"]
     assert not client.exists(NAMES.prefix + table)
+
+
+def test_what_is_parked_is_of_one_broker_and_goes_back_there_alone(make_limiter, client):
+    one, other = (make_limiter(frozen=True, broker=name) for name in ("one", "other"))
+    one.acquire(ask("held"))
+    park(one, "a", "b")
+    # The other's task waits on its own broker, and stands behind nobody: as one that a claim takes.
+    assert isinstance(other.acquire(ask("c")), Refused)
+    assert other.park(ask("c"), "message") is Parking.ELSEWHERE
+    one.release([ask("held").lease])
+    assert other.promote(16, "s") == Promotion((), None, elsewhere=True)
+    assert isinstance(other.acquire(ask("d")), Admitted)
+    other.release([ask("d").lease])
+    (task,) = one.promote(1, "s").tasks
+    one.unpark(["a"])
+    one.acquire(SlotRequest(ask("a").lease, "42", "pro", task.copy, "again", WORD))
+    assert other.park(ask("c"), "message") is Parking.ELSEWHERE
+    one.release([ask("a").lease])
+    (task,) = one.promote(1, "t").tasks
+    one.unpark(["b"])
+    one.acquire(SlotRequest(ask("b").lease, "42", "pro", task.copy, "again", WORD))
+    # Nothing is parked any more: whoever comes next may.
+    park(other, "c")
+    assert one.promote(16, "u").elsewhere
+
+
+@pytest.mark.parametrize("said", ["", "1"])
+def test_what_nobody_said_the_broker_of_is_of_any(make_limiter, client, said):
+    limiter = make_limiter(frozen=True, broker="" if said else "one")
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    limiter.release([ask("held").lease])
+    anybody = make_limiter(frozen=True, broker="other" if said else "")
+    assert client.hget(NAMES.clock, "parked") == (said or "one")
+    assert [task.copy.message for task in anybody.promote(16, "s").tasks] == ["a"]

@@ -10,6 +10,7 @@ from celery_fairness import FairTask
 from celery_fairness.settings import build_settings
 from celery_fairness.startup import (
     BrokerFacts,
+    broker_name,
     prepare_reconnect,
     prepare_worker,
     startup_warnings,
@@ -131,3 +132,29 @@ def test_only_pools_that_acknowledge_beside_the_loop_fetch_as_much_after_a_cut(p
     app = an_app(**conf)
     prepare_reconnect(app, get_implementation(pool)(limit=1))
     assert app.conf.worker_enable_prefetch_count_reduction is found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis://h", "redis://u:secret@H:6379/0", True),
+        ("amqp://h", "pyamqp://u:secret@h:5672//", True),
+        ("amqp://a;amqp://b", "amqp://u:x@b;amqp://a", True),
+        ("redis://h/0", "redis://h/1", False),
+        ("redis://h:6379/0", "redis://h:6380/0", False),
+        ("amqp://h/a", "amqp://h/b", False),
+        ("amqp://a", "amqp://b", False),
+    ],
+)
+def test_a_broker_has_a_name_without_its_secrets(one, other, same):
+    names = [broker_name(an_app(url)) for url in (one, other)]
+    assert (names[0] == names[1]) is same
+    assert "secret" not in "".join(names)
+
+
+def test_two_apps_with_key_prefixes_on_one_redis_are_on_two_brokers():
+    apps = [
+        an_app("redis://h", broker_transport_options={"global_keyprefix": prefix})
+        for prefix in ("a", "b")
+    ]
+    assert broker_name(apps[0]) != broker_name(apps[1])

@@ -20,7 +20,9 @@
   ARGV[14] keep_ms       int  how long the memory of copies is kept, beside the wait
   ARGV[15] job           str  the task's id, name and queue as JSON, or ""
   ARGV[16] snooze_ms     int  the longest wait of a task that is tried again, where nobody knows better
-  ARGV[17] frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[17] broker        str  that has the message; "" is any. Of another than those that are parked
+                              it asks as a claim does
+  ARGV[18] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
@@ -40,7 +42,8 @@ local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
 local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
-local keep_ms, job, snooze_ms, frozen_ms = tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16]), ARGV[17]
+local keep_ms, job, snooze_ms = tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
+local broker, frozen_ms = ARGV[17], ARGV[18]
 
 -- Keys with starts of long ago that one call clears away.
 local FORGET_AT_MOST = 20
@@ -80,7 +83,7 @@ end
 
 -- Who waited here has what it was promised; a newcomer does not take what others were.
 if said.parked and seq then forget_parked(prefix, message, parked_keys(key, words)) end
-rules.ahead = said.parked and not seq
+rules.ahead = said.parked and not seq and is_of_broker(said, broker)
 local counts, events, closed = prefix .. "counts", prefix .. "events", nil
 local taken = limit >= 0 and held + promised(prefix, key, rules) or held
 local full = limit >= 0 and taken >= limit

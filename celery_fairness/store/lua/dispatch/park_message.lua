@@ -20,10 +20,11 @@
   ARGV[13] keep_ms       int  how long the memory of copies is kept
   ARGV[14] expires_ms    str  server time from which it does not start any more, or ""
   ARGV[15] message       str  as it is to be published again
-  ARGV[16] frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[16] broker        str  that the message came from; "" is any
+  ARGV[17] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns code.
-    1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED
+    1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED   -3 ELSEWHERE
 ]]
 --- @include "tick"
 --- @include "copies"
@@ -32,7 +33,7 @@ local prefix, lease_ms = KEYS[1], tonumber(ARGV[1])
 local key, tenant_key, tier, concurrency = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local default_tier, default_limit, tier_waits, words = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local tag, serial, next_serial, keep_ms = ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13])
-local expires_ms, message, frozen_ms = ARGV[14], ARGV[15], ARGV[16]
+local expires_ms, message, broker, frozen_ms = ARGV[14], ARGV[15], ARGV[16], ARGV[17]
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", steered = said.steered,
@@ -41,6 +42,7 @@ local copy = prefix .. "copy:" .. tag
 local gone, memory = superseded(copy, tag, serial)
 local seq = memory.seq
 if gone then return -2 end
+if not is_of_broker(said, broker) then return -3 end
 
 local task = {key = key, tenant_key = tenant_key, tier = tier, concurrency = concurrency}
 local limits = limits_now(prefix, words, rules)
@@ -54,7 +56,7 @@ if not at then return 0 end
 seq = seq or whole(redis.call("INCR", prefix .. "sequence"))
 copy_parked(prefix, tag, next_serial, next_serial, seq, memory.told, keep_ms)
 leave_gate(prefix, tag, parked_keys(key, words))
-redis.call("HSET", prefix .. "clock", "parked", 1)
+redis.call("HSET", prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
 redis.call("HSET", prefix .. "gate_tasks", tag, table.concat(
   {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
 if expires_ms ~= "" then redis.call("ZADD", prefix .. "gate_expires", expires_ms, tag) end

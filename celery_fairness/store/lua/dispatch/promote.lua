@@ -15,10 +15,11 @@
   ARGV[6]  want          int  most tasks
   ARGV[7]  next_serial   str  the copies that are published are this and a number behind it
   ARGV[8]  keep_ms       int  how long the memory of copies is kept
-  ARGV[9]  frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[9]  broker        str  to which the caller publishes; "" is any
+  ARGV[10] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns {sleep_ms, tag, serial, ended, message, ...}: when to ask again, -1 where nothing is parked;
-  then each task, "1" where whoever receives it shall end it.
+  Returns {sleep_ms, tag, serial, ended, message, ...}: when to ask again, -1 where nothing is parked,
+  -2 where what is came from another broker; then each task, "1" where whoever receives it shall end it.
 ]]
 --- @include "tick"
 --- @include "copies"
@@ -26,13 +27,15 @@
 --- @include "gate_ends"
 local prefix, lease_ms, enforcement = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local default_tier, default_limit, tier_waits = ARGV[3], ARGV[4], ARGV[5]
-local want, next_serial, keep_ms, frozen_ms = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9]
+local want, next_serial, keep_ms = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local broker, frozen_ms = ARGV[9], ARGV[10]
 
 -- Promotions whose worker died, keys, and tasks of one key that one call looks at.
 local SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 if not said.parked then return {-1} end
+if not is_of_broker(said, broker) then return {-2} end
 local rules = {logical = logical, now = now, enforcement = enforcement, steered = said.steered, ahead = true,
   tier_waits = tier_waits == "1", default_tier = default_tier, default_limit = default_limit}
 local answer = {0}

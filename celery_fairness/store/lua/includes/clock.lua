@@ -8,7 +8,8 @@
                      began), server (who wrote it, server.lua), limited (a task had limits beside
                      its tier's), steered (a key is paused, or people changed its numbers), expiring
                      (a task had an expiry), queued (a queue has a limit), timed (a task was charged
-                     by the time it takes), parked (a gate has tasks that wait here), paced (a task
+                     by the time it takes), parked (a gate has tasks that wait
+                     here: of which broker), paced (a task
                      started under a limit that puts back what it refuses), watched (ms, TIME until
                      which somebody watches tasks)
   lease_ms     int   the caller's lease

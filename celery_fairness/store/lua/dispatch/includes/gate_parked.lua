@@ -9,7 +9,15 @@
   A task waits at one of its limits (`gate_wait`), in the order of SEQ, or it was promoted
   (`gate_promoted`): it was given to a worker that publishes it again, and of each of its limits it was
   promised one start (`gate_promised`), until it comes to a gate or the promise ends.
+
+  All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
+  any broker's.
 ]]
+
+-- Whether what is parked may be given to who publishes to a broker, and theirs be parked beside it.
+local function is_of_broker(said, broker)
+  return not said.parked or said.parked == "1" or broker == "" or said.parked == broker
+end
 
 local function read_parked(record)
   local seq, expires, key, tenant_key, tier, concurrency, words, told =
