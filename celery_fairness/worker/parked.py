@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,18 +96,31 @@ def expires_ms(message: Mapping[str, Any]) -> int | None:
     return max(0, int(at.timestamp() * 1000))
 
 
-def publish(producer: Producer, promoted: Promoted, **options: Any) -> None:
-    """Publish a parked message as the copy that it is now."""
+def publish(
+    producer: Producer,
+    promoted: Promoted,
+    destination: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    **options: Any,
+) -> None:
+    """Publish a parked message as the copy that it is now.
+
+    Args:
+        producer: Of its broker.
+        promoted: The message.
+        destination: Where it goes instead of where it came from, as options of a publication.
+        options: Of the publication.
+    """
     message = json.loads(promoted.message)
     copy, headers = promoted.copy, message["headers"]
     headers[COPY_HEADER] = {"message": copy.message, "serial": copy.serial}
     if promoted.ended:
         headers["expires"] = LONG_AGO
     body = message["body"]
+    place = {"routing_key": message["routing_key"], "exchange": message["exchange"]}
+    place.update(destination(message))
     producer.publish(
         base64.b64decode(body) if message["binary"] else body,
-        routing_key=message["routing_key"],
-        exchange=message["exchange"],
+        **place,
         priority=message["priority"],
         content_type=message["content_type"],
         content_encoding=message["content_encoding"],

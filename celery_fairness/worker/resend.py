@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -162,7 +163,24 @@ class Resender:
     def promote(self, promoted: Promoted) -> None:
         """Publish a message that was taken, and wait until the broker has it."""
         with self._producer() as producer:
-            publish(producer, promoted, confirm_timeout=CONFIRM_SECONDS)
+            publish(producer, promoted, self._moved, confirm_timeout=CONFIRM_SECONDS)
+
+    def _moved(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return where a tenant's new tier moves a parked message; nothing where it stays."""
+        current, headers = message["routing_key"], message["headers"]
+        name = str(headers.get("task"))
+        task = self._app.tasks.get(name) or SimpleNamespace(name=name)
+        queue = self._queue_again(task, current, headers)
+        if queue is None or queue == current:
+            return {}
+        try:
+            to = self._app.amqp.queues[queue]
+        except KeyError:
+            return {}  # The user declares all queues, and this one not.
+        if to.exchange.type == "direct":
+            # As Celery publishes by a queue's name.
+            return {"exchange": "", "routing_key": queue, "declare": [to]}
+        return {"exchange": to.exchange.name, "routing_key": to.routing_key, "declare": [to]}
 
     def _send(
         self,

@@ -8,6 +8,8 @@ import pytest
 
 from celery_fairness.tiers import DEFAULT_TIERS, Tier
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.integration.test_gate_limits import LONG, key_taken
+from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked
 from tests.support.waiting import eventually
 
 
@@ -28,6 +30,19 @@ def test_a_task_goes_to_the_queue_of_its_tenants_tier(make_shop: Callable[..., S
     assert came == queues
     explicit = shop.send("routed", user="pro-1", options={"queue": "celery"})
     assert explicit.get(timeout=RESULT_SECONDS) == "celery"
+
+
+def test_an_upgraded_tenants_parked_task_moves_queue(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(fairness=LONG)
+    shop.worker(pool="threads", concurrency=2)
+    with key_taken(shop):
+        parked = shop.send("routed", user="42", options={"limits": [ONE]})
+        await_parked(shop, 1)
+        shop.fairness.set_tier("42", "pro")
+        # The worker hears of it.
+        assert shop.send("routed", user="43").get(timeout=RESULT_SECONDS) == "analysis_default"
+    assert parked.get(timeout=RESULT_SECONDS) == "analysis_priority"
+    eventually(lambda: assert_nothing_parked(shop))
 
 
 def test_an_upgraded_tenant_moves_queue_on_retry_and_on_snooze(

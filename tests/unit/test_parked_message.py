@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from kombu import Exchange, Queue
 from kombu.transport import memory
 
 from celery_fairness.decision import Copy, Promoted
@@ -73,3 +74,46 @@ def test_a_message_that_the_broker_delayed_names_its_queue(resender, work):
     delayed = {"exchange": "celery_delayed_delivery", "routing_key": "0." * 27 + "1.special"}
     message, _ = promoted(resender, work, delivery_info=delayed)
     assert (message["exchange"], message["routing_key"]) == ("celery_delayed_delivery", "special")
+
+
+@pytest.mark.parametrize(
+    ("current", "queue"),
+    [("analysis_default", "analysis_priority"), ("special", "special")],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_upgraded_tenants_task_moves_when_it_is_promoted(
+    resender, work, shop, current, queue, known
+):
+    _, parked = promoted(resender, work, delivery_info={"routing_key": current, "exchange": ""})
+    if not known:
+        # Whoever publishes it needs no code of the task.
+        shop.app.tasks.unregister("shop.work")
+    shop.fairness.set_tier("42", "pro")
+    shop.fairness.directory.heard(shop.limiter.news())
+    resender.promote(parked)
+    sent = shop.one()
+    assert (sent.queue, sent.headers["fairness"]["tenant"]) == (queue, "42")
+
+
+def test_it_moves_through_the_exchange_of_its_new_queue(resender, work, shop):
+    _, parked = promoted(resender, work)
+    exchange = Exchange("topics", type="topic")
+    shop.app.amqp.queues.add(Queue("analysis_priority", exchange, routing_key="a.b"))
+    shop.fairness.set_tier("42", "pro")
+    shop.fairness.directory.heard(shop.limiter.news())
+    resender.promote(parked)
+    sent = shop.one()
+    came = sent.properties["delivery_info"]
+    assert (sent.queue, came["exchange"], came["routing_key"]) == (
+        *("analysis_priority", "topics", "a.b"),
+    )
+
+
+def test_it_stays_where_its_new_queue_is_not_declared(resender, work, shop):
+    _, parked = promoted(resender, work)
+    shop.app.amqp.queues.create_missing = False
+    shop.app.amqp.queues.pop("analysis_priority", None)
+    shop.fairness.set_tier("42", "pro")
+    shop.fairness.directory.heard(shop.limiter.news())
+    resender.promote(parked)
+    assert shop.one().queue == "analysis_default"
