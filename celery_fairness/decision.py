@@ -355,6 +355,8 @@ class LimitState:
         stops: Whether it is paused or cools down; None where that cannot be.
         override: Numbers that people put in the place of its own.
         parked: Tasks of a gate that wait at it in Redis.
+        local_limit: Of a queue's key, or of one of its partitions: at once in one process; None is
+            unlimited.
     """
 
     key: str
@@ -372,6 +374,7 @@ class LimitState:
     stops: KeyStops | None = None
     override: KeyOverride | None = None
     parked: int = 0
+    local_limit: int | None = None
 
     @property
     def known(self) -> bool:

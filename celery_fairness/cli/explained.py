@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
-from celery_fairness.cli.words import count, held_for, printable, quoted, seconds_text, table
-from celery_fairness.looking.values import Explanation
+from celery_fairness.cli.tables import numbers_text
+from celery_fairness.cli.words import (
+    Cell,
+    count,
+    held_for,
+    printable,
+    quoted,
+    seconds_text,
+    table,
+)
+from celery_fairness.looking.values import Blocker, Explanation, TaskLimit
+
+_LIMIT = ("limit", "numbers", "on limit", "held", "state")
 
 
 def explanation_lines(found: Explanation) -> list[str]:
@@ -18,7 +31,8 @@ def explanation_lines(found: Explanation) -> list[str]:
         again = f"celery -A APP fairness dead requeue {quoted(found.task_id)}"
         return [*lines, f"is a dead letter: {again}"]
     if found.due_in_seconds is not None:
-        return [*lines, f"waits for its time, {seconds_text(found.due_in_seconds)} from now"]
+        lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now")
+        return [*lines, *_limits(found)]
     where = "at its limit" if found.state == "parked" else "in its lane"
     lines.append(f"{count(found.ahead_in_lane or 0, 'task')} before it {where}")
     if found.ahead_in_ring is not None:
@@ -26,21 +40,46 @@ def explanation_lines(found: Explanation) -> list[str]:
     if found.starts_in_seconds is not None:
         lines.append(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:
-        return [*lines, "nothing keeps it: a free place in a worker starts it in its turn"]
+        lines += _kept_by_no_limit(found)
     for each in found.blocked_by:
-        limit = "" if each.limit is None else f" of {each.limit}"
-        opens = each.opens_in_seconds
-        soon = "" if opens is None else f", opens in {seconds_text(opens)}"
-        text = f"kept by {each.key}: {each.reason}, held {each.held}{limit}{soon}"
-        lines.append(click.style(text, fg="yellow"))
-        for ancestor in each.ancestors:
-            text = f"{printable(ancestor)}, which called it, holds a slot of {each.key}"
-            warning = f"{text}: if that waits for its result, neither ends"
-            lines.append(click.style(warning, fg="red"))
-        rows = [
-            (lease.id, lease.task, lease.state, held_for(lease), lease.owner)
-            for lease in each.holders
-        ]
-        if rows:
-            lines += ["", *table(("lease", "task", "state", "held for", "owner"), rows)]
-    return lines
+        lines += _kept(each)
+    return [*lines, *_limits(found)]
+
+
+def _kept_by_no_limit(found: Explanation) -> Iterator[str]:
+    if found.state == "parked":
+        yield "no limit keeps it: a worker is about to bring it back to its queue"
+        return
+    task, queue = printable(found.task) or "it", printable(found.queue)
+    yield f"no limit keeps it: a worker that takes {queue} and knows {task} starts it in its turn"
+    yield (
+        "whether one does, and how fast (its rate_limit), Redis does not know: "
+        "see the workers' logs, and celery -A APP inspect active_queues"
+    )
+
+
+def _kept(by: Blocker) -> Iterator[str]:
+    limit = "" if by.limit is None else f" of {by.limit}"
+    opens = by.opens_in_seconds
+    soon = "" if opens is None else f", opens in {seconds_text(opens)}"
+    held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
+    yield click.style(f"kept by {by.key}: {by.reason}, {held}{soon}", fg="yellow")
+    for ancestor in by.ancestors:
+        text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
+        yield click.style(f"{text}: if that waits for its result, neither ends", fg="red")
+    rows = [
+        (lease.id, lease.task, lease.state, held_for(lease), lease.owner) for lease in by.holders
+    ]
+    if rows:
+        yield ""
+        yield from table(("lease", "task", "state", "held for", "owner"), rows)
+
+
+def _limits(found: Explanation) -> list[str]:
+    rows = [_limit(each) for each in found.limits]
+    return ["", *table(_LIMIT, rows)] if rows else []
+
+
+def _limit(each: TaskLimit) -> tuple[Cell, ...]:
+    numbers = numbers_text(each.concurrency, each.rates, each.throttle, each.local)
+    return each.key, numbers or "unlimited", each.on_limit, each.held, each.closed or "open"

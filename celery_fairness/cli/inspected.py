@@ -32,9 +32,10 @@ def inspection_lines(found: Inspection) -> list[str]:
     """Return what is known of a key."""
     first, *rest = state_lines(found.state, known=found.known)
     is_tenants = found.weight is not None
-    numbers = []
+    numbers: list[str] = []
     if not is_tenants and found.limit is not None:
         numbers.append(f"limit {limit_text(found.limit)}")
+    numbers += _local(found)
     if found.rate is not None:
         numbers.append(
             f"rate {_window(found.rate)}, {found.rate.current_count} counted, "
@@ -76,10 +77,14 @@ def keys_lines(page: InspectionPage) -> list[str]:
 
 
 def _said(found: Inspection) -> str:
-    """Return what people have said of a key."""
+    """Return what people have said of a key, and the limit of one process."""
     stops = found.stops
     stopped = [stops_text(stops)] if stops is not None and stops.stopped else []
-    return "; ".join([*stopped, *(["override"] if found.override else [])])
+    return "; ".join([*stopped, *(["override"] if found.override else []), *_local(found)])
+
+
+def _local(found: Inspection) -> list[str]:
+    return [] if found.local_limit is None else [f"{found.local_limit} in one process"]
 
 
 def _window(window: RateState | ThrottleState) -> str:

@@ -219,18 +219,30 @@ def _task(found: Cancelled | Requeued) -> str:
     return f"task {printable(found.task_id)}"
 
 
+def numbers_text(
+    concurrency: int | None,
+    rates: Sequence[tuple[int, int]],
+    throttle: tuple[int, int] | None,
+    local: int | None = None,
+) -> str:
+    """Return the numbers of a limit; "" where it has none."""
+    numbers = [] if concurrency is None else [f"{concurrency} at once"]
+    numbers += [] if local is None else [f"{local} in one process"]
+    numbers += [f"{starts}/{iso_duration(seconds(period_ms))}" for starts, period_ms in rates]
+    if throttle:
+        starts, period_ms = throttle
+        numbers.append(f"{starts}/{iso_duration(seconds(period_ms))} evenly")
+    return ", ".join(numbers)
+
+
 def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
-    for each in state.waited:
-        numbers = [] if each.concurrency is None else [f"{each.concurrency} at once"]
-        numbers += [
-            f"{starts}/{iso_duration(seconds(period_ms))}" for starts, period_ms in each.rates
-        ]
-        if each.throttle:
-            starts, period_ms = each.throttle
-            numbers.append(f"{starts}/{iso_duration(seconds(period_ms))} evenly")
-        rows.append((", ".join(numbers), each.queue, each.state, each.tenants, each.tasks))
-    return rows
+    return [
+        (
+            numbers_text(each.concurrency, each.rates, each.throttle),
+            *(each.queue, each.state, each.tenants, each.tasks),
+        )
+        for each in state.waited
+    ]
 
 
 def page_lines(page: EventPage) -> list[str]:

@@ -22,7 +22,7 @@ from celery_fairness.looking.keys import (
 from celery_fairness.looking.opening import starts_wait_seconds
 from celery_fairness.looking.places import LANES_AT_MOST
 from celery_fairness.looking.reading import Command, Reader, batches
-from celery_fairness.scheduling.limits import Limit
+from celery_fairness.scheduling.limits import WHOLE, Limit
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000
@@ -106,7 +106,6 @@ class Turns:
         reader: Of the installation.
         queue: In which it waits.
         task: Which.
-        seq: Its place among all.
         weights: Of the tiers.
         by_runtime: Tasks are charged by the time they take.
     """
@@ -116,14 +115,12 @@ class Turns:
         reader: Reader,
         queue: str,
         task: TaskName,
-        seq: int,
         weights: dict[str, float],
         by_runtime: bool,
     ) -> None:
         self._reader = reader
         self._queue = queue
         self._task = task
-        self._seq = seq
         self._weights = weights
         self._by_runtime = by_runtime
 
@@ -171,6 +168,14 @@ class Turns:
             ]
         return before_it(turns, mine, int(count))
 
+    def before(self, limit: Limit, group: str) -> int:
+        """Return how many go before it at one of its limits, where its lane stands in a group."""
+        if limit.of == WHOLE:
+            return self.in_ring() or 0
+        if limit.key == self._task.key:
+            return self.in_group(group)
+        return self.at_limit(limit.key, group)
+
     def at_limit(self, limit_key: str, group: str) -> int:
         """Return how many of all go before it at a limit at which its lane waits in a group."""
         reader, keys, lane = self._reader, self._reader.keys, self.in_lane(group)
@@ -215,12 +220,12 @@ class Turns:
         """Return how many tasks of a part are older than the task: they are in their order."""
         key = part_key(self._reader.keys, self._task.key, part, self._queue)
         if read_part(part)[1] is not None:
-            return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._seq}"))
+            return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
         first, end = 0, int(self._reader.read("LLEN", key))
         while first < end:
             middle = (first + end) // 2
             record = self._reader.read("LINDEX", key, middle)
-            if record is not None and int(record.partition(" ")[0]) < self._seq:
+            if record is not None and int(record.partition(" ")[0]) < self._task.seq:
                 first = middle + 1
             else:
                 end = middle

@@ -165,6 +165,11 @@ class Inspection(_Value):
         return self.concurrency.limit
 
     @property
+    def local_limit(self) -> int | None:
+        """Of a queue's key how many run at once in one process; None is unlimited."""
+        return self.state.local_limit
+
+    @property
     def held(self) -> int:
         """Live leases."""
         return self.concurrency.active

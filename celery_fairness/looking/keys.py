@@ -15,18 +15,35 @@ ORDER_LENGTH = 17
 #: Fields before the message of a record of ``gate_tasks``.
 PARKED_FIELDS = 8
 
-_RECORD = re.compile(r"\d+ (\S+) \d+ \d+ \S+ (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?\S*\n")
+_RECORD = re.compile(
+    r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?(?:@?\d*\+?)(\S*)\n"
+)
 _ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
 
 
 class TaskName(NamedTuple):
-    """Which task, who is charged, what it is, and how it stands among that tenant's."""
+    """Which task, who is charged, what it is, and how it stands among that tenant's.
+
+    Attributes:
+        tag: Its delivery tag.
+        key: Of its tenant's tier limit, or ``_system``.
+        kind: Its name as it is written in keys.
+        rank: 0 to 9; 9 goes first.
+        limits: Those beside its tier's, as one word.
+        seq: Its place among all.
+        cost: What it declares.
+        refused: The limit of which it was told that it refused it: ``STRATEGY|KEY``; ``-`` where it
+            has started since, "" where there is none.
+    """
 
     tag: str
     key: str
     kind: str
     rank: str
     limits: str
+    seq: int
+    cost: float
+    refused: str
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -118,8 +135,9 @@ def read_record(text: str) -> TaskName | None:
     match = _RECORD.match(text)
     if match is None:
         return None
-    tag, rank, tenant, service, kind, limits = match.groups()
-    return TaskName(tag, _key_of(tenant, service), kind, rank, limits)
+    seq, tag, cost, rank, tenant, service, kind, limits, refused = match.groups()
+    key = _key_of(tenant, service)
+    return TaskName(tag, key, kind, rank, limits, int(seq), float(cost), refused)
 
 
 def _key_of(tenant: str, service: str) -> str:

@@ -122,11 +122,18 @@ class Looker:
         """
         if key == SYSTEM:
             return self.inspect(key)
-        tier = tenant.tier_of_waiting(reader, key) or self._settings.default_tier
-        state = self._limiter.inspect(key, Reserved(written), tier)
+        state = self._of_tier(reader, key, written)
         of_all = tier_key(Reserved(written), None)
         state = with_steering(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
+
+    def tier_limit(self, reader: Reader, key: str, written: str) -> int | None:
+        """Return the limit of such a tenant, whatever people say of its key; None: unlimited."""
+        return self._of_tier(reader, key, written).limit
+
+    def _of_tier(self, reader: Reader, key: str, written: str) -> LimitState:
+        tier = tenant.tier_of_waiting(reader, key) or self._settings.default_tier
+        return self._limiter.inspect(key, Reserved(written), tier)
 
     def of_known(self, reader: Reader, key: str) -> LimitState:
         """Return what a key holds that Redis knows, a tenant's as it is written there."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from celery_fairness.ids import is_lease_of
-from celery_fairness.looking.expecting import wait_for_limit, wait_for_slot
+from celery_fairness.looking.expecting import wait_for_limit
 from celery_fairness.looking.finding import Told, read_message
+from celery_fairness.looking.judging import Judge, Judged
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.steered import judged_by, with_steering
 from celery_fairness.looking.values import Blocker, Explanation
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.words import SYSTEM
@@ -77,10 +77,14 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
 def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     """Return at which limit a task waits, and how many wait there since longer."""
     found = Explanation(task.task_id, task.told.task, task.key, task.queue, "parked")
-    for key in dict.fromkeys([task.key, *(limit.key for limit in task.limits)]):
-        ahead = reader.read("ZRANK", reader.keys.of("gate_wait", key), task.tag)
+    judge = Judge(reader, looker)
+    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
+    judged = (*of_tenant, *judge.of_task(task.limits))
+    found = replace(found, limits=tuple(each.told for each in judged))
+    for each in judged:
+        ahead = reader.read("ZRANK", reader.keys.of("gate_wait", each.limit.key), task.tag)
         if ahead is not None:
-            blocker = _with_ancestors(_blocker(reader, key, task, looker, int(ahead)), task)
+            blocker = _with_ancestors(_blocker(reader, each, int(ahead)), task)
             return replace(
                 found,
                 ahead_in_lane=int(ahead),
@@ -103,30 +107,15 @@ def _with_ancestors(blocker: Blocker, task: ParkedTask) -> Blocker:
     return replace(blocker, ancestors=tuple(holds))
 
 
-def _blocker(reader: Reader, key: str, task: ParkedTask, looker: Looker, before: int) -> Blocker:
-    if key == task.key:
-        state = looker.of_waiting(reader, key, task.tenant)
-        starts_in = wait_for_slot(state, state.limit, before) if state.limit else None
-        return Blocker(
-            *(key, "concurrency", state.held, state.limit, None, state.leases),
-            starts_in_seconds=starts_in,
-        )
-    state = with_steering(reader, looker.inspect(key))
-    limit = next(each for each in task.limits if each.key == key)
-    if state.override is not None:
-        limit = judged_by(limit, state.override)
-    stops, opens_in, reason = state.stops, None, "rate"
-    if limit.concurrency == 0 or (stops is not None and stops.paused):
-        reason, opens_in = "paused", None if stops is None else stops.pause_seconds
-    elif stops is not None and stops.cool_down_seconds:
-        reason, opens_in = "cool-down", stops.cool_down_seconds
-    elif limit.concurrency is not None and (state.held >= limit.concurrency or not limit.rates):
-        # Or what it has is promised to others.
-        reason = "concurrency"
+def _blocker(reader: Reader, judged: Judged, before: int) -> Blocker:
+    """Return the limit at which a task waits."""
+    limit, state = judged.limit, judged.state
+    if not judged.closed:
+        # What it has is promised to others, or others wait since longer.
+        by_time = limit.concurrency is None and (limit.rates or limit.throttle)
+        judged = judged._replace(closed="rate" if by_time else "concurrency")
     starts_in = None
-    if reason in ("concurrency", "rate"):
+    if judged.closed in ("concurrency", "rate"):
         starts_in = wait_for_limit(reader, limit, state, before)
-    return Blocker(
-        *(key, reason, state.held, limit.concurrency, opens_in, state.leases),
-        starts_in_seconds=starts_in,
-    )
+    (blocker,) = judged.blockers(starts_in, None)
+    return blocker

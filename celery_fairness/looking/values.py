@@ -266,14 +266,41 @@ class Requeued:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskLimit:
+    """One of the limits of a task, as it is judged now.
+
+    Attributes:
+        key: Its key; the tenant's own is that of its tier.
+        concurrency: At once; None is unlimited, 0 lets nothing start.
+        local: At once in one process, of a queue's; None is unlimited.
+        rates: ``(starts, period_ms)`` each.
+        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
+        on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
+        held: Leases of the key that live.
+        closed: Why it keeps the task, as a :class:`Blocker` says it; "": it is open.
+    """
+
+    key: str
+    concurrency: int | None
+    local: int | None
+    rates: tuple[tuple[int, int], ...]
+    throttle: tuple[int, int] | None
+    on_limit: str
+    held: int
+    closed: str
+
+
+@dataclass(frozen=True, slots=True)
 class Blocker:
     """A limit that keeps a task from starting.
 
     Attributes:
         key: Its key; the tenant's own is that of its tier.
-        reason: ``concurrency``, ``rate`` (or throttle), ``paused`` or ``cool-down``.
-        held: Leases of the key that live.
-        limit: Its concurrency; None is unlimited.
+        reason: ``concurrency``, ``rate`` (or throttle), ``paused``, ``cool-down``, or ``local``: a
+            queue's limit of one process.
+        held: Leases of the key that live; of ``local`` those of the process that has the fewest, as
+            far as it runs something of the queue.
+        limit: Its concurrency, or that of one process; None is unlimited.
         opens_in_seconds: When it opens by itself; None: when a lease ends, or a person says so.
         holders: The first hundred of the leases, soonest end first.
         ancestors: Of the tasks that hold them, by their ids, those that called the task, or called
@@ -309,9 +336,12 @@ class Explanation:
             parked one, those that wait at its limit since longer.
         ahead_in_ring: Tenants of its queue that have their turn before its tenant; None where that
             is not in the ring: see ``blocked_by``.
-        blocked_by: What keeps it now, as far as a claim has looked; empty: a free place starts it
-            when it is its turn.
+        blocked_by: Which of its limits keep it; of one that a gate parked, that at which it waits.
+            Empty: no limit keeps it. A worker that takes its queue, knows its name and is not at
+            the ``rate_limit`` of that starts it when it is its turn: of those Redis knows nothing.
         starts_in_seconds: When a waiting task is expected to start; None where too little is known.
+        limits: All limits of a task that waits, each as it is judged now: its tenant's first, that
+            of its queue as a whole last.
     """
 
     task_id: str
@@ -325,3 +355,4 @@ class Explanation:
     ahead_in_ring: int | None = None
     blocked_by: tuple[Blocker, ...] = ()
     starts_in_seconds: float | None = None
+    limits: tuple[TaskLimit, ...] = ()

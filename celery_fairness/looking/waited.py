@@ -38,18 +38,16 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     keys = reader.keys
     waited = keys.of("waited", state.key)
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
+    row = row_of(reader, state.key)
+    numbers = row.numbers if row is not None and row.parts == (state.key != row.key) else None
     return replace(
         with_steering(reader, state),
-        limit=_own_limit(reader, state.key),
+        # Those of other keys come with the tasks.
+        limit=numbers.concurrency if numbers and row and state.key == row.key else None,
+        local_limit=numbers.local if numbers else None,
         leases=tuple(with_rows(reader, state.leases)),
         waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
     )
-
-
-def _own_limit(reader: Reader, key: str) -> int | None:
-    """Return the concurrency of a queue's own key; those of others come with the tasks."""
-    row = row_of(reader, key) if key.count(":") == 1 else None
-    return row.numbers.concurrency if row is not None and not row.parts else None
 
 
 def numbered(reader: Reader, limit: Limit) -> Limit:

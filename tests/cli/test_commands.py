@@ -144,6 +144,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "full_in": ["celery"],
         "judged_by": 0,
         "waited": [],
+        "local_limit": None,
         "stops": {
             "key": "tenant:42",
             "paused": False,
