@@ -7,63 +7,34 @@ go are not foreseen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
 from celery_fairness.decision import HeldLease, LimitState
-from celery_fairness.looking.keys import (
-    TaskName,
-    order_key,
-    part_key,
-    part_length,
-    read_part,
-)
+from celery_fairness.looking.keys import Row
 from celery_fairness.looking.opening import starts_wait_seconds
-from celery_fairness.looking.places import LANES_AT_MOST
-from celery_fairness.looking.reading import Command, Reader, batches
-from celery_fairness.scheduling.limits import WHOLE, Limit
+from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.tenant import with_row
+from celery_fairness.scheduling.limits import Limit
 
-#: Tenants that are asked how much they have before a task; of more, these stand for all.
-TENANTS_AT_MOST = 1000
-#: Tenants asked in one call.
-BATCH = 100
+#: Halvings after which a time is known well enough.
+HALVINGS = 30
 
 
-def wait_for_ends(holders: Sequence[HeldLease], held: int, ends: int) -> float | None:
-    """Return how long until so many places are free again; None where that is not known.
+class Before(NamedTuple):
+    """What goes before a task.
 
-    Each place is taken again at once, for as long. What takes longer than is usual is expected to
-    go on for as long again as it did since.
-
-    Args:
-        holders: Who hold the places, or some of them.
-        held: How many there are.
-        ends: The how manieth end, from 1.
+    Attributes:
+        tasks: How many.
+        takes: How long each of them holds its place, in seconds, in the mean; None where that is
+            not known.
     """
-    usual = [each.usual_seconds for each in holders if each.usual_seconds is not None]
-    ages = [each.held_seconds for each in holders if each.held_seconds is not None]
-    if not usual or not ages:
-        return None
-    takes = max(sum(usual) / len(usual), sum(ages) / len(ages))
-    left = sorted(abs(takes - age) for age in ages)
-    nth = max(1, ceil(ends * len(ages) / held))
-    return left[(nth - 1) % len(left)] + (nth - 1) // len(left) * takes
 
-
-def wait_for_slot(state: LimitState, limit: int, before: int) -> float | None:
-    """Return how long until a key has a slot for a task that so many go before."""
-    ends = state.held - limit + before + 1
-    return wait_for_ends(state.leases, state.held, ends) if ends > 0 else 0.0
-
-
-def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: int) -> float | None:
-    """Return how long until a limit lets a task start that so many go before."""
-    by_starts = starts_wait_seconds(reader, limit, before)
-    if limit.concurrency is None or state.held - limit.concurrency + before < 0:
-        return by_starts
-    by_slots = wait_for_slot(state, limit.concurrency, before)
-    return None if by_slots is None else max(by_slots, by_starts)
+    tasks: int
+    takes: float | None = None
 
 
 class Turn(NamedTuple):
@@ -74,201 +45,199 @@ class Turn(NamedTuple):
         at: Where it stands: its start, or its tag.
         tasks: How many it has there.
         charge: What each of its tasks moves it.
+        takes: How long each holds its place, in seconds; None where that is not known.
+        limit: How many of them run at once; None is unlimited.
     """
 
     key: str
     at: float
     tasks: int
     charge: float
+    takes: float | None = None
+    limit: int | None = None
 
 
-def before_it(turns: Sequence[Turn], mine: Turn, of_all: int) -> int:
-    """Return how many tasks of all have their turn before the one behind ``mine.tasks``.
+class Places:
+    """The places of workers that tasks of one queue hold now.
+
+    Args:
+        rows: Tasks that run, or some of them.
+        running: How many do.
+        queue: Which.
+        logical: The logical time.
+        means: By tenant's key, how long its tasks take, in seconds, where that is known.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        running: int,
+        queue: str,
+        logical: float,
+        means: Mapping[str, float],
+    ) -> None:
+        its = [row for row in rows if row.queue == queue]
+        holders = (with_row(HeldLease("", 0.0), row, logical) for row in its)
+        self.holders = [
+            each
+            if each.usual_seconds is not None
+            else replace(each, usual_seconds=means.get(each.charged))
+            for each in holders
+        ]
+        self.held = max(1, len(its) * running // len(rows)) if its else 0
+        of_kind: defaultdict[str, list[float]] = defaultdict(list)
+        for row in rows:
+            if row.mean_ms is not None:
+                of_kind[row.task.kind].append(row.mean_ms / 1000)
+        self._takes = {kind: sum(each) / len(each) for kind, each in of_kind.items()}
+
+    def takes(self, kind: str) -> float | None:
+        """Return how long tasks of a kind hold their places, in seconds; None: nobody knows."""
+        return self._takes.get(kind)
+
+    def wait(self, before: Before) -> float | None:
+        """Return how long until one is free for a task; None where that is not known."""
+        if not self.holders:
+            return None
+        return wait_for_ends(self.holders, self.held, before.tasks + 1, before.takes)
+
+
+def wait_for_ends(
+    holders: Sequence[HeldLease], held: int, ends: int, takes: float | None = None
+) -> float | None:
+    """Return how long until so many places are free again; None where that is not known.
+
+    Each place is taken again at once. What takes longer than is usual is expected to go on for as
+    long again as it did since.
+
+    Args:
+        holders: Who hold the places, or some of them.
+        held: How many there are.
+        ends: The how manieth end, from 1.
+        takes: How long those take that hold them next, in seconds; None: as long as these.
+    """
+    usual = [each.usual_seconds for each in holders if each.usual_seconds is not None]
+    ages = [each.held_seconds for each in holders if each.held_seconds is not None]
+    if not usual or not ages:
+        return None
+    mean = sum(usual) / len(usual)
+    # Those of whom nothing is known may be of a kind that takes longer.
+    later = max(mean, sum(ages) / len(ages)) if takes is None else takes * _longer(holders)
+    left = sorted(
+        abs((later if each.usual_seconds is None else each.usual_seconds) - each.held_seconds)
+        for each in holders
+        if each.held_seconds is not None
+    )
+    return _nth_end(left, later, max(1, ceil(ends * len(left) / held)))
+
+
+def _nth_end(left: Sequence[float], takes: float, nth: int) -> float:
+    """Return when so many have ended, where each place is taken again at once.
+
+    Args:
+        left: How long those go on that hold the places, the shortest first.
+        takes: How long each does that takes one.
+        nth: How many, from 1.
+    """
+    first, last = left[0], left[(nth - 1) % len(left)] + (nth - 1) // len(left) * takes
+    for _ in range(HALVINGS if takes > 0 else 0):
+        middle = (first + last) / 2
+        if sum(int((middle - each) / takes) + 1 for each in left if each <= middle) < nth:
+            first = middle
+        else:
+            last = middle
+    return last
+
+
+def _longer(holders: Iterable[HeldLease]) -> float:
+    """Return how many times as long as is usual those have taken already that run; at least 1."""
+    both = [
+        (each.held_seconds, each.usual_seconds)
+        for each in holders
+        if each.held_seconds is not None and each.usual_seconds is not None
+    ]
+    usual = sum(usual for _, usual in both)
+    return max(1.0, sum(age for age, _ in both) / usual) if usual else 1.0
+
+
+def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None:
+    """Return how long until a key has a slot for a task."""
+    ends = state.held - limit + before.tasks + 1
+    if ends <= 0:
+        return 0.0
+    return wait_for_ends(state.leases, state.held, ends, before.takes)
+
+
+def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: Before) -> float | None:
+    """Return how long until a limit lets a task start that some go before."""
+    by_starts = starts_wait_seconds(reader, limit, before.tasks)
+    if limit.concurrency is None or state.held - limit.concurrency + before.tasks < 0:
+        return by_starts
+    by_slots = wait_for_slot(state, limit.concurrency, before)
+    return None if by_slots is None else max(by_slots, by_starts)
+
+
+def before_it(turns: Sequence[Turn], mine: Turn, of_all: int, places: int = 0) -> Before:
+    """Return what has its turn before the task behind ``mine.tasks``.
+
+    Nobody runs more at once than its limit: where ``places`` are shared, a tenant has had at most
+    so many of them until the task starts, though it was its turn more often.
 
     Args:
         turns: Others, or the first of them.
         mine: Its tenant; ``tasks`` are those that it has before it.
         of_all: How many others there are.
+        places: How many tasks run at once; 0: that many limits keep no tenant from its turn.
     """
     until = mine.at + mine.tasks * mine.charge
-    others = sum(
-        min(each.tasks, int((until - each.at) / each.charge) + 1)
+    others = [
+        (each, min(each.tasks, _turns_until(each, until, mine.key)))
         for each in turns
         if each.at <= until and each.key != mine.key
-    )
-    return mine.tasks + (others * of_all // len(turns) if len(turns) < of_all else others)
+    ]
+    more = of_all / len(turns) if len(turns) < of_all else 1.0
+    known = [each.takes for each, _ in [*others, (mine, 0)] if each.takes is not None]
+    usual = sum(known) / len(known) if known else 1.0
+    all_of_it = [(mine, float(mine.tasks))]
+    all_of_it += [(each, tasks * more) for each, tasks in others]
+    if places:
+        seconds = _seconds_until(all_of_it, usual, places, more)
+        all_of_it = [(each, _most(each, n, seconds, usual, more)) for each, n in all_of_it]
+    tasks = sum(number for _, number in all_of_it)
+    work = sum(number * (each.takes or usual) for each, number in all_of_it)
+    return Before(int(tasks), work / tasks if known and tasks else None)
 
 
-class Turns:
-    """Reads who goes before a task.
+def _turns_until(each: Turn, until: float, key: str) -> int:
+    """Return how often it is a tenant's turn until it is that of another: of equal ones by key."""
+    turns = (until - each.at) / each.charge
+    return ceil(turns) if each.key > key else int(turns) + 1
 
-    Args:
-        reader: Of the installation.
-        queue: In which it waits.
-        task: Which.
-        weights: Of the tiers.
-        by_runtime: Tasks are charged by the time they take.
+
+def _most(each: Turn, tasks: float, seconds: float, usual: float, more: float) -> float:
+    """Return how many of its tasks a tenant has started after so many seconds."""
+    if each.limit is None:
+        return tasks
+    return min(tasks, more * each.limit * seconds / (each.takes or usual))
+
+
+def _seconds_until(
+    turns: Iterable[tuple[Turn, float]], usual: float, places: int, more: float
+) -> float:
+    """Return when places have done all of this, where nobody has more of them than its limit.
+
+    What is done by then grows ever slower with the time, so there is one such moment.
     """
-
-    def __init__(
-        self,
-        reader: Reader,
-        queue: str,
-        task: TaskName,
-        weights: dict[str, float],
-        by_runtime: bool,
-    ) -> None:
-        self._reader = reader
-        self._queue = queue
-        self._task = task
-        self._weights = weights
-        self._by_runtime = by_runtime
-
-    def in_lane(self, group: str) -> int:
-        """Return how many of its tenant go before it in its lane, which stands in a group."""
-        return sum(
-            self._older(part)
-            for part in self._parts(group)
-            if read_part(part)[0] == self._task.lane
+    mine, *others = turns
+    own = (mine[1] + 1) * (mine[0].takes or usual)
+    first, last = 0.0, (own + sum(n * (each.takes or usual) for each, n in others)) / places
+    for _ in range(HALVINGS):
+        middle = (first + last) / 2
+        done = sum(
+            _most(each, n, middle, usual, more) * (each.takes or usual) for each, n in others
         )
-
-    def in_group(self, group: str) -> int:
-        """Return how many of its tenant go before it in all lanes of a group, or that are ready."""
-        parts = self._parts(group)
-        higher = [part for part in parts if part[0] > self._task.rank]
-        lengths = self._reader.together([self._length(self._task.key, part) for part in higher])
-        same = [part for part in parts if part[0] == self._task.rank]
-        return sum(map(int, lengths)) + sum(map(self._older, same))
-
-    def in_ring(self) -> int | None:
-        """Return how many of all tenants go before it in the ring; None where it is in none."""
-        ring = self._reader.keys.of("ring", self._queue)
-        at = self._reader.read("ZSCORE", ring, self._task.key)
-        if at is None:
-            return None
-        mine = Turn(
-            self._task.key, float(at), self.in_group(""), self._charges([self._task.key])[0]
-        )
-        until = mine.at + mine.tasks * mine.charge
-        count, flat = self._reader.together(
-            [
-                ("ZCOUNT", ring, "-inf", until),
-                ("ZRANGEBYSCORE", ring, "-inf", until, "WITHSCORES", "LIMIT", 0, TENANTS_AT_MOST),
-            ]
-        )
-        starts = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
-        turns: list[Turn] = []
-        for keys in batches(starts, BATCH):
-            counts = self._reader.together(
-                [("HGET", self._account(key), f"q:{self._queue}") for key in keys]
-            )
-            turns += [
-                Turn(key, starts[key], int(tasks or 0), charge)
-                for key, tasks, charge in zip(keys, counts, self._charges(keys), strict=True)
-            ]
-        return before_it(turns, mine, int(count))
-
-    def before(self, limit: Limit, group: str) -> int:
-        """Return how many go before it at one of its limits, where its lane stands in a group."""
-        if limit.of == WHOLE:
-            return self.in_ring() or 0
-        if limit.key == self._task.key:
-            return self.in_group(group)
-        return self.at_limit(limit.key, group)
-
-    def at_limit(self, limit_key: str, group: str) -> int:
-        """Return how many of all go before it at a limit at which its lane waits in a group."""
-        reader, keys, lane = self._reader, self._reader.keys, self.in_lane(group)
-        at = reader.read("ZSCORE", keys.of("group", f"{group} {self._queue}"), self._task.key)
-        if at is None:
-            return lane
-        mine = Turn(self._task.key, float(at), lane, self._charges([self._task.key])[0])
-        until = mine.at + mine.tasks * mine.charge
-        turns: list[Turn] = []
-        count = 0
-        for name, where in self._groups(limit_key):
-            members = keys.of("group", f"{name} {where}")
-            some = TENANTS_AT_MOST - len(turns)
-            number, flat = reader.together(
-                [
-                    ("ZCOUNT", members, "-inf", until),
-                    ("ZRANGEBYSCORE", members, "-inf", until, "WITHSCORES", "LIMIT", 0, some),
-                ]
-            )
-            count += int(number)
-            tags = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
-            for some_keys in batches(tags, BATCH):
-                sizes = self._shelved(some_keys, name, where)
-                turns += [
-                    Turn(key, tags[key], tasks, charge)
-                    for key, tasks, charge in zip(
-                        some_keys, sizes, self._charges(some_keys), strict=True
-                    )
-                ]
-        return before_it(turns, mine, count)
-
-    # -- what a tenant has ------------------------------------------------------------------------
-
-    def _parts(self, group: str) -> list[str]:
-        order = order_key(self._reader.keys, self._task.key, group, self._queue)
-        return list(self._reader.read("ZRANGE", order, 0, LANES_AT_MOST))
-
-    def _length(self, key: str, part: str, queue: str | None = None) -> Command:
-        return part_length(self._reader.keys, key, part, self._queue if queue is None else queue)
-
-    def _older(self, part: str) -> int:
-        """Return how many tasks of a part are older than the task: they are in their order."""
-        key = part_key(self._reader.keys, self._task.key, part, self._queue)
-        if read_part(part)[1] is not None:
-            return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
-        first, end = 0, int(self._reader.read("LLEN", key))
-        while first < end:
-            middle = (first + end) // 2
-            record = self._reader.read("LINDEX", key, middle)
-            if record is not None and int(record.partition(" ")[0]) < self._task.seq:
-                first = middle + 1
-            else:
-                end = middle
-        return first
-
-    def _groups(self, limit_key: str) -> Iterator[tuple[str, str]]:
-        """Yield the groups that wait at a key, and their queues."""
-        keys = self._reader.keys
-        for both in self._reader.read("LRANGE", keys.of("waited", limit_key), 0, LANES_AT_MOST):
-            queue = both.partition(" ")[2]
-            for group in self._reader.read("ZRANGE", keys.of("wait", both), 0, LANES_AT_MOST):
-                yield group, queue
-
-    def _shelved(self, tenants: Sequence[str], group: str, queue: str) -> list[int]:
-        keys = self._reader.keys
-        shelves = self._reader.together(
-            [("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for key in tenants]
-        )
-        parts = [(key, part) for key, shelf in zip(tenants, shelves, strict=True) for part in shelf]
-        lengths = self._reader.together([self._length(*each, queue) for each in parts])
-        sizes = dict.fromkeys(tenants, 0)
-        for (key, _), length in zip(parts, lengths, strict=True):
-            sizes[key] += int(length)
-        return list(sizes.values())
-
-    # -- what its tasks charge --------------------------------------------------------------------
-
-    def _account(self, key: str) -> str:
-        return self._reader.keys.of("account", key)
-
-    def _charges(self, tenants: Sequence[str]) -> list[float]:
-        """Return what a task of each charges it; of those that are charged by cost, 1 each."""
-        rows = self._reader.together(
-            [("HMGET", self._account(key), "tier", "tenant", "mean") for key in tenants]
-        )
-        told = self._reader.together(
-            [
-                ("HGET", self._reader.keys.of("tenant", tenant or ""), "tier")
-                for _, tenant, _ in rows
-            ]
-        )
-        return [
-            (float(mean) if mean and self._by_runtime else 1.0)
-            / self._weights.get(published or tier or "", 1.0)
-            for (tier, _, mean), published in zip(rows, told, strict=True)
-        ]
+        if places * middle < own + done:
+            first = middle
+        else:
+            last = middle
+    return last

@@ -8,20 +8,19 @@ Weakness: which workers take its queue and know its name, and which of them are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 
-from celery_fairness.decision import HeldLease
 from celery_fairness.looking.ancestors import ancestors_of, with_ancestors
-from celery_fairness.looking.expecting import Turns, wait_for_ends, wait_for_limit
+from celery_fairness.looking.expecting import Places, wait_for_limit
 from celery_fairness.looking.finding import Place, read_message
 from celery_fairness.looking.judging import Judge
 from celery_fairness.looking.keys import Row, group_of, read_record, read_row
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import logical_now
-from celery_fairness.looking.tenant import with_row
+from celery_fairness.looking.turns import Turns, means_of
 from celery_fairness.looking.values import Blocker, Explanation
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM
@@ -58,9 +57,13 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
         return replace(found, due_in_seconds=max(0.0, (place.due_ms - now_ms) / 1000))
     alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
     group = group_of(task.key, task.lane, alone)
-    turns = Turns(reader, place.queue, task, looker.weights(), looker.by_runtime)
-    in_ring = turns.in_ring()
-    in_turn = None if in_ring is None else _wait_for_place(reader, place.queue, rows, in_ring)
+    running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
+    if looker.fairness_by == "runtime":
+        means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
+    places = Places(rows, running, place.queue, logical_now(reader), means)
+    turns = Turns(reader, place.queue, task, looker, places)
+    in_ring = turns.in_ring(group)
+    in_turn = None if in_ring is None else places.wait(in_ring)
     blocked: list[Blocker] = []
     for each in judged:
         starts_in = None
@@ -69,7 +72,10 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
             starts_in = wait_for_limit(reader, each.limit, each.state, before)
         blocked += each.blockers(starts_in, in_turn)
     ancestors = ancestors_of(reader, told) if blocked else ()
-    waits = [each.starts_in_seconds for each in blocked] or [in_turn]
+    waits = [each.starts_in_seconds for each in blocked]
+    if in_turn is not None or not waits:
+        # An open limit is not enough: it also needs a place, when it is its turn.
+        waits.append(in_turn)
     return replace(
         found,
         ahead_in_lane=turns.in_lane(group),
@@ -88,16 +94,3 @@ def _latest(waits: Iterable[float | None]) -> float | None:
 def _running(reader: Reader) -> list[Row]:
     texts = islice(reader.pairs("HSCAN", reader.keys.running), RUNNING_AT_MOST)
     return [row for _, text in texts if (row := read_row(text)) is not None]
-
-
-def _wait_for_place(reader: Reader, queue: str, rows: Sequence[Row], before: int) -> float | None:
-    """Return how long until a worker has a place for a task that so many go before.
-
-    The places are those that tasks of its queue hold now.
-    """
-    logical = logical_now(reader)
-    holders = [with_row(HeldLease("", 0.0), row, logical) for row in rows if row.queue == queue]
-    if not holders:
-        return None
-    running = int(reader.read("HLEN", reader.keys.running))
-    return wait_for_ends(holders, max(1, len(holders) * running // len(rows)), before + 1)

@@ -6,7 +6,7 @@ different moments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from celery_fairness.decision import Enforcement, LimitState
@@ -25,6 +25,7 @@ from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import KEY_PATTERN, Reserved, reserved, tier_key
+from celery_fairness.tiers import Tier
 
 _REFUSED = "refused:"
 
@@ -103,14 +104,15 @@ class Looker:
         return self._settings.enforcement is Enforcement.ON
 
     @property
-    def by_runtime(self) -> bool:
-        """Whether tasks are charged by the time they take."""
-        return self._settings.fairness_by == "runtime"
+    def fairness_by(self) -> str:
+        """What a task charges its tenant: ``tasks``, ``cost`` or ``runtime``."""
+        return self._settings.fairness_by
 
-    def weights(self) -> dict[str, float]:
-        """Return the weights of the tiers in force."""
+    def tiers(self) -> Mapping[str, Tier]:
+        """Return the tiers in force, and under "" that of a tenant whose tier is not known."""
         tiers = self._limiter.published_tiers()[1] or self._settings.tiers
-        return {name: tier.weight for name, tier in tiers.items()}
+        default = self._settings.default_tier
+        return {"": tiers.get(default) or self._settings.tiers[default], **tiers}
 
     def of_waiting(self, reader: Reader, key: str, written: str) -> LimitState:
         """Return what a tenant with something waiting holds, as claims judge it.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from celery_fairness.ids import is_lease_of
-from celery_fairness.looking.expecting import wait_for_limit
+from celery_fairness.looking.expecting import Before, wait_for_limit
 from celery_fairness.looking.finding import Told, read_message
 from celery_fairness.looking.judging import Judge, Judged
 from celery_fairness.looking.looker import Looker
@@ -116,6 +116,6 @@ def _blocker(reader: Reader, judged: Judged, before: int) -> Blocker:
         judged = judged._replace(closed="rate" if by_time else "concurrency")
     starts_in = None
     if judged.closed in ("concurrency", "rate"):
-        starts_in = wait_for_limit(reader, limit, state, before)
+        starts_in = wait_for_limit(reader, limit, state, Before(before))
     (blocker,) = judged.blockers(starts_in, None)
     return blocker

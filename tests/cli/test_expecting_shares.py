@@ -1,0 +1,80 @@
+"""When a task is expected to start where tenants share places and limits unlike each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from tests.cli.test_expecting import RULES, agree, load
+
+__all__ = ["load"]
+
+
+@pytest.mark.parametrize(("tenants", "places"), [(9, 2), (20, 4), (3, 10)])
+@pytest.mark.parametrize("place", [0, 2])
+def test_behind_its_tenants_limit_where_places_are_short(load, fairness, tenants, places, place):
+    made = load(places, {"work": 2_000})
+    for number in range(20):
+        for tenant in range(tenants):
+            made.put(f"t{tenant}", f"t{tenant}-{number}", tier="one")
+    made.play(13_000)
+    runs = [task.lease.rpartition(".")[0].rpartition(".")[0] for _, task in made.runs]
+    tenant, _, number = runs[0].partition("-")
+    found = agree(fairness, made, f"{tenant}-{int(number) + 1 + place}")
+    assert [each.key for each in found.blocked_by] == [f"tenant:{tenant}"]
+
+
+def test_who_is_at_a_small_limit_takes_no_more_than_that(load, fairness):
+    made = load(20, {"work": 2_000})
+    for number in range(300):
+        made.put("large", f"large-{number}")
+    for tenant in range(10):
+        for number in range(60):
+            made.put(f"t{tenant}", f"t{tenant}-{number}", tier="one")
+    made.play(9_000)
+    agree(fairness, made, "large-150")
+
+
+def test_who_is_paused_goes_before_nobody(load, fairness):
+    made = load(2, {"work": 2_000})
+    for tenant in "abcdefgh":
+        for number in range(20):
+            made.put(tenant, f"{tenant}-{number}")
+    for tenant in "cdefgh":
+        fairness.pause(key=f"tenant:{tenant}")
+    made.play(9_000)
+    agree(fairness, made, "a-12")
+
+
+@pytest.mark.parametrize("task_id", ["cheap-30", "dear-5"])
+def test_who_has_dear_tasks_goes_behind_cheap_ones(load, make_fairness, task_id):
+    made = load(4, {"work": 2_000}, rules=replace(RULES, fairness_by="cost"))
+    for number in range(200):
+        made.put("cheap", f"cheap-{number}", cost=1.0)
+        made.put("dear", f"dear-{number}", cost=10.0)
+    made.play(5_000)
+    agree(make_fairness(fairness={"fairness_by": "cost"}), made, task_id)
+
+
+@pytest.mark.parametrize("task_id", ["cheap-20", "dear-4"])
+def test_dear_tasks_at_a_limit_that_tenants_share(load, make_fairness, task_id):
+    made = load(10, {"pay": 2_000}, rules=replace(RULES, fairness_by="cost"))
+    api = write_limits((Limit("api", 2),))
+    for number in range(60):
+        made.put("cheap", f"cheap-{number}", kind="pay", cost=1.0, limits=api)
+        made.put("dear", f"dear-{number}", kind="pay", cost=10.0, limits=api)
+    made.play(5_000)
+    agree(make_fairness(fairness={"fairness_by": "cost"}), made, task_id)
+
+
+@pytest.mark.parametrize(("kind", "place"), [("short", 3), ("short", 30), ("long", 3), ("long", 8)])
+def test_short_tasks_beside_long_ones(load, make_fairness, kind, place):
+    made = load(4, {"short": 500, "long": 5_000}, rules=replace(RULES, fairness_by="runtime"))
+    for number in range(200):
+        made.put("short", f"short-{number}", kind="short")
+        made.put("long", f"long-{number}", kind="long")
+    made.play(16_000)
+    started = sum(each.startswith(kind) for each in made.started)
+    agree(make_fairness(fairness={"fairness_by": "runtime"}), made, f"{kind}-{started + place}")
