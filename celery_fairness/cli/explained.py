@@ -31,7 +31,8 @@ def explanation_lines(found: Explanation) -> list[str]:
         again = f"celery -A APP fairness dead requeue {quoted(found.task_id)}"
         return [*lines, f"is a dead letter: {again}"]
     if found.due_in_seconds is not None:
-        lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now")
+        by = f": {found.put_back_by} has put it back" if found.put_back_by else ""
+        lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now{by}")
         return [*lines, *_limits(found)]
     where = "at its limit" if found.state == "parked" else "in its lane"
     lines.append(f"{count(found.ahead_in_lane or 0, 'task')} before it {where}")

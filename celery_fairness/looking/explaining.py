@@ -15,14 +15,15 @@ from itertools import islice
 from celery_fairness.looking.ancestors import ancestors_of, with_ancestors
 from celery_fairness.looking.expecting import Places, wait_for_limit
 from celery_fairness.looking.finding import Place, read_message
-from celery_fairness.looking.judging import Judge
-from celery_fairness.looking.keys import Row, group_of, read_record, read_row
+from celery_fairness.looking.judging import Judge, Judged
+from celery_fairness.looking.keys import Row, TaskName, group_of, read_record, read_row
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import logical_now
 from celery_fairness.looking.turns import Turns, means_of
 from celery_fairness.looking.values import Blocker, Explanation
 from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduling.pace import whole_of
 from celery_fairness.scheduling.words import SYSTEM
 
 #: Running tasks that stand for all, where it is asked how soon a place is free.
@@ -54,7 +55,9 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     if place.due_ms is not None:
         seconds, micros = reader.read("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return replace(found, due_in_seconds=max(0.0, (place.due_ms - now_ms) / 1000))
+        due_in = max(0.0, (place.due_ms - now_ms) / 1000)
+        by = _put_back_by(reader, place.queue, task, judged)
+        return replace(found, due_in_seconds=due_in, put_back_by=by)
     alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
     group = group_of(task.key, task.lane, alone)
     running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
@@ -83,6 +86,18 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
         blocked_by=tuple(with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(waits),
     )
+
+
+def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Judged]) -> str:
+    """Return the key of the limit that has a task that waits for its time tried again then.
+
+    A key remembers the first of them only; any other was told at least what refused it.
+    """
+    for key in (each.limit.key for each in judged if each.limit.on_limit == "reschedule"):
+        there = reader.keys.of("rescheduled", whole_of(key))
+        if reader.read("ZSCORE", there, f"{task.seq} {queue}") is not None:
+            return key
+    return task.refused.partition("|")[2]
 
 
 def _latest(waits: Iterable[float | None]) -> float | None:

@@ -342,6 +342,8 @@ class Explanation:
         starts_in_seconds: When a waiting task is expected to start; None where too little is known.
         limits: All limits of a task that waits, each as it is judged now: its tenant's first, that
             of its queue as a whole last.
+        put_back_by: Key of the limit that has put it back until its time
+            (``on_limit="reschedule"``); "": none has.
     """
 
     task_id: str
@@ -356,3 +358,4 @@ class Explanation:
     blocked_by: tuple[Blocker, ...] = ()
     starts_in_seconds: float | None = None
     limits: tuple[TaskLimit, ...] = ()
+    put_back_by: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -174,3 +175,38 @@ def test_a_gate_says_paused_of_what_was_refused_so(client, redis_url, make_fairn
     assert fairness.explain("waits").blocked_by[0].opens_in_seconds is None
     closed = {each.key: each.closed for each in fairness.explain("waits").limits}
     assert closed == {"api": "", "tenant:42": ""} | {key: "paused"}
+
+
+def test_what_a_limit_has_put_back_says_which(run, shop, client):
+    limits = write_limits((Limit("db", 5), Limit("api", 1, on_limit="reschedule")))
+    send(shop, "41", "holds", limits=limits)
+    send(shop, "42", "waits", limits=limits)
+    assert len(shop.claim()) == 1
+    _, waits, *lines = told(run, "waits")
+    assert re.fullmatch(r"waits for its time, \d\.\d s from now: api has put it back", waits)
+    assert lines[-2:] == [
+        "db         5 at once  wait           1  open",
+        "api        1 at once  reschedule     1  concurrency",
+    ]
+    assert json.loads(run("explain", "waits", "--json").stdout)["put_back_by"] == "api"
+    # A key remembers the first hundred of these; the others know what they were told.
+    assert client.delete("{fairness}:rescheduled:api")
+    assert "from now: api has put it back" in run("explain", "waits").output
+
+
+def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):
+    fairness.set_queue_limit("emails", rate="1/PT1M", on_limit="reschedule")
+    declare(fairness, reports={"rate": "1/PT1M", "on_limit": "reschedule", "by_args": ["id"]})
+    word = partition_word("queue:reports:6")
+    for number in range(2):
+        send(shop, f"u{number}", f"e{number}", queue="emails")
+        send(shop, f"v{number}", f"r{number}", queue="reports", limits=word)
+    assert len([*shop.claim(queue="emails"), *shop.claim(queue="reports")]) == 2
+    assert fairness.explain("e1").put_back_by == "queue:emails"
+    assert fairness.explain("r1").put_back_by == "queue:reports:6"
+
+
+def test_what_waits_for_its_own_time_was_put_back_by_nobody(shop, fairness):
+    send(shop, "42", "later", eta_ms=9_000_000_000_000, limits=ONE)
+    found = fairness.explain("later")
+    assert (found.put_back_by, [each.key for each in found.limits]) == ("", ["tenant:42", "api"])
