@@ -106,6 +106,7 @@ class SettingsOption(Mapping[str, Any]):
             "snooze_seconds": settings.snooze_seconds,
             "tier_scope": settings.tier_scope,
             "no_tenant": settings.no_tenant,
+            "priority_scope": settings.priority_scope,
             "priority_order": settings.priority_order,
             "waiting_of_tiers": tuple((n, t.max_waiting) for n, t in settings.tiers.items()),
             "waiting_of_queues": tuple((n, q.max_waiting) for n, q in settings.queues.items()),

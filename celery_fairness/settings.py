@@ -189,10 +189,18 @@ class Settings(BaseModel):
             json_schema_extra=_expected("'tasks', 'cost' or 'runtime'"),
         ),
     ] = "tasks"
+    priority_scope: Annotated[
+        Literal["tenant", "queue"],
+        Field(
+            description="On `fairredis`: what a priority orders: `tenant`: tasks of one tenant; "
+            "`queue`: those of all tenants of a queue, which are fair among equal priorities.",
+            json_schema_extra=_expected("'tenant' or 'queue'"),
+        ),
+    ] = "tenant"
     priority_order: Annotated[
         Literal["high_first", "low_first"],
         Field(
-            description="On `fairredis`: which priority of a tenant's tasks goes first; "
+            description="On `fairredis`: which priority goes first; "
             "`low_first` is the order of the stock Redis transport.",
             json_schema_extra=_expected("'high_first' or 'low_first'"),
         ),

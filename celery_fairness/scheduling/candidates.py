@@ -32,6 +32,7 @@ class Turns:
         left: Queues in which a limit's next was left to another queue, where somebody is due
             before. None: nothing is left to others any more.
         shut: Queues whose own limit lets nothing start now.
+        ranked: Queues in which the highest rank goes first, whoever's it is.
     """
 
     moves: int
@@ -40,6 +41,7 @@ class Turns:
     over: bool = False
     left: list[str] | None = field(default_factory=list)
     shut: set[str] = field(default_factory=set)
+    ranked: frozenset[str] = frozenset()
 
     def spend(self) -> bool:
         """Take one move; False where none is left."""
@@ -61,30 +63,39 @@ class Candidates(Actions):
         self, queue: str, logical: int, rules: Rules, turns: Turns, look: Look
     ) -> tuple[str, Part] | None:
         """Return the key and the part that is served next; None: nothing, or no move is left."""
-        ring = self.rings[queue]
-        opened = self._of_groups(queue, logical, rules, turns, look)
-        while (key := ring.at(look.places.get(queue, 0))) is not None:
-            if opened and (ring.start_of(opened[0]), opened[0]) <= (ring.members[key], key):
-                break
+        best = self._of_groups(queue, logical, rules, turns, look)
+        beyond = 0  # Members that may start something of a lower rank than that they stand by.
+        while (key := self.at(queue, look.places.get(queue, 0) + beyond, turns)) is not None:
             lanes = self.lanes[queue, key]
-            part: Part | None = lanes.in_order()[0]
-            if look.passes:
-                part = look.open_part(lanes)
+            first = lanes.in_order()[0]
+            if best and self._turn(queue, *best, turns) <= self._turn(queue, key, first, turns):
+                break
+            part: Part | None = look.open_part(lanes) if look.passes else first
             if part is None:
                 # Who has more lanes than one claim looks at hides nobody: the next goes on behind.
-                if look.pass_over(queue) and look.lanes:
+                passed = look.spend() if beyond else look.pass_over(queue)
+                beyond += bool(beyond)
+                if passed and look.lanes:
                     continue
                 turns.over = True
                 break
             full = not self.is_open(key, logical, rules)
             refused = None if full else self.refusal(part.lane.limits, logical, rules)
             if not full and refused is None:
-                return self._chosen(queue, key, part, logical, rules)
+                if queue not in turns.ranked or part.lane.rank == first.lane.rank:
+                    return self._chosen(queue, key, part, logical, rules)
+                turn = self._turn(queue, key, part, turns)
+                if best is None or turn < self._turn(queue, *best, turns):
+                    best = key, part
+                if not look.spend():
+                    break
+                beyond += 1
+                continue
             if not turns.spend():
                 break
             if refused is None:
                 self._block(queue, key, part, self.why_full(key, logical, rules), turns)
-                ring.fill(key)
+                self.rings[queue].fill(key)
                 self.count_refusal(queue, key, rules)
                 self.close(key, logical, rules)
             elif refused.action == "wait":
@@ -92,7 +103,20 @@ class Candidates(Actions):
                 turns.weigh(self.park(queue, key, part.lane, refused.at, logical, rules))
             else:
                 self._act(queue, key, part, refused, logical, rules, turns)
-        return self._chosen(queue, *opened, logical, rules) if opened else None
+        return self._chosen(queue, *best, logical, rules) if best else None
+
+    def at(self, queue: str, place: int, turns: Turns) -> str | None:
+        """Return who stands at ``place`` of a queue's ring, in the order of this claim."""
+        if queue not in turns.ranked:
+            return self.rings[queue].at(place)
+        firsts = {key: self.lanes[queue, key].in_order()[0] for key in self.rings[queue].members}
+        order = sorted(self._turn(queue, key, part, turns) for key, part in firsts.items())
+        return order[place][2] if place < len(order) else None
+
+    def _turn(self, queue: str, key: str, part: Part, turns: Turns) -> tuple[int, float, str]:
+        """Return by what a tenant with this part is compared with others: the least goes first."""
+        rank = part.lane.rank if queue in turns.ranked else 0
+        return -rank, self.rings[queue].start_of(key), key
 
     def _chosen(
         self, queue: str, key: str, part: Part, logical: int, rules: Rules

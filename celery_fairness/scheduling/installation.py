@@ -59,6 +59,8 @@ class Installation(Counting):
         self.accounts: dict[str, Account] = {}
         #: By which version + 1 of the news a tenant was found closed; negative where it is paused.
         self.closed: dict[str, int] = {}
+        #: A claim has asked for the highest rank of a queue.
+        self.ranked = False
         self.running: dict[str, Running] = {}
         #: By lease: how its task was charged, where that was an estimate.
         self.charged: dict[str, Charged] = {}

@@ -131,6 +131,8 @@ class Scheduler(Entering):
         turns = Turns(self.budget.moves, queues, sleep_ms)
         waiting = {queue for queue, _ in self.lanes}
         asked, turn, taken = [queue for queue in queues if queue in waiting], 0, 0
+        turns.ranked = self._rank(asked, rules)
+        more |= rules.priority_scope == "queue" and len(turns.ranked) < len(asked)
         while asked and len(leases) < want and taken < self.budget.taken:
             turn %= len(asked)
             queue = asked[turn]
@@ -171,6 +173,17 @@ class Scheduler(Entering):
         )
         sleep = Milliseconds(0 if more or tasks else max(0, sleep_ms))
         return Claim(tasks, sleep, look.places, self.clock.epoch)
+
+    def _rank(self, queues: Sequence[str], rules: Rules) -> frozenset[str]:
+        """Return those of some queues in which the highest rank goes first in a claim."""
+        if rules.priority_scope != "queue":
+            return frozenset()
+        if not self.ranked:
+            self.ranked = True
+            for ring in self.rings.values():
+                ring.unranked = dict(ring.members)
+        most = self.budget.moves
+        return frozenset(each for each in queues if not self.rings[each].rank_some(most))
 
     def _forget_unused(self, queue: str) -> None:
         if not any(other == queue for other, _ in self.lanes):

@@ -92,10 +92,16 @@ class Look:
 
     def pass_over(self, queue: str) -> bool:
         """Leave a tenant where it is; False where no move is left."""
+        if not self.spend():
+            return False
+        self.places[queue] = self.places.get(queue, 0) + 1
+        return True
+
+    def spend(self) -> bool:
+        """Take one move; False where none is left."""
         if not self.moves:
             return False
         self.moves -= 1
-        self.places[queue] = self.places.get(queue, 0) + 1
         return True
 
     def took(self, task: Task) -> None:

@@ -36,6 +36,8 @@ class Ring:
         out: Tenants that have nothing waiting and are ahead of the ring, with their finish.
         bell: Something came: a sleeping worker will be woken.
         left: A claim left something: a sleeping worker that passed nothing over will be woken.
+        unranked: Tenants with their start that were here when ranks began to order the queue, and
+            are to be looked at once for that.
     """
 
     def __init__(self) -> None:
@@ -45,6 +47,7 @@ class Ring:
         self.out: dict[str, float] = {}
         self.bell = False
         self.left = False
+        self.unranked: dict[str, float] = {}
 
     def at(self, place: int) -> str | None:
         """Return who stands at ``place``: the least start first, of equal ones the least key."""
@@ -52,6 +55,13 @@ class Ring:
             return min(self.members, key=lambda key: (self.members[key], key), default=None)
         order = sorted((start, key) for key, start in self.members.items())
         return order[place][1] if place < len(order) else None
+
+    def rank_some(self, most: int) -> bool:
+        """Look at ``most`` of those whose rank is not known; say whether there may be more."""
+        looked = sorted((start, key) for key, start in self.unranked.items())[:most]
+        for _, key in looked:
+            del self.unranked[key]
+        return len(looked) == most
 
     def enter(self, key: str) -> None:
         """Take in a tenant that had nothing waiting."""

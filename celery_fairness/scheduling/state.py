@@ -39,6 +39,12 @@ def dump(installation: Installation) -> dict[str, Any]:
         "expires": {queue: dict(each) for queue, each in installation.expires.items() if each},
         "accounts": {key: astuple(each) for key, each in installation.accounts.items()},
         "closed": dict(installation.closed),
+        "ranked": installation.ranked,
+        "unranked": {
+            queue: dict(ring.unranked)
+            for queue, ring in installation.rings.items()
+            if ring.unranked
+        },
         "running": {lease: astuple(row) for lease, row in installation.running.items()},
         "ends": dict(installation.ends),
         "charged": {lease: tuple(each) for lease, each in installation.charged.items()},

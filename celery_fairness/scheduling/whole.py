@@ -57,7 +57,7 @@ class WholeQueues(Candidates):
         wait_ms = self.wait_ms(whole, logical, rules)
         if wait_ms < NEVER:
             turns.sleep_ms = min(turns.sleep_ms, ceil(wait_ms))
-        key = self.rings[queue].at(0)
+        key = self.at(queue, 0, turns)
         if key is not None:
             part = self.lanes[queue, key].in_order()[0]
             self._block(queue, key, part, self.why_closed(whole, logical), turns)

@@ -237,6 +237,7 @@ class Rules:
         fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
         snooze_ms: How long a task waits at most that a limit puts back, where nobody knows when it
             may start.
+        priority_scope: What a rank orders: the tasks of one ``tenant``, or of the whole ``queue``.
     """
 
     lease_ms: int = 15_000
@@ -246,3 +247,4 @@ class Rules:
     max_deliveries: int = 5
     fairness_by: str = "tasks"
     snooze_ms: int = 30_000
+    priority_scope: str = "tenant"

@@ -147,6 +147,7 @@ def claim_args(
         epoch_text(epoch),
         rules.fairness_by,
         str(rules.snooze_ms),
+        rules.priority_scope,
         str(len(ends)),
         *triples(ends),
         *queues,

@@ -32,6 +32,7 @@ class DispatchOptions:
         snooze_seconds: How long a rescheduled task waits at most for a slot.
         tier_scope: ``service``: each service counts apart.
         no_tenant: ``bypass``: a task without a tenant has no limit.
+        priority_scope: What a priority orders: the tasks of one ``tenant``, or of a ``queue``.
         priority_order: Which priority goes first.
         waiting_of_tiers: Every tier, and how many tasks of one tenant may wait; None is any number.
         waiting_of_queues: Queues, and how many tasks may wait in each; None is any number.
@@ -49,6 +50,7 @@ class DispatchOptions:
     snooze_seconds: float = 30.0
     tier_scope: Literal["global", "service"] = "global"
     no_tenant: Literal["bypass", "shared", "error"] = "bypass"
+    priority_scope: Literal["tenant", "queue"] = "tenant"
     priority_order: Literal["high_first", "low_first"] = "high_first"
     waiting_of_tiers: tuple[tuple[str, int | None], ...] = ()
     waiting_of_queues: tuple[tuple[str, int | None], ...] = ()
@@ -86,6 +88,7 @@ class DispatchOptions:
             self.max_deliveries,
             self.fairness_by,
             round(self.snooze_seconds * 1000),
+            self.priority_scope,
         )
 
     def bounds(self, queue: str, tier: str) -> Bounds | None:

@@ -25,7 +25,18 @@ _FOR = re.compile(r"^\s*for (.+?) do", re.MULTILINE)
 _TYPE_OF = {
     "hash": {"HGET", "HSET", "HDEL", "HMGET", "HINCRBY", "HEXISTS", "HLEN", "HKEYS"}
     | {"HSETNX", "HGETALL"},
-    "zset": {"ZADD", "ZREM", "ZSCORE", "ZMSCORE", "ZRANK", "ZCARD", "ZCOUNT", "ZRANGE", "ZPOPMIN"}
+    "zset": {
+        "ZADD",
+        "ZREM",
+        "ZSCORE",
+        "ZMSCORE",
+        "ZRANK",
+        "ZCARD",
+        "ZCOUNT",
+        "ZRANGE",
+        "ZPOPMIN",
+        "COPY",
+    }
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE", "LSET"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
@@ -61,6 +72,7 @@ _ENDS = {
     "looked": "a constant, or fewer",
     "#fields": "the queues in which one tenant waits",
     "#parts": "of one reading",
+    "#waiting": "the queues, once in the life of a memory",
     "#some": "a constant, or fewer",
     "#limits": "of one task",
     "first_queue - 1": "arguments, which Python sends in batches",

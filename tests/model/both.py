@@ -129,8 +129,8 @@ class Both:
         assert theirs == ours, (name, "the model", ours, "the scripts", theirs)
         self.check()
 
-    def rules(self, enforcement: str, fairness_by: str = "") -> Rules:
-        rules = replace(self.scene.rules, enforcement=enforcement)
+    def rules(self, enforcement: str, fairness_by: str = "", scope: str = "tenant") -> Rules:
+        rules = replace(self.scene.rules, enforcement=enforcement, priority_scope=scope)
         return replace(rules, fairness_by=fairness_by) if fairness_by else rules
 
     # -- operations -------------------------------------------------------------------------------
@@ -158,16 +158,15 @@ class Both:
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
 
-    def do_claim(
-        self, owner, again, want, queues, enforcement, hears, passing, goes_on, known, told, by=""
-    ):
+    def do_claim(self, owner, again, want, queues, enforcement, hears, passing, *how):
+        goes_on, known, told, by, scope = how if len(how) == 5 else (*how, "", "tenant")
         if hears and not self.do_hear(queues[0])[0]:
             return None, None
         if goes_on and passing:
             passing = replace(passing, places=self.places[owner])
         if not (again and self.numbers[owner]):
             self.numbers[owner] += 1
-        number, rules = self.numbers[owner], self.rules(enforcement, by)
+        number, rules = self.numbers[owner], self.rules(enforcement, by, scope)
         epoch = self.known(known)
         ends = self.settles(told)
         args = verbs.claim_args(

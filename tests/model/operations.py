@@ -83,6 +83,8 @@ class Scene:
     expiring: float
     #: What claims charge: processes with other settings may meet.
     charging: tuple[str, ...]
+    #: What a rank orders, as claims say it: it is changed with tasks waiting.
+    scopes: tuple[str, ...]
 
     def operations(self, length: int = LENGTH) -> list[Operation]:
         random = Random(self.seed)
@@ -160,6 +162,7 @@ def scene(seed: int) -> Scene:
         random.choice([(None,), (None,), _BOUNDS]),
         random.choice([0.0, 0.1, 0.6]),
         random.choice([("cost",), ("tasks",), ("runtime",), ("runtime", "cost", "tasks")]),
+        random.choice([("tenant",), ("tenant",), ("queue",), ("queue", "queue", "tenant")]),
     )
     return replace(made, lanes=_lanes(made, random))
 
@@ -230,6 +233,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         random.choice(["", "now", "now", "now", "before"]),
         _ends(random) if random.random() < 0.3 else (),
         random.choice(scene.charging),
+        random.choice(scene.scopes),
     )
 
 

@@ -36,7 +36,7 @@ class Pair:
                 ("put", queue, None, tenant, "", "", rank, 1.0, None, kind, word),
             )
 
-    def claim(self, want=10, queues=("q",), enforcement="on", never=(), held=None):
+    def claim(self, want=10, queues=("q",), enforcement="on", never=(), held=None, scope="tenant"):
         """Return the numbers of the tasks that were given, and how long to sleep."""
         given = len(self.both.granted)
         passing = Passing(tuple(never), held=held or {})
@@ -48,9 +48,8 @@ class Pair:
             return self.answer
 
         self.model.claim = remembered
-        self.both.run(
-            ("claim", "w", False, want, queues, enforcement, False, passing, False, "", ())
-        )
+        how = (enforcement, False, passing, False, "", (), "", scope)
+        self.both.run(("claim", "w", False, want, queues, *how))
         self.model.claim = claim
         tags = [task.lease.split(".")[1] for task in self.both.granted[given:]]
         return [int(tag) for tag in tags], self.answer.sleep_ms

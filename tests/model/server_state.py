@@ -98,6 +98,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "leases": {},
         "exceeded": {k: int(v) for k, v in _pairs(keys.pop("exceeded", [])).items()},
         "minutes": {},
+        "unranked": {},
         "rings": defaultdict(_ring),
         "replies": {},
         "dead": {},
@@ -109,6 +110,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     if "logical" in (clock := _pairs(keys.pop("clock", []))):
         times = (int(clock[name]) for name in ("logical", "seen", "epoch"))
         state["clock"] = (*times, clock["server"])
+    state["ranked"] = "ranked" in clock
     state["watched"] = int(clock.get("watched", 0))
     said = ("paused", "paused_until", "overrides")
     assert ("steered" in clock) == any(name in keys for name in said)
@@ -124,6 +126,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     virtual = _scores(keys.pop("virtual", []))
     returned = _pairs(keys.pop("returned", []))
     ready, counted = {}, {}
+    ranks: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     _limits(keys, state)
     for key, value in keys.items():
         kind, _, name = key.partition(":")
@@ -153,6 +156,10 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         elif kind in ("ring", "full", "out"):
             field = "members" if kind == "ring" else kind
             state["rings"][name][field] = _scores(value)
+        elif kind == "unranked":
+            state["unranked"][name] = _scores(value)
+        elif kind in ("ranked", "rank"):
+            ranks[kind][name] = _scores(value)
         elif kind in ("bell", "left"):
             assert value == ["1"], value
             state["rings"][name][kind] = True
@@ -172,8 +179,25 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     assert not returned, f"tasks that came back to no lane: {returned}"
     _check_what_is_kept_twice(state["lanes"], counted, waiting)
     state["ready"] = ready
+    _check_ranks(state, ranks)
     state["rings"] = {q: r for q, r in state["rings"].items() if any(r.values())}
     return state
+
+
+def _check_ranks(state: dict[str, Any], ranks: dict[str, dict[str, Any]]) -> None:
+    """Each member of a ring stands by its first ready task, but who is still to be looked at."""
+    by_rank: dict[str, dict[str, float]] = {}
+    for queue, ring in state["rings"].items() if state["ranked"] else ():
+        for key, start in ring["members"].items():
+            # What a part stands by begins with the rank.
+            first = min((at, part) for part, at in state["ready"][f"{key} {queue}"].items())[1]
+            known = ranks["ranked"].get(queue, {}).pop(key, None)
+            if known is None and key in state["unranked"].get(queue, ()):
+                continue
+            assert known == float(first[0]), (queue, key, known, first)
+            by_rank.setdefault(f"{first[0]} {queue}", {})[key] = start
+    assert not any(ranks["ranked"].values()), ranks
+    assert ranks["rank"] == by_rank, (ranks, by_rank)
 
 
 def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class WatchedScheduler(Scheduler):
         return is_due or woke or self.wait_ms(whole, logical, rules) > 0
 
     def find(self, queue, logical, rules, turns, look):
-        self.places, self.look = look.places, look
+        self.places, self.look, self.turns = look.places, look, turns
         return super().find(queue, logical, rules, turns, look)
 
     def unpark(self, queue, key, lane):
@@ -131,20 +131,35 @@ class WatchedScheduler(Scheduler):
         members = self.rings[queue].members
         places = self.places if queue in self.moved else self.passing.places
         passed = places.get(queue, 0) if self.look.passes else 0
-        order = sorted(members, key=lambda other: (members[other], other))
-        opened = [
-            other
+        by_rank = queue in self.turns.ranked
+
+        def turn(other, tasks):
+            rank = max(task.rank for task in tasks) if by_rank else 0
+            return -rank, members[other], other
+
+        ready = {
+            other: [
+                task
+                for task in self.waiting(queue, other)
+                if Lane(task.rank, task.limits) not in self.lanes[queue, other].parked
+            ]
+            for other in members
+        }
+        order = sorted(members, key=lambda other: turn(other, ready[other]))
+        opened = {
+            other: [
+                task
+                for task in ready[other]
+                if self.takes(task)
+                and self.refusal(task.limits, logical, rules) is None
+                and not self.is_full_here(task, rules)
+            ]
             for other in order[passed:]
             if self.is_open(other, logical, rules)
-            and any(
-                self.takes(task)
-                for task in self.waiting(queue, other)
-                if self.refusal(task.limits, logical, rules) is None
-                and not self.is_full_here(task, rules)
-                and Lane(task.rank, task.limits) not in self.lanes[queue, other].parked
-            )
-        ]
-        assert key == opened[0]
+        }
+        if by_rank and self.look.passes and not (self.look.moves and self.look.lanes):
+            return
+        assert key == min(turn(other, tasks) for other, tasks in opened.items() if tasks)[2]
 
     def waiting(self, queue, key, lane=None):
         """Everything in a tenant's lanes, in the order in which it would go."""

@@ -50,6 +50,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "lease_seconds": 15.0,
         "max_deliveries": 5,
         "fairness_by": "tasks",
+        "priority_scope": "tenant",
         "priority_order": "high_first",
         "queues": {},
         "compat": False,

@@ -22,7 +22,8 @@ local prefix, queue, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), 
 -- Who owns what nobody held.
 local NOBODY = "-"
 
-local logical = tick(prefix .. "clock", lease_ms, frozen_ms)
+local logical, _, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
+ranked = said.ranked
 
 local answer = {}
 for index = 4, #ARGV do

@@ -23,8 +23,9 @@
   ARGV[11] known_epoch    str  the epoch the caller knows, or ""
   ARGV[12] fairness_by    str  what a task charges: "tasks", "cost" or "runtime"
   ARGV[13] snooze_ms      int  longest wait for a slot of what is put back
-  ARGV[14] told           int  ends that it is told
-  ARGV[15+] words         str  the ends, triples as for settle.lua; the queues, in their order
+  ARGV[14] scope          str  what a rank orders: the tasks of a "tenant", or of a "queue"
+  ARGV[15] told           int  ends that it is told
+  ARGV[16+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
   Returns {"sleep_ms epoch passed", "lease attempt keys rank length queue" .. message, ...}: sleep_ms
   is 0 where there is more to do at once; passed is "", or as JSON the places that it passed over; keys
@@ -39,18 +40,16 @@
 --- @rarely read_record write_record without_whole read_running ring_bell enter enter_again
 --- @rarely forget_debts forget_ring back_name note note_first paused_ms override_of tenant_limit
 --- @rarely note_steering due_again close count_refusal fill leave_ring note_charge took pass_over
---- @rarely bring_in weigh server_id forget_part
+--- @rarely bring_in weigh server_id forget_part spend_pass
 --- @later limited "limited"
 --- @later rare "rare"
 --- @later timed "correcting"
 local prefix, owner, number = KEYS[1], ARGV[1], ARGV[2]
-local want, lease_ms, told = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[14])
-local frozen_ms, passing, known_epoch = ARGV[9], ARGV[10], ARGV[11]
+local want, lease_ms, told = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[15])
+local frozen_ms, passing, known_epoch, scope = ARGV[9], ARGV[10], ARGV[11], ARGV[14]
 
--- Moves that one call makes beside what is due.
-local MOVES_AT_MOST = 64
--- Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the logical
--- clock's longest step, or that would fall behind and leases end late.
+local MOVES_AT_MOST = 64 -- of one call, beside what is due
+-- Longest sleep: a bell may be lost with who heard it, and the logical clock does not step further.
 local SLEEP_MS = 1000
 -- So soon the caller has entered again what it holds.
 local ENTERED_MS = 10
@@ -69,8 +68,9 @@ local rules = {
   limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
   queued = said.queued, fairness_by = ARGV[12], timed = said.timed, paced = said.paced, watched = said.watched,
 }
-local first_queue = 15 + 3 * told
-for index = 15, first_queue - 1, 3 do
+ranked = said.ranked
+local first_queue = 16 + 3 * told
+for index = 16, first_queue - 1, 3 do
   settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
 end
 open_freed(prefix, rules)
@@ -98,7 +98,8 @@ local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_
 rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
 local queues, bells = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
-  queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, sleep_ms = sleep_ms}
+  queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
+if scope == "queue" then turns.ranked, turns.over = ranks().rank_queues(prefix, queues, MOVES_AT_MOST) end
 
 -- Takes one task of a queue. Returns false where nothing of it may start.
 local function take(queue)

@@ -36,6 +36,7 @@ local rules = {
   limited = said.limited, now = now, steered = said.steered,
   timed = said.timed, paced = said.paced, watched = said.watched,
 }
+ranked = said.ranked
 expire(prefix, rules, DUE_AT_MOST)
 
 local obituaries = prefix .. "obituaries"

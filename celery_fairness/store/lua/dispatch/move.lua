@@ -18,6 +18,7 @@
 --- @include "waiting"
 --- @later limited "limited"
 local prefix, queue, target = KEYS[1], ARGV[1], ARGV[2]
+ranked = redis.call("HGET", prefix .. "clock", "ranked")
 
 if queue == target then return redis.error_reply("move: expected two queues, got: " .. queue) end
 

@@ -10,5 +10,6 @@
 --- @include "forget"
 --- @later limited "limited"
 local prefix, queue = KEYS[1], ARGV[1]
+ranked = redis.call("HGET", prefix .. "clock", "ranked")
 
 return forget_waiting(prefix, queue)

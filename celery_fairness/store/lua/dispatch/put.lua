@@ -67,8 +67,9 @@ local task = {
   tier = tier, kind = kind, limits = limits, key = key_of(tenant, service),
 }
 local now = server_now(frozen_ms)
-local said = redis.call("HMGET", prefix .. "clock", "watched", "queued")
+local said = redis.call("HMGET", prefix .. "clock", "watched", "queued", "ranked")
 local watched, queued = said[1], said[2]
+ranked = said[3]
 local is_later = eta_ms > now
 if default_tier ~= "" and plain == "" and not is_later then
   local full = full_of(prefix, queue, task, default_tier, of_tier, of_queue)

@@ -12,6 +12,7 @@
 --- @include "events"
 --- @include "waiting"
 local prefix, queue, record, obituary = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+ranked = redis.call("HGET", prefix .. "clock", "ranked")
 
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 local moved = redis.call("LREM", prefix .. "dead:" .. queue, 1, record)

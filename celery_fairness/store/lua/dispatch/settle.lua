@@ -33,6 +33,7 @@ local rules = {
   limited = said.limited, now = now, steered = said.steered,
   timed = said.timed, paced = said.paced, watched = said.watched,
 }
+ranked = said.ranked
 
 local answer = {}
 for index = 7, #ARGV, 3 do

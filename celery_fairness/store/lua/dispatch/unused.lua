@@ -18,6 +18,7 @@
 --- @include "now"
 --- @later limited "limited"
 local prefix, frozen_ms, declared = KEYS[1], ARGV[1], ARGV[2]
+ranked = redis.call("HGET", prefix .. "clock", "ranked")
 local now = server_now(frozen_ms)
 local unused = prefix .. "unused"
 

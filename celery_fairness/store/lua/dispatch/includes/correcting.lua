@@ -33,6 +33,7 @@ local function correct_finish(prefix, queue, key, finish, missing)
   if add_there(prefix, "ring:" .. queue, key, missing)
     or add_there(prefix, "full:" .. queue, key, missing)
     or add_there(prefix, "out:" .. queue, key, missing) then
+    if ranked then ranks().rank_again(prefix, queue, key) end
     return
   end
   -- Its debt is forgotten: it is not more than what was missing.

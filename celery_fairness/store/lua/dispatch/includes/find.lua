@@ -8,16 +8,26 @@
 --- @include "passing"
 --- @include "taking"
 
--- Looks at a member of the ring. Returns what may be served; else nothing, and whether to go on.
-local function look_at_tenant(prefix, queue, key, start, rules, turns, look)
+-- Whether what was found goes before who stands at `start`, of a rank where the highest goes first.
+local function goes_first(found, rank, start, key)
+  local its = string.sub(found.part, 1, 1)
+  if rank and its ~= rank then return its > rank end
+  return found.start < start or found.start == start and found.key <= key
+end
+
+-- Looks at a member of the ring. Returns what may be served; else nothing, whether to go on, and whether it
+-- is passed over: `beyond` others that may be served of a lower rank than they stand by.
+local function look_at_tenant(prefix, queue, key, start, rules, turns, look, beyond)
   local part, others
   if look then
     part, others = rare().open_part(prefix, queue, key, look, rules)
     if not part then
       -- Who has more lanes than one claim looks at hides nobody: the next goes on behind.
-      local goes_on = pass_over(look, queue) and look.lanes > 0
+      local passed
+      if beyond > 0 then passed = spend_pass(look) else passed = pass_over(look, queue) end
+      local goes_on = passed and look.lanes > 0
       turns.over = turns.over or not goes_on
-      return nil, goes_on
+      return nil, goes_on, true
     end
   else
     local parts = redis.call("ZRANGE", prefix .. "ready:" .. key .. " " .. queue, 0, 1)
@@ -55,7 +65,7 @@ end
 -- was parked its lane, group and where that waits; nil where nothing of the queue may start.
 local function find(prefix, queue, rules, turns, look)
   local opened
-  local known, moves = turns.known, turns.moves
+  local known, moves, beyond = turns.known, turns.moves, 0
   turns.known = nil
   if known and known.queue ~= queue then known = nil end
   if rules.limited then
@@ -63,21 +73,27 @@ local function find(prefix, queue, rules, turns, look)
   end
   -- What was moved may have changed the ring.
   local member = known and turns.moves == moves and known.member
+  local best = opened
   for _ = 0, turns.looks do
-    local at = look and look.places[queue] or 0
-    member = member or redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
-    local key, start = member[1], tonumber(member[2])
+    local at = (look and look.places[queue] or 0) + beyond
+    member = member or member_at(prefix, queue, at, turns.ranked[queue])
+    local key, start, rank = member[1], tonumber(member[2]), member[3]
     if opened then opened.member = not look and member end
-    if not key then return opened end
-    if opened and (opened.start < start or opened.start == start and opened.key <= key) then
-      return opened
+    if not key or best and goes_first(best, rank, start, key) then return best end
+    local found, goes_on, passed = look_at_tenant(prefix, queue, key, start, rules, turns, look, beyond)
+    if found then
+      local its = string.sub(found.part, 1, 1)
+      if not (look and rank and its < rank) then return found end
+      -- Of what it stands by this process takes nothing: others may have more urgent tasks than the rest.
+      if not (best and goes_first(best, its, start, key)) then best = found end
+      goes_on, beyond = spend_pass(look), beyond + 1
+    elseif passed and beyond > 0 then
+      beyond = beyond + 1
     end
-    local found, goes_on = look_at_tenant(prefix, queue, key, start, rules, turns, look)
-    if found then return found end
     member = nil
-    if not goes_on then return opened end
+    if not goes_on then return best end
   end
-  return opened
+  return best
 end
 
 -- The same; its tenant, where it was found closed, is open now.

@@ -39,7 +39,7 @@ local function forget_waiting(prefix, queue)
     local record, is_last = pop_part(prefix, queue, key, part, group)
     forget_record(prefix, queue, record)
     task_left(prefix, queue, key)
-    if is_last then leave_ring(prefix, queue, key) end
+    if is_last or ranked then leave_ring(prefix, queue, key) end
     gone = gone + 1
   end
   if gone > 0 then write_event(prefix, "fairness.purged", "queue", queue, "tasks", gone) end

@@ -72,6 +72,7 @@ local function fill(prefix, queue, key, start, verdict, rules)
   count_refusal(prefix, queue, verdict, rules)
   redis.call("ZREM", prefix .. "ring:" .. queue, key)
   redis.call("ZADD", prefix .. "full:" .. queue, start, key)
+  if ranked then ranks().rank_again(prefix, queue, key) end
   close(prefix, key, verdict, rules)
 end
 

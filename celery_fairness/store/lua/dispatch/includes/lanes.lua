@@ -37,6 +37,8 @@ local function order_name(key, group, queue)
   return "ready:" .. key .. " " .. queue
 end
 
+--- @later ranks "ranks"
+
 -- More than there will be sequence numbers; with a rank before it, not more than a double holds.
 local AFTER_ALL = 2 ^ 49
 

@@ -68,4 +68,5 @@ local function unpark(prefix, queue, key, lane, turns)
   if redis.call("HEXISTS", prefix .. "account:" .. key, "closed") == 0 then
     enter_again(prefix, queue, key)
   end
+  if ranked then ranks().rank_again(prefix, queue, key) end
 end

@@ -37,10 +37,16 @@ local function took(look, task)
   end
 end
 
--- Leaves a tenant where it is. Returns false where no move is left.
-local function pass_over(look, queue)
+-- Takes one move. Returns false where none is left.
+local function spend_pass(look)
   if look.moves == 0 then return false end
   look.moves = look.moves - 1
+  return true
+end
+
+-- Leaves a tenant where it is. Returns false where no move is left.
+local function pass_over(look, queue)
+  if not spend_pass(look) then return false end
   look.places[queue] = (look.places[queue] or 0) + 1
   return true
 end

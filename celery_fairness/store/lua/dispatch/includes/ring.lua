@@ -10,6 +10,17 @@
   that passed it over does not listen to that one, and hears of what comes all the same.
 ]]
 
+-- Whether a claim has asked for the highest rank of a queue (the clock's `ranked`), which each script says;
+-- and what keeps the members by rank (ranks.lua).
+local ranked, ranks
+
+-- Who stands at a place of a queue's ring: key and start, and rank where the highest goes first; nothing
+-- in it where nobody does.
+local function member_at(prefix, queue, at, by_rank)
+  if by_rank then return ranks().at_rank(prefix, queue, at) end
+  return redis.call("ZRANGE", prefix .. "ring:" .. queue, at, at, "WITHSCORES")
+end
+
 local function ring_bell(prefix, queue)
   local bell = prefix .. "bell:" .. queue
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
@@ -58,6 +69,7 @@ local function enter(prefix, queue, key)
     start = math.max(start, tonumber(finish))
   end
   redis.call("ZADD", prefix .. "ring:" .. queue, start, key)
+  if ranked then ranks().rank_again(prefix, queue, key) end
   ring_bell(prefix, queue)
 end
 
@@ -69,6 +81,7 @@ local function enter_again(prefix, queue, key)
   redis.call("ZREM", full, key)
   local start = math.max(virtual_time(prefix, queue), tonumber(finish))
   redis.call("ZADD", prefix .. "ring:" .. queue, start, key)
+  if ranked then ranks().rank_again(prefix, queue, key) end
   ring_bell(prefix, queue)
 end
 
@@ -81,6 +94,7 @@ local function leave(prefix, queue, key, finish, virtual)
   if tonumber(finish) > (virtual or virtual_time(prefix, queue)) then
     redis.call("ZADD", prefix .. "out:" .. queue, finish, key)
   end
+  if ranked then ranks().rank_again(prefix, queue, key) end
 end
 
 -- Nobody competes for what is free: the ring goes on to where the last of those who are out is.
@@ -112,4 +126,5 @@ local function forget_ring(prefix, queue)
   redis.call("HDEL", prefix .. "virtual", queue)
   redis.call("UNLINK",
     prefix .. "out:" .. queue, prefix .. "bell:" .. queue, prefix .. "left:" .. queue)
+  if ranked then ranks().forget_ranks(prefix, queue) end
 end

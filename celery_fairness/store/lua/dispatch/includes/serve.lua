@@ -87,7 +87,11 @@ local function serve(prefix, queue, found, rules, turns)
     local ring, full = prefix .. "ring:" .. queue, prefix .. "full:" .. queue
     if found.is_out then ring = full end
     redis.call("ZADD", ring, finish, key)
-    if is_last and not group then leave_ring(prefix, queue, key) end
+    if is_last and not group then
+      leave_ring(prefix, queue, key)
+    elseif ranked then
+      ranks().rank_again(prefix, queue, key)
+    end
   end
   return lease, task, message
 end

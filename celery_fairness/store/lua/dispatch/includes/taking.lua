@@ -12,12 +12,15 @@ end
 
 -- A tenant of whom nothing is ready is in no ring.
 local function leave_ring(prefix, queue, key)
-  if redis.call("EXISTS", prefix .. "ready:" .. key .. " " .. queue) == 1 then return end
-  local ring = prefix .. "ring:" .. queue
-  local start = redis.call("ZSCORE", ring, key)
-  if not start then return end
-  redis.call("ZREM", ring, key)
-  redis.call("ZADD", prefix .. "full:" .. queue, start, key)
+  if redis.call("EXISTS", prefix .. "ready:" .. key .. " " .. queue) == 0 then
+    local ring = prefix .. "ring:" .. queue
+    local start = redis.call("ZSCORE", ring, key)
+    if start then
+      redis.call("ZREM", ring, key)
+      redis.call("ZADD", prefix .. "full:" .. queue, start, key)
+    end
+  end
+  if ranked then ranks().rank_again(prefix, queue, key) end
 end
 
 -- A part of a lane may have no task any more, and the lane none.

@@ -64,6 +64,7 @@ local function begin_waiting(prefix, queue, task, is_put, is_new, known)
     enter(prefix, queue, task.key)
     return
   end
+  if ranked then ranks().rank_again(prefix, queue, task.key) end
   local group = group_of(prefix, queue, task.key, lane_of(task))
   if group then
     joins_parked(prefix, queue, group)

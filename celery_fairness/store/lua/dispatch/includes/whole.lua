@@ -31,7 +31,7 @@ local function look_at_queue(prefix, queue, rules, turns, look)
   turns.shut[queue] = true
   local wait = wait_ms(prefix, refused, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
-  local key = redis.call("ZRANGE", prefix .. "ring:" .. queue, 0, 0)[1]
+  local key = member_at(prefix, queue, 0, turns.ranked[queue])[1]
   local part = key and redis.call("ZRANGE", prefix .. order_name(key, nil, queue), 0, 0)[1]
   if part then block_by_limit(prefix, queue, key, part, refused, rules, turns) end
   return refused

@@ -1,0 +1,229 @@
+"""What a rank orders: the tasks of one tenant, or those of all tenants of a queue.
+
+Each call is made on the model and on the scripts, and compared.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduling.budget import Budget
+from celery_fairness.scheduling.limits import Limit
+from celery_fairness.scheduling.words import Passing
+from celery_fairness.store import verbs
+
+pytestmark = pytest.mark.redis
+
+API = Limit("api", 1)
+
+
+class Shop:
+    """One worker that claims by a scope, one task at a time."""
+
+    def __init__(self, pair, scope):
+        self.pair, self.scope = pair, scope
+
+    def takes(self, times=1, **how):
+        """Return the numbers of the tasks that single claims were given."""
+        taken = []
+        for _ in range(times):
+            for _ in range(20):
+                given, sleep_ms = self.pair.claim(1, scope=self.scope, **how)
+                if given or sleep_ms:
+                    break
+            taken += given
+        return taken
+
+
+@pytest.fixture
+def by_queue(pair):
+    return Shop(pair, "queue")
+
+
+@pytest.fixture
+def by_tenant(pair):
+    return Shop(pair, "tenant")
+
+
+def test_s37_by_tenant_a_rank_goes_before_its_tenants_tasks_alone(pair, by_tenant):
+    pair.put("a", times=2)
+    pair.put("b", rank=9, times=2)
+    pair.put("a", rank=5)
+    assert by_tenant.takes(5) == [5, 3, 1, 4, 2]
+
+
+def test_s37_by_queue_the_highest_rank_of_all_tenants_goes_first(pair, by_queue):
+    pair.put("a", times=2)
+    pair.put("b", rank=9, times=2)
+    pair.put("a", rank=5)
+    assert by_queue.takes(5) == [3, 4, 5, 1, 2]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s37_what_its_limit_let_go_before_it_goes_behind_it_once_that_opens(pair, scope):
+    shop = Shop(pair, scope)
+    pair.put("a", API, rank=9, times=2)
+    pair.put("a", times=3)
+    assert shop.takes(2) == [1, 3]
+    pair.end_one(0)
+    assert shop.takes(2) == [2, 4]
+
+
+def test_s37_by_queue_a_limited_task_goes_before_lower_ranks_of_others_once_its_limit_opens(
+    pair, by_queue
+):
+    pair.put("a", API, rank=9, times=2)
+    pair.put("b", rank=5, times=3)
+    assert by_queue.takes(2) == [1, 3]
+    pair.end_one(0)
+    assert by_queue.takes(2) == [2, 4]
+
+
+def test_s37_by_queue_what_waited_for_a_limit_does_not_go_before_a_higher_rank(pair, by_queue):
+    pair.put("a", API, rank=4, times=2)
+    assert by_queue.takes(2) == [1]
+    pair.put("b", rank=5)
+    pair.put("c", rank=4)
+    pair.end()
+    # Of one rank the one with the lesser start goes first: the ring's time is where a's first was.
+    assert by_queue.takes(3) == [3, 4, 2]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s38_a_rank_that_is_at_its_limit_keeps_back_no_lower_one(pair, scope):
+    shop = Shop(pair, scope)
+    pair.put("a", API, rank=9, times=3)
+    pair.put("a", rank=1)
+    pair.put("b", rank=0)
+    assert shop.takes(3) == ([1, 5, 4] if scope == "tenant" else [1, 4, 5])
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s38_a_tenant_at_its_tiers_limit_keeps_back_no_lower_rank(pair, scope):
+    shop = Shop(pair, scope)
+    pair.both.run(("tiers", (1, 1.0, None), (1, 1.0, None)))
+    pair.put("a", rank=9, times=2)
+    pair.put("b")
+    assert shop.takes(3) == [1, 3]
+    pair.end_one(0)
+    assert shop.takes(2) == [2]
+
+
+def test_tenants_of_one_rank_are_served_fairly(pair, by_queue):
+    pair.put("a", rank=5, times=4)
+    pair.put("b", rank=5, times=2)
+    pair.put("c", rank=0)
+    assert by_queue.takes(7) == [1, 5, 2, 6, 3, 4, 7]
+
+
+def test_a_tenant_goes_on_among_those_of_its_next_rank(pair, by_queue):
+    pair.put("a", rank=9)
+    pair.put("a", rank=2, times=2)
+    pair.put("b", rank=2, times=2)
+    # What its first task was charged stands against it.
+    assert by_queue.takes(5) == [1, 4, 2, 5, 3]
+
+
+def test_a_lower_rank_waits_as_long_as_a_higher_one_comes(pair, by_queue):
+    """By design: whoever wants a share for each tenant leaves the scope at ``tenant``."""
+    pair.put("slow")
+    for number in range(2, 22):
+        pair.put("urgent", rank=1)
+        assert by_queue.takes() == [number]
+    assert by_queue.takes() == [1]
+
+
+def test_a_put_of_a_higher_rank_moves_its_tenant(pair, by_queue):
+    pair.put("a", times=2)
+    pair.put("b", rank=3, times=2)
+    assert by_queue.takes() == [3]
+    pair.put("a", rank=4)
+    assert by_queue.takes(4) == [5, 4, 1, 2]
+
+
+def test_a_task_that_comes_back_has_its_rank_again(pair, by_queue):
+    pair.put("a", rank=7)
+    pair.put("b", rank=6)
+    assert by_queue.takes() == [1]
+    pair.at(20_000)
+    pair.both.run(("lapse", (), ""))
+    assert by_queue.takes(2) == [1, 2]
+
+
+def test_of_whom_a_worker_takes_only_less_urgent_tasks_others_go_before(pair, by_queue):
+    pair.put("a", kind="y", rank=9)
+    pair.put("a", kind="x", rank=1)
+    pair.put("b", kind="x", rank=5)
+    assert by_queue.takes(3, never=("y",)) == [3, 2]
+    assert by_queue.takes() == [1]
+
+
+def test_more_of_whom_it_takes_less_than_it_may_pass_over_hide_nobody(make_pair):
+    pair = make_pair(budget=Budget(passed=2))
+    for tenant in "abcde":
+        pair.put(tenant, kind="y", rank=9)
+        pair.put(tenant, kind="x", rank=1)
+    pair.put("f", kind="x", rank=5)
+    how = ("on", False, Passing(("y",)), True, "", (), "", "queue")
+    for _ in range(20):
+        pair.both.run(("claim", "w", False, 1, ("q",), *how))
+    ran = sorted(row.task.seq for row in pair.model.running.values())
+    assert ran == [2, 4, 6, 8, 10, 11]
+
+
+@pytest.mark.parametrize("moves", [1, 3, 64])
+def test_a_scope_that_is_changed_orders_what_waits_already(make_pair, moves):
+    pair = make_pair(budget=Budget(moves=moves))
+    for number in range(8):
+        pair.put(f"t{number}", rank=number)
+    assert Shop(pair, "tenant").takes(1) == [1]
+    # As many claims as it takes to look at all who wait serve as before.
+    by_queue = Shop(pair, "queue")
+    first = by_queue.takes(7)
+    assert sorted(first) == [2, 3, 4, 5, 6, 7, 8]
+    for number in range(8):
+        pair.put(f"t{number}", rank=number)
+    assert by_queue.takes(4) == [16, 15, 14, 13]
+    assert Shop(pair, "tenant").takes(4) == [9, 10, 11, 12]
+
+
+def test_what_waited_before_the_change_is_in_order_at_once_where_few_tenants_wait(pair, by_queue):
+    for number in range(8):
+        pair.put(f"t{number}", rank=number)
+    assert by_queue.takes(8) == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_claims_of_both_scopes_lose_and_starve_nobody(pair):
+    for number in range(6):
+        pair.put(f"t{number}", rank=number % 3, times=2)
+    taken = []
+    for turn in range(12):
+        taken += Shop(pair, ("tenant", "queue")[turn % 2]).takes()
+    assert sorted(taken) == list(range(1, 13))
+    assert Shop(pair, "queue").takes() == []
+
+
+def test_members_that_somebody_has_deleted_are_found_again(pair, by_queue):
+    pair.put("a", rank=3)
+    pair.put("b", rank=4)
+    pair.put("c", rank=4)
+    assert by_queue.takes() == [2]
+    client, prefix = pair.both.scripts.client, pair.both.scripts.prefix
+    client.delete(f"{prefix}ranked:q", f"{prefix}rank:4 q")
+    rules = pair.both.rules("on", scope="queue")
+    taken = []
+    for number in range(2, 8):
+        args = verbs.claim_args("v", number, 1, ("q",), rules, str(pair.both.now))
+        claim = verbs.read_claim(pair.both.scripts.run(verbs.CLAIM, args))
+        taken += [task.rank for task in claim.tasks]
+    assert sorted(taken) == [3, 4]
+
+
+def test_without_the_scope_nothing_is_kept_by_rank(pair, by_tenant):
+    pair.put("a", rank=3)
+    pair.put("b", rank=4)
+    by_tenant.takes(2)
+    pair.put("a", rank=3)
+    keys = pair.both.scripts.client.keys(f"{pair.both.scripts.prefix}*rank*")
+    assert keys == []
+    assert not pair.model.ranked
