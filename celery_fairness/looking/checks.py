@@ -17,7 +17,7 @@ from celery_fairness.scheduling.lanes import tag_of
 
 _INFINITE = float("inf")
 #: Kinds of keys that a queue has only while something waits in its lanes.
-_OF_QUEUE = ("ring", "full", "out", "groups", "candidates")
+_OF_QUEUE = ("ring", "full", "out", "groups", "candidates", "ranked")
 
 
 class Check(Protocol):

@@ -65,7 +65,8 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
         means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
     places = Places(rows, running, place.queue, logical_now(reader), means)
     turns = Turns(reader, place.queue, task, looker, places)
-    in_ring = turns.in_ring(group)
+    # Of more urgent tasks nobody knows how many will come.
+    in_ring = None if looker.by_rank else turns.in_ring(group)
     in_turn = None if in_ring is None else places.wait(in_ring)
     blocked: list[Blocker] = []
     for each in judged:
@@ -82,7 +83,7 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     return replace(
         found,
         ahead_in_lane=turns.in_lane(group),
-        ahead_in_ring=reader.read("ZRANK", reader.keys.of("ring", place.queue), task.key),
+        ahead_in_ring=turns.ahead_in_ring(),
         blocked_by=tuple(with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(waits),
     )

@@ -108,6 +108,11 @@ class Looker:
         """What a task charges its tenant: ``tasks``, ``cost`` or ``runtime``."""
         return self._settings.fairness_by
 
+    @property
+    def by_rank(self) -> bool:
+        """Whether a priority orders the tasks of all tenants of a queue."""
+        return self._settings.priority_scope == "queue"
+
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force, and under "" that of a tenant whose tier is not known."""
         tiers = self._limiter.published_tiers()[1] or self._settings.tiers

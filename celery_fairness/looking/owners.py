@@ -42,6 +42,7 @@ from celery_fairness.looking.places import (
     Shelf,
     orders_of,
 )
+from celery_fairness.looking.ranks import RankOfMember
 from celery_fairness.looking.reading import Reader
 from celery_fairness.scheduling.words import Rules
 
@@ -69,7 +70,7 @@ _SINGLE = {
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
     *("aside", "bell", "left", "copy", "dead", "expires", "gate_promised", "later", "minute"),
-    *("pace", "reply", "rescheduled", "tenant"),
+    *("pace", "reply", "rescheduled", "tenant", "unranked"),
 }
 
 
@@ -109,6 +110,8 @@ class Owners:
             "leases": self._leases,
             "out": self._queue,
             "parked": self._order,
+            "rank": self._rank,
+            "ranked": self._ranked,
             "ready": self._order,
             "ring": partial(self._ring, "ring"),
             "shelf": self._shelf,
@@ -210,8 +213,21 @@ class Owners:
 
     def _ring(self, kind: str, queue: str) -> Iterator[Check]:
         yield QueueKeys(queue)
+        is_ranked = kind == "ring" and self._reader.read("HEXISTS", self._keys.clock, "ranked")
         for key, _ in self._reader.pairs("ZSCAN", self._keys.of(kind, queue)):
             yield from self._without_account(key, queue)
+            if is_ranked:
+                yield RankOfMember(key, queue)
+
+    def _ranked(self, queue: str) -> Iterator[Check]:
+        yield QueueKeys(queue)
+        for key, _ in self._reader.pairs("ZSCAN", self._keys.of("ranked", queue)):
+            yield RankOfMember(key, queue)
+
+    def _rank(self, name: str) -> Iterator[Check]:
+        queue = name.partition(" ")[2]
+        for key, _ in self._reader.pairs("ZSCAN", self._keys.of("rank", name)):
+            yield RankOfMember(key, queue)
 
     # -- limits -----------------------------------------------------------------------------------
 

@@ -153,6 +153,26 @@ class Turns:
         of_all = of_ring + (of_full * len(back) // len(in_full) if in_full else 0)
         return before_it(self._turns(asks), mine, of_all, self._places.held)
 
+    def ahead_in_ring(self) -> int | None:
+        """Return how many tenants stand before its own in the ring; None where it is in none.
+
+        Where the highest rank of the queue goes first that is by each tenant's first ready task.
+        """
+        keys, key = self._reader.keys, self._task.key
+        ranked = keys.of("ranked", self._queue)
+        found = self._reader.read("ZSCORE", ranked, key) if self._looker.by_rank else None
+        if found is None:
+            place = self._reader.read("ZRANK", keys.of("ring", self._queue), key)
+            return None if place is None else int(place)
+        rank = int(float(found))
+        higher, place = self._reader.together(
+            [
+                ("ZCOUNT", ranked, f"({rank}", "+inf"),
+                ("ZRANK", keys.of("rank", f"{rank} {self._queue}"), key),
+            ]
+        )
+        return None if place is None else int(higher) + int(place)
+
     def _at_limit(self, limit: Limit, group: str) -> Before:
         """Return what goes before it of all that wait at a limit, each in its turn."""
         keys = self._reader.keys

@@ -41,9 +41,11 @@ class Installation:
     def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
         self.run(verbs.PUT, verbs.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))
 
-    def claim(self, want: int = 10, owner: str = "worker-1", queue: str = "celery") -> list[Any]:
+    def claim(
+        self, want: int = 10, owner: str = "worker-1", queue: str = "celery", rules: Rules = RULES
+    ) -> list[Any]:
         self.number += 1
-        args = verbs.claim_args(owner, self.number, want, [queue], RULES)
+        args = verbs.claim_args(owner, self.number, want, [queue], rules)
         return list(verbs.read_claim(self.run(verbs.CLAIM, args)).tasks)
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:

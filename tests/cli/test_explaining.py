@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -15,6 +16,7 @@ from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
 from celery_fairness.store import verbs
 from tests.cli.clearing import bury, send, tag_of
+from tests.cli.conftest import RULES
 
 ONE = write_limits((Limit("api", 1),))
 ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
@@ -54,6 +56,26 @@ def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
         "limit      numbers    on limit  held  state",
         "tenant:42  1 at once  wait         0  open",
     ]
+
+
+def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
+    run, shop, make_fairness
+):
+    of = make_fairness(fairness={"priority_scope": "queue"})
+    by_queue = replace(RULES, priority_scope="queue", default_limit=None)
+    for tenant, rank in (("41", 0), ("42", 5), ("43", 5), ("44", 9)):
+        shop.put(tenant, f"tag-{tenant}", rank=rank)
+        send(shop, tenant, f"t{tenant}", rank=rank)
+    assert [task.key for task in shop.claim(1, rules=by_queue)] == ["tenant:44"]
+    done = run("explain", "t41", of=of)
+    assert done.output.splitlines()[1:4] == [
+        "1 task before it in its lane",
+        "3 tenants before its own in the ring",
+        "no limit keeps it: a worker that takes celery and knows shop.work starts it in its turn",
+    ]
+    # How soon nobody can say.
+    assert "expected" not in done.output
+    assert "2 tenants before its own" in run("explain", "t43", of=of).output
 
 
 def test_what_came_back_goes_before_it(run, shop):

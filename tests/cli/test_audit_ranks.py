@@ -1,0 +1,63 @@
+"""The audit of rings whose members are kept by rank, and where a task stands in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from celery_fairness.store import verbs
+from tests.cli.conftest import RULES
+
+BY_QUEUE = replace(RULES, priority_scope="queue", default_limit=None)
+
+
+@pytest.fixture
+def ranked(installation):
+    """Tenants of several ranks, two that came and went, and one that came back."""
+    for number in range(4):
+        installation.put(f"t{number}", f"r{number}", rank=2 * number)
+    installation.claim(1, rules=BY_QUEUE)
+    installation.claim(1, rules=BY_QUEUE)
+    installation.put("t1", "r9", rank=9)
+    (task,) = installation.claim(1, rules=BY_QUEUE)
+    installation.settle(task)
+    return installation
+
+
+def test_nothing_is_found_where_everything_agrees(ranked, audit):
+    assert ranked.client.keys(ranked.key("rank:*"))
+    assert audit().findings == ()
+
+
+def test_nothing_is_found_where_no_claim_has_looked_at_all_yet(installation, client, audit):
+    for number in range(100):
+        installation.put(f"t{number}", f"r{number}", rank=number % 3)
+    installation.claim(1, rules=BY_QUEUE)
+    assert client.exists(installation.key("unranked:celery"))
+    assert audit().findings == ()
+
+
+def test_nothing_is_found_where_all_were_taken(ranked, client, audit):
+    ranked.run(verbs.PURGE, ["celery"])
+    assert not client.keys(ranked.key("rank*"))
+    assert audit().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "words", "of"),
+    [
+        ("ZREM", "ranked:celery", ["tenant:t1"], "tenant:t1"),
+        ("ZADD", "ranked:celery", [9, "tenant:t1"], "tenant:t1"),
+        ("ZADD", "ranked:celery", [9, "tenant:idle"], "tenant:idle"),
+        ("ZREM", "rank:2 celery", ["tenant:t1"], "tenant:t1"),
+        ("ZADD", "rank:2 celery", [77, "tenant:t1"], "tenant:t1"),
+        ("ZADD", "rank:8 celery", [1, "tenant:t1"], "tenant:t1"),
+        ("ZADD", "rank:8 celery", [1, "tenant:idle"], "tenant:idle"),
+        ("HDEL", "clock", ["ranked"], "tenant:t1"),
+    ],
+)
+def test_what_is_planted_is_found(ranked, client, audit, command, key, words, of):
+    client.execute_command(command, ranked.key(key), *words)
+    told = {(each.check, each.name) for each in audit().findings}
+    assert ("rank of a tenant", f"{of} celery") in told
