@@ -19,6 +19,9 @@ from celery_fairness.scheduling.parking import CLOSED, PAUSED
 from celery_fairness.scheduling.passing import Look
 from celery_fairness.scheduling.words import Rules
 
+#: Limits of a queue that are open and are compared, where the highest rank goes first.
+LIMITS_AT_MOST = 8
+
 
 @dataclass(slots=True)
 class Turns:
@@ -130,9 +133,32 @@ class Candidates(Actions):
     def _of_groups(
         self, queue: str, logical: int, rules: Rules, turns: Turns, look: Look
     ) -> tuple[str, Part] | None:
-        """Return who of the queue's parked lanes is next where a limit has opened."""
+        """Return who of the queue's parked lanes is next where limits have opened."""
+        best: tuple[str, Part] | None = None
+        met: list[str] = []
+        for _ in range(LIMITS_AT_MOST if queue in turns.ranked else 1):
+            of_limit = self._of_limit(queue, logical, rules, turns, look, met)
+            if of_limit is None:
+                break
+            name, key, part = of_limit
+            turn = self._turn(queue, key, part, turns)
+            if best is None or turn < self._turn(queue, *best, turns):
+                best = key, part
+            met.append(name)
+        return best
+
+    def _of_limit(
+        self,
+        queue: str,
+        logical: int,
+        rules: Rules,
+        turns: Turns,
+        look: Look,
+        met: Sequence[str],
+    ) -> tuple[str, str, Part] | None:
+        """Return a limit that is open, but those ``met``, and who is next there."""
         parking = self.parking
-        while (name := parking.candidate(queue)) is not None:
+        while (name := parking.candidate(queue, met)) is not None:
             group_name = parking.best_group(queue, name)
             group = parking.groups[queue, group_name]
             key = group.first()
@@ -175,7 +201,7 @@ class Candidates(Actions):
                     turns.left.append(queue)
                     return None
                 parking.open(queue, name, logical)
-                return key, part
+                return name, key, part
         return None
 
     def _block(self, queue: str, key: str, part: Part, closed: Closed, turns: Turns) -> None:

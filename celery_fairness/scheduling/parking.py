@@ -26,6 +26,7 @@ candidate of their queues, or it is closed, and where only time opens it, that t
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from celery_fairness.scheduling.limits import Limit
@@ -164,9 +165,15 @@ class Parking:
         """A limit was found closed: as CLOSED or PAUSED, less what says by which numbers."""
         self.candidates[queue][limit] = shut_as
 
-    def candidate(self, queue: str) -> str | None:
-        """Return the limit that was looked at longest ago among those that may be open."""
-        looked = [(at, limit) for limit, at in self.candidates.get(queue, {}).items() if at >= 0]
+    def candidate(self, queue: str, met: Collection[str] = ()) -> str | None:
+        """Return the limit that was looked at longest ago among those that may be open.
+
+        Args:
+            queue: Of which something waits there.
+            met: Limits that are left out.
+        """
+        found = self.candidates.get(queue, {}).items()
+        looked = [(at, limit) for limit, at in found if at >= 0 and limit not in met]
         return min(looked)[1] if looked else None
 
     def best_group(self, queue: str, limit: str) -> str:

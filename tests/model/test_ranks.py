@@ -89,6 +89,20 @@ def test_s37_by_queue_what_waited_for_a_limit_does_not_go_before_a_higher_rank(p
     assert by_queue.takes(3) == [3, 4, 2]
 
 
+def test_s37_by_queue_of_several_limits_that_open_the_highest_rank_goes_first(pair, by_queue):
+    limits = [Limit(name, 1) for name in "xyz"]
+    for limit in limits:
+        pair.put("holds", limit, rank=9)
+    assert by_queue.takes(3) == [1, 2, 3]
+    for limit, rank in zip(limits, (0, 5, 7), strict=True):
+        pair.put("ab"[rank > 5], limit, rank=rank, times=2)
+    pair.put("c", rank=6)
+    assert by_queue.takes() == [10]
+    pair.put("c", rank=6)
+    pair.end()
+    assert by_queue.takes(4) == [8, 11, 6, 4]
+
+
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 def test_s38_a_rank_that_is_at_its_limit_keeps_back_no_lower_one(pair, scope):
     shop = Shop(pair, scope)

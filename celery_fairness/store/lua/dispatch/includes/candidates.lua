@@ -115,26 +115,3 @@ local function look_at_group(prefix, queue, name, group, first, rules, turns, lo
   return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
 end
-
--- Returns who of the queue's parked lanes is next where a limit has opened; nil where nobody is. Where the task
--- served before says whose turn it is, that is `known` (served).
-local function of_groups(prefix, queue, rules, turns, look, known)
-  for _ = 0, turns.moves + 1 do
-    local name, group, first, alone
-    if known then
-      name, group, first, alone = known.name, known.group, known.first, true
-    else
-      local names = redis.call(
-        "ZRANGEBYSCORE", prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 2)
-      name = names[1]
-      if not name then return nil end
-      local groups = redis.call("ZRANGE", prefix .. "wait:" .. name .. " " .. queue, 0, 1)
-      group, alone = groups[1], not names[2] and not groups[2]
-      first = redis.call("ZRANGE", prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
-    end
-    known = nil
-    local found, goes_on = look_at_group(prefix, queue, name, group, first, rules, turns, look)
-    if found then found.alone = alone end
-    if not goes_on then return found end
-  end
-end

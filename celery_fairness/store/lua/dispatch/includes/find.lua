@@ -8,13 +8,6 @@
 --- @include "passing"
 --- @include "taking"
 
--- Whether what was found goes before who stands at `start`, of a rank where the highest goes first.
-local function goes_first(found, rank, start, key)
-  local its = string.sub(found.part, 1, 1)
-  if rank and its ~= rank then return its > rank end
-  return found.start < start or found.start == start and found.key <= key
-end
-
 -- Looks at a member of the ring. Returns what may be served; else nothing, whether to go on, and whether it
 -- is passed over: `beyond` others that may be served of a lower rank than they stand by.
 local function look_at_tenant(prefix, queue, key, start, rules, turns, look, beyond)

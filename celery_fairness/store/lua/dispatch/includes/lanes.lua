@@ -37,6 +37,13 @@ local function order_name(key, group, queue)
   return "ready:" .. key .. " " .. queue
 end
 
+-- Whether what was found goes before who stands at `start`, of a rank where the highest goes first.
+local function goes_first(found, rank, start, key)
+  local its = string.sub(found.part, 1, 1)
+  if rank and its ~= rank then return its > rank end
+  return found.start < start or found.start == start and found.key <= key
+end
+
 --- @later ranks "ranks"
 
 -- More than there will be sequence numbers; with a rank before it, not more than a double holds.
