@@ -39,6 +39,11 @@ _NOWHERE = (
     "neither waits nor runs: it has ended, is of another app, says no id in the headers of its "
     "message, or no worker has taken it over from redis:// yet"
 )
+_NOT_PARKED = (
+    "is not parked in Redis: it may be on its broker, in its queue or until its snooze ends, or it "
+    "runs, or has ended; which of them say: celery -A APP inspect query_task ID, and the workers' "
+    "logs; to cancel it where it is: celery -A APP control revoke ID"
+)
 _PLAIN = re.compile(r"[a-zA-Z0-9-]+")
 
 
@@ -48,11 +53,13 @@ class Clearing:
     Args:
         limiter: Of the installation.
         lease_ms: How long a lease lives without a renewal.
+        claims: Whether the broker claims fairly; else what is not parked is not in Redis.
     """
 
-    def __init__(self, limiter: RedisLimiter, lease_ms: Milliseconds) -> None:
+    def __init__(self, limiter: RedisLimiter, lease_ms: Milliseconds, *, claims: bool) -> None:
         self._limiter = limiter
         self._lease_ms = lease_ms
+        self._nowhere = _NOWHERE if claims else _NOT_PARKED
         self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def cancel(self, task_id: str) -> Cancelled:
@@ -68,7 +75,7 @@ class Clearing:
                 return Cancelled(task_id, "running", place.queue, place.owner)
             if cancelled:
                 return Cancelled(task_id, "cancelled", cancelled[0])
-        raise NotFound("task", task_id, _NOWHERE)
+        raise NotFound("task", task_id, self._nowhere)
 
     def find(self, task_id: str) -> Place:
         """Return where a task is.
@@ -80,7 +87,7 @@ class Clearing:
             for places in (finding.waiting, finding.running, finding.dead):
                 for place in _of_id(places(self._reader), task_id):
                     return place
-        raise NotFound("task", task_id, _NOWHERE)
+        raise NotFound("task", task_id, self._nowhere)
 
     def explain(self, task_id: str, looker: Looker) -> Explanation:
         """Return where a task is, and why it does not run; see ``Fairness.explain``."""

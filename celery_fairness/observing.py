@@ -303,7 +303,8 @@ class Observing(ABC):
 
     def _clearing(self, *, claims: bool = True) -> Clearing:
         limiter = self._claimed_limiter(claims=claims)
-        return Clearing(limiter, milliseconds(self.settings.lease_seconds))
+        lease_ms = milliseconds(self.settings.lease_seconds)
+        return Clearing(limiter, lease_ms, claims=self.claims)
 
     def _claimed_limiter(self, *, claims: bool = True) -> RedisLimiter:
         limiter = self.limiter

@@ -10,6 +10,7 @@ from celery_fairness.cli.tables import numbers_text
 from celery_fairness.cli.words import (
     Cell,
     count,
+    held_by,
     held_for,
     printable,
     quoted,
@@ -69,11 +70,12 @@ def _kept(by: Blocker) -> Iterator[str]:
         text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
         yield click.style(f"{text}: if that waits for its result, neither ends", fg="red")
     rows = [
-        (lease.id, lease.task, lease.state, held_for(lease), lease.owner) for lease in by.holders
+        (held_by(lease), lease.task, lease.state, held_for(lease), lease.owner)
+        for lease in by.holders
     ]
     if rows:
         yield ""
-        yield from table(("lease", "task", "state", "held for", "owner"), rows)
+        yield from table(("held by", "task", "state", "held for", "owner"), rows)
 
 
 def _limits(found: Explanation) -> list[str]:

@@ -12,6 +12,7 @@ import click
 from celery_fairness.cli.words import (
     Cell,
     count,
+    held_by,
     held_for,
     printable,
     quoted,
@@ -38,7 +39,7 @@ OWNERS_SHOWN = 20
 
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
-_LEASE = ("lease", "ends in", "held for", "state", "task", "queue", "owner", "charged")
+_LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
@@ -114,7 +115,7 @@ def state_lines(state: LimitState, *, known: bool) -> list[str]:
         lines.append(f"{count(state.parked, 'task')} of the gate parked")
     leases = [
         (
-            each.id,
+            held_by(each),
             seconds_text(each.expires_in_seconds),
             held_for(each),
             each.state,

@@ -53,6 +53,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
+def held_by(lease: HeldLease) -> str:
+    """Return the id of the task that holds a lease, else the lease's own."""
+    return lease.task_id or f"lease {lease.id}"
+
+
 def held_for(lease: HeldLease) -> str:
     """Return for how long a lease has been held, "" where that is not known."""
     return "" if lease.held_seconds is None else seconds_text(lease.held_seconds)

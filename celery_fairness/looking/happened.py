@@ -72,10 +72,11 @@ def _entries(reader: Reader, source: str, after: str | None, stream: str) -> Ite
 
 def _read(reader: Reader, stream: str, start: str) -> list[tuple[str, dict[str, str]]]:
     entries = reader.read("XRANGE", stream, start, "+", "COUNT", TOGETHER)
-    return [(entry, _fields(flat)) for entry, flat in entries]
+    return [(entry, fields_of(flat)) for entry, flat in entries]
 
 
-def _fields(flat: Any) -> dict[str, str]:
+def fields_of(flat: Any) -> dict[str, str]:
+    """Return the fields of an entry of a stream."""
     # A client that reads for Sentinel makes pairs of them.
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 

@@ -10,6 +10,7 @@ is made of nothing but the task's name. Of several that hold together the strict
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from celery_fairness.decision import KeyStops, LimitState
@@ -17,6 +18,7 @@ from celery_fairness.errors import NotFound
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.counting import Seen, Starts, starts_of
+from celery_fairness.looking.holders import with_jobs
 from celery_fairness.looking.inspection import (
     Concurrency,
     Inspection,
@@ -85,6 +87,8 @@ class Inspector:
         if self._reader is None:
             return _shown(state)
         state = self._steered(self._reader, state)
+        if not self._looker.claims:
+            state = replace(state, leases=with_jobs(self._reader, state.leases))
         waiting = waiting_of(self._reader, [state.key])[state.key]
         if known and not self._is_known(self._reader, state, waiting):
             raise NotFound("key", key, _NOT_KNOWN)

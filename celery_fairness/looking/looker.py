@@ -99,6 +99,11 @@ class Looker:
         return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
 
     @property
+    def claims(self) -> bool:
+        """Whether it is of the dispatch path, and in Redis."""
+        return self._reader is not None
+
+    @property
     def enforced(self) -> bool:
         """Whether limits refuse anything."""
         return self._settings.enforcement is Enforcement.ON

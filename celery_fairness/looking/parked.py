@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from celery_fairness.ids import is_lease_of
+from celery_fairness.looking.ancestors import with_ancestors
 from celery_fairness.looking.expecting import Before, wait_for_limit
 from celery_fairness.looking.finding import Told, read_message
+from celery_fairness.looking.holders import with_jobs
 from celery_fairness.looking.judging import Judge, Judged
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
@@ -84,7 +85,7 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     for each in judged:
         ahead = reader.read("ZRANK", reader.keys.of("gate_wait", each.limit.key), task.tag)
         if ahead is not None:
-            blocker = _with_ancestors(_blocker(reader, each, int(ahead)), task)
+            blocker = _with_ancestors(reader, _blocker(reader, each, int(ahead)), task)
             return replace(
                 found,
                 ahead_in_lane=int(ahead),
@@ -95,16 +96,12 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     return found
 
 
-def _with_ancestors(blocker: Blocker, task: ParkedTask) -> Blocker:
-    """Name those that called a task and hold what it waits for, as far as its message says."""
+def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Blocker:
+    """Name who holds what a task waits for, and who of them called it, as far as that is known."""
     told = task.told
-    callers = dict.fromkeys(each for each in (told.parent_id, told.root_id) if each)
-    holds = (
-        each
-        for each in callers
-        if each != told.task_id and any(is_lease_of(lease.id, each) for lease in blocker.holders)
-    )
-    return replace(blocker, ancestors=tuple(holds))
+    callers = {each for each in (told.parent_id, told.root_id) if each} - {told.task_id}
+    holders = with_jobs(reader, blocker.holders, callers)
+    return next(with_ancestors([replace(blocker, holders=holders)], callers))
 
 
 def _blocker(reader: Reader, judged: Judged, before: int) -> Blocker:

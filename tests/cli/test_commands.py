@@ -110,7 +110,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     lines = lines_of(done)
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
     assert lines[1] == "closed: full in celery; judged by news version 0"
-    (lease,) = (line for line in lines if line.startswith("t0.1.1"))
+    (lease,) = (line for line in lines if line.startswith("lease t0.1.1"))
     assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
 
@@ -194,7 +194,7 @@ def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run)
     gate = make_fairness(url=redis_url)
     gate.limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))
     lines = lines_of(run("inspect", "tenant:42", of=gate))
-    assert "lease ends in" in lines
+    assert "held by ends in" in lines
     assert "nothing waits" in lines
 
 

@@ -99,9 +99,11 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
         "0 tasks before it in its lane",
         "kept by tenant:42: concurrency, held 1 of 1",
         "",
-        "lease             task  state    held for  owner",
+        "held by  task  state    held for  owner",
     ]
-    assert re.fullmatch(rf"{tag_of('holds')}\.1\.1        claimed  \d\.\d s     worker-1", lease)
+    assert re.fullmatch(r"holds          claimed  \d\.\d s     worker-1", lease)
+    (line,) = [each for each in run("inspect", "tenant:42").output.splitlines() if "holds" in each]
+    assert re.fullmatch(r"holds    1\d\.\d s   \d\.\d s     claimed        celery  worker-1", line)
     assert told(run, "holds") == [
         "task shop.work[holds] of tenant:42, queue celery",
         "runs at worker-1",

@@ -1,0 +1,53 @@
+"""What ``explain`` and ``cancel`` can say of tasks behind the gate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_fairness.decision import Admitted, Copy, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.ids import new_lease_id
+
+WORD = "api|1|||w"
+
+
+@pytest.fixture
+def fairness(client, redis_url, make_fairness):
+    client.flushdb()
+    return make_fairness(url=redis_url)
+
+
+def ask(name: str, serial: str = "", word: str = WORD) -> SlotRequest:
+    lease = Lease(new_lease_id(name), "api")
+    return SlotRequest(lease, "", "", Copy(name, serial), "n", word, Job(name, "shop.pay", "q"))
+
+
+@pytest.mark.parametrize("command", ["explain", "cancel"])
+def test_a_task_that_is_not_parked_may_be_on_its_broker_or_run(run, fairness, command):
+    done = run(command, "snoozed", of=fairness)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (
+        "celery fairness: task 'snoozed' is not parked in Redis: it may be on its broker, in its "
+        "queue or until its snooze ends, or it runs, or has ended; which of them say: celery -A "
+        "APP inspect query_task ID, and the workers' logs; to cancel it where it is: celery "
+        "-A APP control revoke ID\n"
+    )
+
+
+def test_who_holds_a_limit_is_named_where_redis_knows_it(run, fairness):
+    limiter = fairness.limiter
+    first = ask("first")
+    assert isinstance(limiter.acquire(first), Admitted)
+    assert isinstance(limiter.acquire(ask("second")), Refused)
+    limiter.release([first.lease])
+    assert isinstance(limiter.acquire(ask("second", "n")), Admitted)
+    message = json.dumps({"headers": {"id": "third", "task": "shop.pay"}, "routing_key": "q"})
+    third = ask("third")
+    assert isinstance(limiter.acquire(third), Refused)
+    assert limiter.park(third, message) is Parking.PARKED
+    ((holder,),) = [each.holders for each in fairness.explain("third").blocked_by]
+    assert (holder.task_id, holder.task, holder.queue) == ("second", "shop.pay", "q")
+    assert "second" in run("explain", "third", of=fairness).output
+    (lease,) = fairness.inspect("api").leases
+    assert (lease.task_id, lease.task) == ("second", "shop.pay")
