@@ -161,17 +161,24 @@ def _longer(holders: Iterable[HeldLease]) -> float:
 
 
 def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None:
-    """Return how long until a key has a slot for a task."""
-    ends = state.held - limit + before.tasks + 1
-    if ends <= 0:
+    """Return how long until a key has a slot for a task; None where that is not known."""
+    free = limit - state.held
+    if before.tasks < free:
         return 0.0
-    return wait_for_ends(state.leases, state.held, ends, before.takes)
+    if free <= 0:
+        return wait_for_ends(state.leases, state.held, before.tasks + 1 - free, before.takes)
+    if before.takes is None:
+        return None
+    # What is free is taken at once, and not for longer than the others.
+    taken = HeldLease("", 0.0, held_seconds=0.0, usual_seconds=before.takes)
+    holders = (*state.leases, *(taken for _ in range(free)))
+    return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
 
 
 def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: Before) -> float | None:
     """Return how long until a limit lets a task start that some go before."""
     by_starts = starts_wait_seconds(reader, limit, before.tasks)
-    if limit.concurrency is None or state.held - limit.concurrency + before.tasks < 0:
+    if limit.concurrency is None:
         return by_starts
     by_slots = wait_for_slot(state, limit.concurrency, before)
     return None if by_slots is None else max(by_slots, by_starts)

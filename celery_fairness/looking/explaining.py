@@ -69,23 +69,22 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     in_ring = None if looker.by_rank else turns.in_ring(group)
     in_turn = None if in_ring is None else places.wait(in_ring)
     blocked: list[Blocker] = []
+    opened: list[float | None] = []
     for each in judged:
         starts_in = None
-        if each.closed in ("concurrency", "rate"):
+        if looker.enforced and each.closed in ("", "concurrency", "rate"):
             before = turns.before(each.limit, group)
             starts_in = wait_for_limit(reader, each.limit, each.state, before)
+        # One that is open now is closed when those have started that go before the task.
+        opened += [] if each.closed else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
     ancestors = ancestors_of(reader, told) if blocked else ()
-    waits = [each.starts_in_seconds for each in blocked]
-    if in_turn is not None or not waits:
-        # An open limit is not enough: it also needs a place, when it is its turn.
-        waits.append(in_turn)
     return replace(
         found,
         ahead_in_lane=turns.in_lane(group),
         ahead_in_ring=turns.ahead_in_ring(),
         blocked_by=tuple(with_ancestors(blocked, ancestors)),
-        starts_in_seconds=_latest(waits),
+        starts_in_seconds=_latest(blocked, in_turn, opened),
     )
 
 
@@ -101,10 +100,20 @@ def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Ju
     return task.refused.partition("|")[2]
 
 
-def _latest(waits: Iterable[float | None]) -> float | None:
-    """Return when all of them let a task start; None where one does not say it."""
-    known = list(waits)
-    return None if None in known else max(each for each in known if each is not None)
+def _latest(
+    blocked: Iterable[Blocker], in_turn: float | None, opened: Iterable[float | None]
+) -> float | None:
+    """Return when all of these let a task start; None where that is not known.
+
+    Args:
+        blocked: What keeps it now: each must say a time.
+        in_turn: When it has a place; where nothing keeps it, this must be known.
+        opened: When limits that are open now let it start behind others, as far as that is known.
+    """
+    waits = [each.starts_in_seconds for each in blocked] or [in_turn]
+    if None in waits:
+        return None
+    return max(each for each in (*waits, in_turn, *opened) if each is not None)
 
 
 def _running(reader: Reader) -> list[Row]:

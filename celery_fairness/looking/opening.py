@@ -16,14 +16,12 @@ def starts_wait_seconds(reader: Reader, limit: Limit, before: int = 0) -> float:
     """
     keys = reader.keys
     count, ideal = reader.read("HMGET", keys.of("window", limit.key), "count", "ideal")
-    if count is None:
-        return 0.0
     waits_ms, logical = [0.0], logical_now(reader)
     for starts, period_ms in limit.rates:
         # It starts when the one before it by so many starts has left the window; that may be one of
         # those that go before it, which starts when another has, and so on.
-        number = int(count) + before + 1 - starts
-        rounds = max(0, ceil((number - int(count)) / starts))
+        number = int(count or 0) + before + 1 - starts
+        rounds = max(0, ceil((before + 1 - starts) / starts))
         number -= rounds * starts
         if number < 1:
             waits_ms.append(rounds * period_ms)
@@ -36,5 +34,6 @@ def starts_wait_seconds(reader: Reader, limit: Limit, before: int = 0) -> float:
         ]
     if limit.throttle:
         interval = limit.throttle[1] / limit.throttle[0]
-        waits_ms.append(float(ideal) + (before + 1) * interval - logical)
+        due = logical if ideal is None else float(ideal) + interval
+        waits_ms.append(due + before * interval - logical)
     return max(waits_ms) / 1000

@@ -78,3 +78,32 @@ def test_short_tasks_beside_long_ones(load, make_fairness, kind, place):
     made.play(16_000)
     started = sum(each.startswith(kind) for each in made.started)
     agree(make_fairness(fairness={"fairness_by": "runtime"}), made, f"{kind}-{started + place}")
+
+
+def test_an_open_limit_lets_no_more_start_than_it_says(load, fairness):
+    made = load(10, {"pay": 2_000})
+    api = write_limits((Limit("api", 3),))
+    for number in range(80):
+        made.put("small", f"small-{number}", kind="pay", tier="one", limits=api)
+        if number < 3:
+            for other in range(6):
+                made.put(f"o{other}", f"o{other}-{number}", kind="pay", limits=api)
+    made.play(5_000)
+    while any(task.key.startswith("tenant:small") for _, task in made.runs):
+        made.step()
+    found = agree(fairness, made, "small-40")
+    assert [each.key for each in found.blocked_by] == ["api"]
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit("mail", None, ((5, 10_000),)), Limit("mail", None, (), (5, 10_000))]
+)
+def test_an_open_rate_lets_no_more_start_than_it_says(load, fairness, limit):
+    made = load(1, {"work": 500})
+    for number in range(4):
+        made.put("b", f"b{number}")
+    made.play(1_300)
+    for number in range(20):
+        made.put("a", f"t{number}", limits=write_limits((limit,)))
+    assert len(made.runs) == 1
+    assert agree(fairness, made, "t18").blocked_by == ()
