@@ -19,7 +19,7 @@ from celery_fairness.looking.judging import Judge, Judged
 from celery_fairness.looking.keys import Row, TaskName, group_of, read_record, read_row
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.steered import logical_now
+from celery_fairness.looking.steered import logical_now, server_now
 from celery_fairness.looking.turns import Turns, means_of
 from celery_fairness.looking.values import Blocker, Explanation
 from celery_fairness.scheduling.limits import read_limits
@@ -53,9 +53,7 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     found = replace(found, limits=tuple(each.told for each in judged))
     if place.due_ms is not None:
-        seconds, micros = reader.read("TIME")
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        due_in = max(0.0, (place.due_ms - now_ms) / 1000)
+        due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
         by = _put_back_by(reader, place.queue, task, judged)
         return replace(found, due_in_seconds=due_in, put_back_by=by)
     alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
