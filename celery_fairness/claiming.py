@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from celery_fairness.errors import SettingsError
 from celery_fairness.settings import Settings
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
@@ -124,11 +127,18 @@ class SettingsOption(Mapping[str, Any]):
         return len(self._values())
 
     def __repr__(self) -> str:
-        return "<settings of celery_fairness>"
+        # By it kombu says whether two connections are one: apps of other settings have their own.
+        try:
+            values = repr(self._values())
+        except SettingsError:
+            values = ""
+        digest = hashlib.sha256(values.encode(errors="replace")).hexdigest()
+        return f"<settings of celery_fairness, {digest[:16]}>"
 
     def __json__(self) -> dict[str, Any]:
         # kombu's word for what remote control sends of it.
-        return self._values()
+        values = self._values()
+        return {**values, "partitions": [(n, asdict(q)) for n, q in values["partitions"]]}
 
     def __reduce__(self) -> Any:
         # A copy of the app's configuration holds what the settings were.
