@@ -26,7 +26,7 @@ CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
 #: Fields that are whole numbers, others, and times in ms.
-_NUMBERS = {"attempt", "current", "deaths", "limit", "rank", "tasks"}
+_NUMBERS = {"attempt", "concurrency", "current", "deaths", "limit", "rank", "tasks"}
 _FRACTIONS = {"cost", "ran_seconds", "waited_seconds"}
 _TIMES = {"eta", "until"}
 #: Python knows no later time; what is rounded up to it stays as it is.
@@ -92,6 +92,21 @@ TYPES: Mapping[str, EventType] = {
         ),
         EventType(
             "fairness.queue_limit_cleared", ("key",), "what somebody had set of a queue was cleared"
+        ),
+        EventType(
+            "fairness.tier_set",
+            ("key", "tier", "concurrency"),
+            "the tier of a tenant was published, or a number of its own; `concurrency` is that "
+            "number, or `unlimited`, and nothing where it is the tier's",
+        ),
+        EventType(
+            "fairness.tier_cleared", ("key",), "what was published of a tenant was forgotten"
+        ),
+        EventType(
+            "fairness.tiers_published",
+            ("source",),
+            "another table of tiers is in force; `source` is `database`, or `settings` where a "
+            "worker brought its own",
         ),
         EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),

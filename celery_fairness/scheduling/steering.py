@@ -15,12 +15,25 @@ class Steering(Moving):
     """An installation that can be told what keys and tenants may."""
 
     def publish_tiers(self, tiers: Sequence[Tier]) -> int:
-        """Replace the tier table; return the version of the news."""
-        return self.news.publish_tiers(tiers)
+        """Replace the tier table, as the database's; return the version of the news."""
+        before = self.news.version
+        version = self.news.publish_tiers(tiers)
+        if version != before:
+            self.happenings.tell("fairness.tiers_published", source="database")
+        return version
 
     def publish_tenant(self, tenant: str, tier: str, concurrency: str = "") -> int:
         """Note a tenant's tier and number; return the version of the news."""
-        return self.news.publish_tenant(tenant, tier, concurrency)
+        before, key = self.news.version, f"tenant:{tenant}"
+        version = self.news.publish_tenant(tenant, tier, concurrency)
+        if version == before:
+            return version
+        if tier:
+            said = {"tier": tier, "concurrency": concurrency}
+            self.happenings.tell("fairness.tier_set", key=key, **said)
+        else:
+            self.happenings.tell("fairness.tier_cleared", key=key)
+        return version
 
     def stop(
         self, how: str, key: str, wait_ms: int, rules: Rules, reason: str = ""

@@ -11,6 +11,7 @@ from celery_fairness.events import TYPES
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.tiers import Tier
 from tests.cli.conftest import RULES
 from tests.support.waiting import eventually
 
@@ -96,6 +97,19 @@ class Causes:
         self.queue_limit_set()
         self.fairness.clear_queue_limit("celery")
 
+    def tier_set(self):
+        self.fairness.set_tier("42", "pro", concurrency=7)
+        self.fairness.set_tier("42", "pro", concurrency=7)
+
+    def tier_cleared(self):
+        self.tier_set()
+        self.fairness.set_tier("42", None)
+        self.fairness.set_tier("42", None)
+
+    def tiers_published(self):
+        for _ in range(2):
+            self.fairness.publish_tiers([Tier("free", 1), Tier("pro", 2)])
+
     def expired(self):
         self.put(expires_ms=1)
         assert self.installation.claim() == []
@@ -171,6 +185,9 @@ TOLD = {
     "fairness.override_ended": {"key": KEY},
     "fairness.queue_limit_set": {"key": "queue:celery", "numbers": "2|5/1000||d|"},
     "fairness.queue_limit_cleared": {"key": "queue:celery"},
+    "fairness.tier_set": {"key": "tenant:42", "tier": "pro", "concurrency": 7},
+    "fairness.tier_cleared": {"key": "tenant:42"},
+    "fairness.tiers_published": {"source": "database"},
     "fairness.expired": TASK,
     "fairness.cancelled": TASK,
     "fairness.purged": {"queue": "celery", "tasks": 1},

@@ -58,8 +58,10 @@ def assert_all_free(shop: Shop, *keys: str) -> None:
 
 
 def events_of(shop: Shop) -> list[tuple[str, str]]:
-    """Return each event and the id of its task, "" where it is of none."""
-    return [(event.type, event.subject) for event in shop.fairness.events().events]
+    """Return each event of a limit and the id of its task, "" where it is of none."""
+    events = shop.fairness.events().events
+    told = [(event.type, event.subject) for event in events]
+    return [each for each in told if each[0].startswith("rate_limit.")]
 
 
 def starts(shop: Shop) -> list[float]:

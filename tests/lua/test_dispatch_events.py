@@ -47,7 +47,7 @@ def test_what_is_refused_again_is_not_told_again(dispatch, commands, client):
     dispatch.settle([task])
     assert len(dispatch.claim(want=1).tasks) == 1
     told = [fields["type"] for _, fields in client.xrange(PREFIX + "events")]
-    assert told == ["rate_limit.exceeded", "rate_limit.released"]
+    assert told == ["rate_limit.exceeded", "fairness.tiers_published", "rate_limit.released"]
 
 
 def test_a_flood_tells_two_events_for_each_task_that_waited(client, redis_url):

@@ -21,7 +21,9 @@ from celery_fairness.tiers import DEFAULT_TIERS, Tier
 
 NAMES = Names("fairness")
 #: Keys that live for ever: one of each, whatever happens (lua/README.md).
-FOR_EVER = {NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.exceeded}
+FOR_EVER = {
+    *(NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.events, NAMES.exceeded),
+}
 
 #: Commands of the dearest call, its own EVALSHA included.
 MOST_COMMANDS = 17

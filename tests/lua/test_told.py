@@ -40,8 +40,9 @@ def ask(name: str, *limits: Limit, tenant: str = "", serial: str = "", **more) -
 
 
 def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
-    """Return the type of each event, without its family, and some of its fields."""
+    """Return the type of each event of a limit, without its family, and some of its fields."""
     events = [event for _, event in client.xrange(NAMES.events)]
+    events = [each for each in events if each["type"].startswith("rate_limit.")]
     short = [each["type"].removeprefix("rate_limit.") for each in events]
     return [
         (what, *(event.get(name, "") for name in fields))

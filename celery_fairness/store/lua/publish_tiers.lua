@@ -1,6 +1,8 @@
 --[[
   publish_tiers: put a whole tier table in the place of the one before.
 
+  What changes something is told. The stream lies beside the news: its name is made from theirs.
+
   KEYS[1]  tiers   hash  tier -> its numbers as JSON
   KEYS[2]  news    hash  version, source, bounded
 
@@ -11,6 +13,7 @@
   Returns {written, version}.
     1 WRITTEN   0 KEPT
 ]]
+--- @include "stream"
 local tiers, news, source, force = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 if force ~= "1" and redis.call("HGET", news, "source") == "database" then
@@ -34,4 +37,6 @@ for row = 3, #ARGV, 2 do
   if tonumber(cjson.decode(ARGV[row + 1]).max_waiting) then redis.call("HSET", news, "bounded", 1) end
 end
 redis.call("HSET", news, "source", source)
+local prefix = string.sub(news, 1, -1 - #"news")
+append_event(prefix .. "events", "fairness.tiers_published", "source", source)
 return {1, redis.call("HINCRBY", news, "version", 1)}
