@@ -117,7 +117,7 @@ def tier(
     of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
-    from celery_fairness.cli.hints import unused_tenant
+    from celery_fairness.cli.hints import typed_as_key, unused_tenant
     from celery_fairness.cli.inspected import inspection_plain
     from celery_fairness.cli.tables import state_lines
     from celery_fairness.tenants import NO_SERVICE
@@ -126,11 +126,12 @@ def tier(
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
     if (clear and name is not None) or (concurrency is not None and name is None):
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
-    if name is None or tenant.startswith("tenant:"):
-        _note(unused_tenant(of, tenant))
     if clear or name is not None:
         own = {} if concurrency is None else {"concurrency": _number(concurrency)}
         _done(lambda: of.set_tier(tenant, name, **own))
+        _note(typed_as_key(tenant))
+    else:
+        _note(unused_tenant(of, tenant))
     # Where each service counts apart, of its tasks without one: the tier is that of all.
     service = f":{NO_SERVICE}" if of.settings.tier_scope == "service" else ""
     found = _done(lambda: of.inspect(f"tenant:{tenant}{service}"))

@@ -29,9 +29,16 @@ def unused_tenant(of: Fairness, tenant: str) -> str:
     """Return that nothing is known of a tenant, and who may be meant; "" where something is."""
     if _by_service(of) or of.is_known(f"{_TENANT}{tenant}"):
         return ""
-    said = f"nothing is known of the tenant {printable(tenant)} now"
+    said, meant = f"nothing is known of the tenant {printable(tenant)} now", typed_as_key(tenant)
+    return f"{said}; {meant}" if meant else said
+
+
+def typed_as_key(tenant: str) -> str:
+    """Return which tenant a key is of that was typed in the place of one; "" where none was."""
     name = tenant.removeprefix(_TENANT)
-    return f"{said}; that of the key {printable(tenant)} is {name}" if name != tenant else said
+    return (
+        f"the tenant of the key {printable(tenant)} is {printable(name)}" if name != tenant else ""
+    )
 
 
 def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:

@@ -62,14 +62,16 @@ def test_a_note_is_no_part_of_what_programs_read(run, shop):
 @pytest.mark.parametrize("verb", ["purge", "tier"])
 def test_a_key_typed_as_a_tenant_is_noted(run, shop, verb):
     done = run(verb, "tenant:42")
-    expected = "nothing is known of the tenant tenant:42 now; that of the key tenant:42 is 42"
+    expected = "nothing is known of the tenant tenant:42 now; the tenant of the key tenant:42 is 42"
     assert (done.exit_code, done.stderr) == (0, note(expected))
     assert run(verb, "42").stderr == ""
 
 
 def test_the_tier_of_a_tenant_to_come_is_published_without_a_note(run, shop):
     assert run("tier", "43", "pro").stderr == ""
-    assert "tenant:43" in run("tier", "tenant:43", "pro").stderr
+    meant = note("the tenant of the key tenant:43 is 43")
+    for more in (("pro",), ("--clear",)):
+        assert run("tier", "tenant:43", *more).stderr == meant
 
 
 def test_a_tier_is_shown_and_published_where_each_service_counts_apart(run, make_fairness):
