@@ -360,7 +360,7 @@ class InMemoryLimiter(SaidInMemory):
             waits.append((_FULL, min(live, default=NEVER) - now))
         window = self._windows.get(limit.key, Window())
         for starts, period_ms in limit.rates:
-            wait_ms = float(LOOK_MS)
+            wait_ms = float(min(LOOK_MS, period_ms))
             if promised < starts:
                 wait_ms = window.rate_wait_ms(starts - promised, period_ms, now)
             waits.append((Reason.AT_RATE_LIMIT, wait_ms))

@@ -32,6 +32,7 @@ from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow, read_
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.listening import Listener
 from celery_fairness.store.names import Names
 from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.units import Milliseconds, milliseconds, seconds
@@ -77,7 +78,7 @@ class RedisLimiter:
         key_prefix: str = "",
         broker: str = "",
     ) -> None:
-        self._redis, self._broker = connection, broker
+        self._redis, self._listener, self._broker = connection, Listener(connection), broker
         self._names = Names(settings.namespace, key_prefix)
         self._tiers, self._default = settings.tiers, settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
@@ -255,7 +256,7 @@ class RedisLimiter:
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until tasks that are parked may start."""
-        self._redis.read("BLPOP", self._names.gate_bell, f"{timeout_seconds:.3f}")
+        self._listener.wait(self._names.gate_bell, timeout_seconds)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""
@@ -282,8 +283,7 @@ class RedisLimiter:
                 row["max_waiting"] = tier.max_waiting
             rows += (tier.name, json.dumps(row, sort_keys=True))
         keys = (self._names.tiers, self._names.news)
-        written, _ = self._redis.run("publish_tiers", keys, (source, int(force), *rows))
-        return bool(written)
+        return bool(self._redis.run("publish_tiers", keys, (source, int(force), *rows))[0])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force and its tiers."""
@@ -307,9 +307,8 @@ class RedisLimiter:
     ) -> None:
         """Publish one tenant's tier and number."""
         number = concurrency if isinstance(concurrency, str) else _limit_text(concurrency)
-        keys = (self._names.tenant(tenant), self._names.news)
         args = (tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
-        self._redis.run("publish_tenant", keys, args)
+        self._redis.run("publish_tenant", (self._names.tenant(tenant), self._names.news), args)
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
@@ -347,6 +346,7 @@ class RedisLimiter:
 
     def close(self) -> None:
         """Close the connections."""
+        self._listener.close()
         self._redis.close()
 
     def _tenant_key(self, request: SlotRequest) -> str:

@@ -28,7 +28,8 @@ from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
 from celery_fairness.store.scripts import load_script
 
-_AWAY = (RedisError, RedisClusterException, OSError)
+#: Errors of redis-py.
+AWAY = (RedisError, RedisClusterException, OSError)
 
 #: How long after an answer a connection is trusted to take a command whose answer is read later.
 TRUST_SECONDS = 1.0
@@ -98,7 +99,7 @@ class Connection:
             SettingsError: It cannot.
         """
         try:
-            pool = self._client().connection_pool
+            pool = self.client().connection_pool
             pool.connection_class(**pool.connection_kwargs)
         except (ValueError, TypeError):
             # The error itself may hold a part of the password.
@@ -115,8 +116,8 @@ class Connection:
         """
         try:
             return self.execute(verb, keys, args)
-        except _AWAY as error:
-            raise self._unavailable(error) from error
+        except AWAY as error:
+            raise self.unavailable(error) from error
 
     def execute(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run the script ``verb`` as :meth:`run` does, with the errors of redis-py."""
@@ -147,22 +148,22 @@ class Connection:
             # An answer that says so would be read too late for the slot that it frees.
             self.run(verb, keys, args)
             return
-        client = self._client()
+        client = self.client()
         try:
             line = self._trusted() if isinstance(client, redis.Redis) else None
-        except _AWAY as error:
-            raise self._unavailable(error) from error
+        except AWAY as error:
+            raise self.unavailable(error) from error
         if line is None:
             self.run(verb, keys, args)
             return
         parts = ("EVALSHA", load_script(verb).sha, str(len(keys)), *keys, *args)
         try:
             line.connection.send_packed_command([pack(parts)], check_health=False)
-        except (*_AWAY, ValueError):
-            client.connection_pool.release(_closed(line.connection))
+        except (*AWAY, ValueError):
+            client.connection_pool.release(closed(line.connection))
             self.run(verb, keys, args)
         except BaseException:
-            client.connection_pool.release(_closed(line.connection))
+            client.connection_pool.release(closed(line.connection))
             raise
         else:
             line.posted = (verb, keys, args)
@@ -176,8 +177,8 @@ class Connection:
         """
         try:
             return self._call((command, *args))
-        except _AWAY as error:
-            raise self._unavailable(error) from error
+        except AWAY as error:
+            raise self.unavailable(error) from error
 
     def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Run plain commands that only read as one, and return their answers in order.
@@ -191,20 +192,20 @@ class Connection:
         as_one, tries_left = True, self._retries
         while True:
             try:
-                pipeline = self._client().pipeline(transaction=as_one)
+                pipeline = self.client().pipeline(transaction=as_one)
                 for command in commands:
                     pipeline.execute_command(*command)
                 return list(pipeline.execute())
             except (ConnectionLost, AnswerLate, OSError) as error:
                 if not tries_left:
-                    raise self._unavailable(error) from error
+                    raise self.unavailable(error) from error
                 tries_left -= 1
             except MemoryLimit as error:
                 if not as_one:
-                    raise self._unavailable(error) from error
+                    raise self.unavailable(error) from error
                 as_one = False
-            except _AWAY as error:
-                raise self._unavailable(error) from error
+            except AWAY as error:
+                raise self.unavailable(error) from error
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
@@ -215,7 +216,7 @@ class Connection:
         if self._made_in == os.getpid():
             # A client that was given its pool leaves the pool's connections open.
             for line in idle:
-                made.connection_pool.release(_closed(line.connection))
+                made.connection_pool.release(closed(line.connection))
         made.close()
 
     def _call(self, parts: Sequence[Any]) -> Any:
@@ -224,7 +225,7 @@ class Connection:
         This is what a client's ``execute_command`` does without what it does besides; a task asks
         twice, and that half of the time was the client's.
         """
-        client = self._client()
+        client = self.client()
         if not isinstance(client, redis.Redis):
             return client.execute_command(*parts)
         packed = [pack(parts)]
@@ -245,7 +246,7 @@ class Connection:
                 # What one idle connection suffered, a restart for instance, the others did too.
                 stale, self._idle = [line, *self._idle], []
                 for each in stale:
-                    client.connection_pool.release(_closed(each.connection))
+                    client.connection_pool.release(closed(each.connection))
                 if not tries_left:
                     raise
                 for each in stale:
@@ -253,7 +254,7 @@ class Connection:
                         self.run(*each.posted)
             except BaseException:
                 # A greenlet that was killed here leaves an answer behind that is not the next's.
-                client.connection_pool.release(_closed(line.connection))
+                client.connection_pool.release(closed(line.connection))
                 raise
             else:
                 line.answered_at = time.monotonic()
@@ -273,7 +274,7 @@ class Connection:
                 # Sent some time ago: mostly the answer is here.
                 self._settle(line)
             except (ConnectionLost, AnswerLate, OSError):
-                self._client().connection_pool.release(_closed(line.connection))
+                self.client().connection_pool.release(closed(line.connection))
                 self.execute(*posted)
                 return None
             line.answered_at = time.monotonic()
@@ -293,7 +294,8 @@ class Connection:
             self.run(*posted)
         line.posted = None
 
-    def _client(self) -> Any:
+    def client(self) -> Any:
+        """Return the client of this process."""
         made = self._made
         if made is not None and self._made_in == os.getpid():
             return made
@@ -346,7 +348,8 @@ class Connection:
             **given,
         )
 
-    def _unavailable(self, error: Exception) -> LimiterUnavailable:
+    def unavailable(self, error: Exception) -> LimiterUnavailable:
+        """Return what an error of redis-py is for callers."""
         problem = str(error).replace("\n", " ") or type(error).__name__
         for url in self.address.urls:
             password = urlsplit(url).password
@@ -369,6 +372,7 @@ def pack(parts: Sequence[Any]) -> bytes:
     return b"".join(out)
 
 
-def _closed(connection: Any) -> Any:
+def closed(connection: Any) -> Any:
+    """Close a connection, for its pool."""
     connection.disconnect()
     return connection

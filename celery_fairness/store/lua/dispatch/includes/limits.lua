@@ -87,7 +87,8 @@ local function wait_ms(prefix, limit, rules)
   if not window[1] and ahead == 0 then return wait, again, why end
   local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in windows_of(limit.rates) do
-    local rate = LOOK_AT_LIMIT_MS
+    -- All of it is promised: of those the first may start now.
+    local rate = math.min(LOOK_AT_LIMIT_MS, period_ms)
     if ahead < starts then
       rate = rate_wait_ms(prefix, limit.key, count, starts - ahead, period_ms, logical)
     end
