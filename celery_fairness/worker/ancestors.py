@@ -8,36 +8,39 @@ Weakness: of a key with more than a hundred leases the first are looked at; gran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from celery_fairness.charge import Charge
 from celery_fairness.decision import Reason, Refused
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.ids import is_lease_of
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
+from celery_fairness.scheduling.limits import read_limits
 
 
 def tell_of_parent(
-    notices: Notices, limiter: Limiter, task: Any, request: Any, tier_key: str, refused: Refused
+    notices: Notices, limiter: Limiter, task: Any, request: Any, charge: Charge, refused: Refused
 ) -> None:
-    """Log that the parent of a refused task holds a slot of what refused it.
+    """Log that the parent of a refused task holds a slot of what keeps it.
 
     Args:
         notices: Where it is logged, once a minute for each kind of task.
         limiter: Where the slot is held.
         task: That was refused.
         request: Its request.
-        tier_key: Of its tenant's tier limit.
+        charge: The keys of its limits.
         refused: How.
     """
-    parent, key = request.parent_id, refused.key or tier_key
-    if not parent or refused.reason is not Reason.AT_CONCURRENCY_LIMIT:
+    parent = request.parent_id
+    if not parent or refused.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
         return
     try:
-        leases = limiter.inspect(key, "", refused.tier).leases
+        key = next(_held_by(parent, limiter, charge, refused), None)
     except LimiterUnavailable:
         return
-    if any(is_lease_of(each.id, parent) for each in leases):
+    if key is not None:
         notices.error(
             f"parent:{task.name}",
             "task %s[%s] waits for the limit %s, of which its parent %s holds a slot: if that "
@@ -47,3 +50,22 @@ def tell_of_parent(
             key,
             parent,
         )
+
+
+def _held_by(parent: str, limiter: Limiter, charge: Charge, refused: Refused) -> Iterator[str]:
+    """Yield the keys that keep a task, now or after what refused it, and that its parent holds."""
+    # What is full by its own numbers; of the tier, and of what refused it, the limiter has said so.
+    full_from = {limit.key: limit.concurrency for limit in read_limits(charge.words)}
+    if refused.key:
+        by_lease = refused.reason is Reason.AT_CONCURRENCY_LIMIT
+        full_from = {refused.key: 0 if by_lease else None} | {
+            key: held for key, held in full_from.items() if key != refused.key
+        }
+    if refused.limit and refused.held >= refused.limit:
+        full_from[charge.key] = 0
+    for key, held in full_from.items():
+        if held is None:
+            continue
+        state = limiter.inspect(key, "", refused.tier)
+        if state.held >= held and any(is_lease_of(each.id, parent) for each in state.leases):
+            yield key

@@ -190,7 +190,7 @@ class Gate:
             if not isinstance(outcome, Refused):
                 return outcome
             context = make_context()
-            tell_of_parent(self._notices, self._limiter, task, context, charge.key, outcome)
+            tell_of_parent(self._notices, self._limiter, task, context, charge, outcome)
             if not self._is_parked(outcome):
                 return outcome
             _complete(task, context, charge, outcome)

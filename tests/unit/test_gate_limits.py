@@ -14,9 +14,11 @@ from celery.utils.threads import LocalStack
 from celery_fairness.decision import Lease, Reason, Refused, SlotRequest
 from celery_fairness.errors import RateLimitDropped
 from celery_fairness.header import HEADER
+from celery_fairness.ids import new_lease_id
 from tests.unit.test_gate import World, is_ignored
 
 ONE = {"key": "api", "concurrency": 1}
+RARE = {"limit": 1, "period": "PT1H"}
 HOURLY = {"key": "api", "rate": {"limit": 1, "period": "PT1H"}}
 
 
@@ -193,3 +195,53 @@ class TestDropped:
             signals.task_failure.disconnect(hear)
         assert told == [(task, "t1", "api", ("a",), {"k": 1})]
         assert task.request_stack.top is None
+
+
+class TestParents:
+    """A task that waits for what its own parent holds, which may wait for it."""
+
+    SAYS = "waits for the limit {}, of which its parent p1 holds a slot"
+
+    @pytest.fixture
+    def parent(self, world):
+        """Let a task be the parent: ``parent("api")`` holds a slot of each key."""
+
+        def hold(*keys):
+            words = ",".join(f"{key}||||w" for key in keys if not key.startswith("tenant:"))
+            tenant = "42" if "tenant:42" in keys else ""
+            lease = Lease(new_lease_id("p1"), ",".join(keys))
+            world.limiter.acquire(SlotRequest(lease, tenant, "free", limits=words))
+
+        return hold
+
+    def test_what_refuses_it_is_said(self, world, parent, caplog):
+        parent("api")
+        assert is_ignored(deliver(world, ONE, parent_id="p1"))
+        assert self.SAYS.format("api") in caplog.text
+
+    def test_its_tier_is_said_where_that_refuses_it(self, world, parent, caplog):
+        parent("tenant:42")
+        assert is_ignored(deliver(world, parent_id="p1"))
+        assert self.SAYS.format("tenant:42") in caplog.text
+
+    @pytest.mark.parametrize("first", [ONE, HOURLY])
+    def test_what_keeps_it_next_is_said_too(self, world, parent, caplog, first):
+        occupy(world, "api|1|1/3600000||w")
+        parent("mine")
+        limits = (first, {"key": "mine", "concurrency": 1})
+        assert is_ignored(deliver(world, *limits, parent_id="p1"))
+        assert self.SAYS.format("mine") in caplog.text
+
+    def test_its_tier_is_said_where_another_limit_refuses_it_too(self, world, parent, caplog):
+        occupy(world, "api|1|||w")
+        parent("tenant:42")
+        assert is_ignored(deliver(world, ONE, parent_id="p1"))
+        assert self.SAYS.format("tenant:42") in caplog.text
+
+    def test_nothing_is_said_of_what_has_room_or_others_hold(self, world, parent, caplog):
+        occupy(world, "api|1|||w")
+        parent("mine", "counted")
+        limits = (ONE, {"key": "mine", "concurrency": 2}, {"key": "counted", "throttle": RARE})
+        assert is_ignored(deliver(world, *limits, parent_id="p1"))
+        assert is_ignored(deliver(world, *limits))
+        assert "its parent" not in caplog.text
