@@ -517,3 +517,19 @@ def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: 
     assert limiter.promote(1, "x").sleep_seconds == 1.0
     with pytest.raises(ValueError, match="copy: expected"):
         limiter.park(replace(ask("b", ONE), copy=None), "message")
+
+
+def test_whoever_has_the_stricter_numbers_keeps_those_behind_it(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    """Of a key only the first is looked at: what a task costs does not grow with who waits."""
+    take(limiter, TWO)
+    park(limiter, ask("strict", ONE))
+    behind = ask("wide", TWO)
+    assert isinstance(limiter.acquire(behind), Refused)
+    assert limiter.park(behind, "message of wide") is Parking.PARKED
+    assert promote(limiter) == []
+    assert limiter.unpark(["strict"], cancelled=True) == 1
+    assert names(promote(limiter)) == ["strict"]
+    clock.advance(1.0)
+    assert names(promote(limiter)) == ["wide"]
