@@ -251,22 +251,24 @@ def test_s35_rl004_where_nothing_may_start_the_answer_is_that_of_an_empty_queue(
     assert pair.claim() == ([], empty)
 
 
-def test_s37_d08_d21_what_waited_at_a_limit_goes_by_its_priority(pair):
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s37_d08_d21_what_waited_at_a_limit_goes_by_its_priority(pair, scope):
     pair.put("a", Limit("api", 1))
-    assert pair.claim()[0] == [1]
+    assert pair.claim(scope=scope)[0] == [1]
     for rank in (0, 9, 4):
         pair.put("a", Limit("api", 1), rank=rank)
     order = []
     for _ in range(3):
         pair.end()
-        order += pair.claim()[0]
+        order += pair.claim(scope=scope)[0]
     assert order == [3, 4, 2]
 
 
-def test_s38_a_lower_priority_without_a_limit_is_assigned_in_its_place(pair):
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s38_a_lower_priority_without_a_limit_is_assigned_in_its_place(pair, scope):
     pair.put("a", Limit("api", 0), rank=9)
     pair.put("a", rank=0)
-    assert pair.claim()[0] == [2]
+    assert pair.claim(scope=scope)[0] == [2]
 
 
 def test_s39_a_wait_at_a_limit_spends_no_attempt_and_no_lease(pair):

@@ -1,4 +1,4 @@
-"""What a rank orders: the tasks of one tenant, or those of all tenants of a queue.
+"""D-21: what a rank orders: the tasks of one tenant, or those of all tenants of a queue.
 
 Each call is made on the model and on the scripts, and compared.
 """
@@ -45,14 +45,14 @@ def by_tenant(pair):
     return Shop(pair, "tenant")
 
 
-def test_s37_by_tenant_a_rank_goes_before_its_tenants_tasks_alone(pair, by_tenant):
+def test_s37_d21_by_tenant_a_rank_goes_before_its_tenants_tasks_alone(pair, by_tenant):
     pair.put("a", times=2)
     pair.put("b", rank=9, times=2)
     pair.put("a", rank=5)
     assert by_tenant.takes(5) == [5, 3, 1, 4, 2]
 
 
-def test_s37_by_queue_the_highest_rank_of_all_tenants_goes_first(pair, by_queue):
+def test_s37_d21_by_queue_the_highest_rank_of_all_tenants_goes_first(pair, by_queue):
     pair.put("a", times=2)
     pair.put("b", rank=9, times=2)
     pair.put("a", rank=5)
@@ -101,6 +101,23 @@ def test_s37_by_queue_of_several_limits_that_open_the_highest_rank_goes_first(pa
     pair.put("c", rank=6)
     pair.end()
     assert by_queue.takes(4) == [8, 11, 6, 4]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_s37_who_is_next_at_one_limit_its_own_time_says(pair, scope):
+    """In both scopes: it is the time of all queues, whatever their claims ask for."""
+    shop = Shop(pair, scope)
+    pair.put("a", API, times=3)
+    assert shop.takes(2) == [1]
+    pair.put("b", API, rank=9, times=2)
+    pair.put("a", API, rank=5)
+    order = []
+    for _ in range(5):
+        shop.takes(2)
+        pair.end()
+        order += shop.takes()
+    # One tenant's go by rank there too.
+    assert order == [6, 4, 2, 5, 3]
 
 
 @pytest.mark.parametrize("scope", ["tenant", "queue"])

@@ -1,0 +1,112 @@
+"""What the order of a whole queue by rank costs: the same for more of what waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.words import Rules
+from celery_fairness.store import verbs
+from tests.lua.dispatching import PREFIX, Dispatch
+
+BY_QUEUE = Rules(default_limit=None, priority_scope="queue")
+API = write_limits((Limit("api", 1),))
+#: Members of a ring that one claim looks at when the scope has changed.
+MOVES = 64
+
+
+def waiting(dispatch, tenants):
+    for number in range(tenants):
+        for rank in (number % 3, 5 + number % 4):
+            dispatch.put(f"t{number}", rank=rank)
+
+
+def full(dispatch, tenants):
+    """As many that have what they may, and others that have not."""
+    dispatch.publish_tiers(free=1)
+    for number in range(tenants):
+        dispatch.put(f"f{number}", rank=9)
+        dispatch.put(f"f{number}", rank=8)
+    while dispatch.claim(want=50).sleep_ms == 0:
+        pass
+    waiting(dispatch, 20)
+
+
+def parked(dispatch, tenants):
+    """As many that wait for a limit, and others that do not."""
+    dispatch.put("holds", limits=API)
+    assert dispatch.claim(want=1).tasks
+    for number in range(tenants):
+        dispatch.put(f"p{number}", rank=number % 10, limits=API)
+    dispatch.claim_all()
+    waiting(dispatch, 20)
+
+
+def cost(dispatch, commands):
+    """How many commands a claim of five makes, its settle, and a put."""
+    dispatch.claim(want=1)
+    with commands() as of_claim:
+        tasks = dispatch.claim(want=5).tasks
+    with commands() as of_settle:
+        dispatch.settle(tasks)
+    with commands() as of_put:
+        dispatch.put("t1", rank=9)
+    assert len(tasks) == 5
+    return [sum(ran.values()) for ran in (of_claim, of_settle, of_put)]
+
+
+@pytest.mark.parametrize("crowd", [waiting, full, parked])
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_a_claim_and_an_end_cost_no_more_with_many_tenants(
+    redis_url, client, commands, scope, crowd
+):
+    spent = []
+    for tenants in (MOVES // 2 - 2, 8 * MOVES):
+        client.flushall()
+        dispatch = Dispatch(client, replace(BY_QUEUE, priority_scope=scope))
+        # The scope is known before anything waits.
+        dispatch.put("first")
+        dispatch.settle(dispatch.claim_all())
+        crowd(dispatch, tenants)
+        spent.append(cost(dispatch, commands))
+    assert spent[0] == spent[1]
+    assert max(spent[0]) < 5 * 60
+
+
+def test_a_change_of_the_scope_looks_at_a_bounded_number_at_each_claim(redis_url, client, commands):
+    spent = []
+    for tenants in (4 * MOVES, 40 * MOVES):
+        client.flushall()
+        dispatch = Dispatch(client, replace(BY_QUEUE, priority_scope="tenant"))
+        waiting(dispatch, tenants)
+        dispatch.rules = BY_QUEUE
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        spent.append(sum(ran.values()))
+        assert client.zcard(PREFIX + "unranked:q") == tenants - MOVES
+    assert spent[0] == spent[1]
+    assert spent[0] < 6 * MOVES
+
+
+def test_tables_that_somebody_has_deleted_are_made_again(redis_url, client):
+    dispatch = Dispatch(client, BY_QUEUE)
+    waiting(dispatch, 10)
+    dispatch.claim(want=1)
+    client.delete(PREFIX + "ranked:q", PREFIX + "rank:8 q", PREFIX + "rank:0 q")
+    assert len(dispatch.claim_all()) == 19
+    assert not client.keys(PREFIX + "*rank*")
+
+
+def test_a_process_of_an_older_version_hides_nobody(redis_url, client):
+    dispatch = Dispatch(client, BY_QUEUE)
+    waiting(dispatch, 3)
+    dispatch.claim(want=1)
+    # It knows of no ranks.
+    client.hdel(PREFIX + "clock", "ranked")
+    dispatch.put("older", rank=9, tag="from-before")
+    client.hset(PREFIX + "clock", "ranked", 1)
+    assert "from-before" in dispatch.tags_of(dispatch.claim(want=20))
+    assert dispatch.claim_all() == []
+    assert dispatch.run(verbs.SIZE, ["q"]) == [0, 0]
