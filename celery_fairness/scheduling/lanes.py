@@ -163,7 +163,11 @@ class Lanes:
     def in_order(self, group: str | None = None) -> list[Part]:
         """Return the parts that are ready, or that wait in ``group``; the first task's first."""
         parts = (part for part in self.lists if self.parked.get(part.lane) == group)
-        return sorted(parts, key=lambda part: (-part.lane.rank, self.noted[part], part.text))
+        return sorted(parts, key=self.order_of)
+
+    def order_of(self, part: Part) -> tuple[int, int, str]:
+        """Return by what a part stands among the others: the least is first."""
+        return -part.lane.rank, self.noted[part], part.text
 
     def kinds_of(self, lane: Lane) -> int:
         """Return of how many kinds something of a lane came back."""

@@ -50,7 +50,9 @@ class Look:
 
     def open_part(self, lanes: Lanes) -> Part | None:
         """Return the first part whose head is taken; None: none is, or no move or lane is left."""
-        for part in lanes.in_order()[:LANES_AT_MOST]:
+        parts = lanes.in_order()[:LANES_AT_MOST]
+        while parts:
+            part, before = parts.pop(0), self.moves
             if self.is_full(part.lane.limits):
                 if not self.lanes:
                     return None
@@ -60,13 +62,18 @@ class Look:
                 if part.kind not in self._never:
                     return part
                 continue
-            while part in lanes.lists:
-                if self.takes(lanes.lists[part][0]):
-                    return part
-                if not self.moves:
+            while part in lanes.lists and not self.takes(lanes.lists[part][0]):
+                if not self.spend():
                     return None
-                self.moves -= 1
                 lanes.put_back(lanes.pop(part))
+            if part not in lanes.lists:
+                continue
+            # Without what was set aside it stands further back.
+            at, places = lanes.order_of(part), map(lanes.order_of, parts)
+            behind = next((n for n, place in enumerate(places) if place > at), len(parts))
+            if self.moves == before or not behind:
+                return part
+            parts.insert(behind, part)
         return None
 
     def takes(self, task: Task) -> bool:

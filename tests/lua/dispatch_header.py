@@ -72,6 +72,8 @@ _ENDS = {
     "looked": "a constant, or fewer",
     "#fields": "the queues in which one tenant waits",
     "#parts": "of one reading",
+    "#parts + PASSED_AT_MOST": "of one reading, and a constant",
+    "#scores": "of one reading",
     "#waiting": "the queues, once in the life of a memory",
     "#some": "a constant, or fewer",
     "#limits": "of one task",

@@ -62,6 +62,15 @@ def test_a_task_whose_kind_nobody_said_is_taken(dispatch):
     assert dispatch.tags_of(dispatch.claim(never=("x",))) == ["t1"]
 
 
+def test_what_stands_behind_what_is_set_aside_goes_by_its_age_all_the_same(dispatch):
+    dispatch.put("a", kind="x")
+    dispatch.put("a", kind="y", expires_ms=9_000_000_000_000)
+    dispatch.put("a", kind="y")
+    dispatch.put("a", kind="z", expires_ms=9_000_000_000_000)
+    claims = [dispatch.tags_of(dispatch.claim(want=1, never=("x",))) for _ in range(3)]
+    assert claims == [["t2"], ["t3"], ["t4"]]
+
+
 def test_a_higher_rank_is_looked_through_before_a_lower_one(dispatch):
     for _ in range(PASSED + 1):
         dispatch.put("a", kind="x", rank=9)
