@@ -56,6 +56,27 @@ def test_priorities_order_the_tasks_of_one_tenant(
     assert fives == [0, 5]
 
 
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        ("tenant", ["a7", "b9", "a1", "b8", "b5", "b0"]),
+        ("queue", ["b9", "b8", "a7", "b5", "a1", "b0"]),
+    ],
+)
+def test_a_scope_says_whose_tasks_a_priority_orders(
+    connect: Connect, scope: str, expected: list[str]
+) -> None:
+    connection = connect(fairness={"priority_scope": scope})
+    for tenant, priority in (("a", 1), ("b", 0), ("b", 5), ("a", 7), ("b", 9), ("b", 8)):
+        body = f"{tenant}{priority}"
+        publish(connection, "jobs", body, priority=priority, headers=charged(tenant))
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    for count in range(1, 7):
+        inbox.await_count(count)
+        inbox.messages[-1].ack()
+    assert inbox.bodies == expected
+
+
 @pytest.mark.parametrize("priority", [-3, 99, "7", "x", 2.5])
 def test_any_priority_is_taken(connect: Connect, priority: Any) -> None:
     connection = connect()
