@@ -29,7 +29,7 @@ from celery_fairness.decision import (
     slots_of,
 )
 from celery_fairness.limiter.copies import CopyMemory
-from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks
+from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
@@ -219,7 +219,7 @@ class InMemoryLimiter(SaidInMemory):
             now, server_now = self._tick(), int(self._clock())
 
             def keeps(request: SlotRequest) -> Kept:
-                return self._keeps(request, now, ahead=True) if on else Kept("", 0, others=False)
+                return self._keeps(request, now, True, EARLY) if on else Kept("", 0, others=False)
 
             return self._parked.promote(want, serial, now, server_now, lease_ms, keeps, on)
 
@@ -325,7 +325,7 @@ class InMemoryLimiter(SaidInMemory):
         waits = [limit.key for limit in numbered if limit.on_limit == "wait"]
         return self._parked.queue([request.tier_key, *waits])
 
-    def _keeps(self, request: SlotRequest, now: int, ahead: bool) -> Kept:
+    def _keeps(self, request: SlotRequest, now: int, ahead: bool, early: float = 0.0) -> Kept:
         """The rules of ``lua/dispatch/includes/gate_kept.lua``."""
         key, closed_ms, others = "", 0.0, False
         if self._tier_waits and request.tenant:
@@ -336,14 +336,14 @@ class InMemoryLimiter(SaidInMemory):
             if limit is not None and held >= limit:
                 key, closed_ms = request.tier_key, LOOK_MS
         for each in map(self._numbered, read_limits(request.limits)):
-            closed = self._closed(each, now, ahead)
+            closed = self._closed(each, now, ahead, early)
             if closed is not None and each.on_limit != "wait" and not self._stopped(closed):
                 others = True
             elif closed is not None and not key:
                 key, closed_ms = each.key, closed.wait_ms
         return Kept(key, closed_ms, others)
 
-    def _closed(self, limit: Limit, now: int, ahead: bool) -> _Closed | None:
+    def _closed(self, limit: Limit, now: int, ahead: bool, early: float = 0.0) -> _Closed | None:
         """Return why a limit is closed and for how long, None where it is open."""
         promised = self._parked.promised(limit.key, now) if ahead else 0
         server_now = int(self._clock())
@@ -365,7 +365,7 @@ class InMemoryLimiter(SaidInMemory):
                 wait_ms = window.rate_wait_ms(starts - promised, period_ms, now)
             waits.append((Reason.AT_RATE_LIMIT, wait_ms))
         if limit.throttle:
-            wait_ms = window.throttle_wait_ms(*limit.throttle, now, promised)
+            wait_ms = window.throttle_wait_ms(*limit.throttle, now, promised - early)
             waits.append((Reason.AT_THROTTLE, wait_ms))
         waits = [(reason, wait_ms) for reason, wait_ms in waits if wait_ms > 0]
         if not waits:

@@ -24,6 +24,8 @@ from celery_fairness.units import Milliseconds, seconds
 
 #: As in the scripts.
 LOOK_MS = 1000
+#: So much of a throttle's interval a promotion is early: a start may be as late.
+EARLY = 0.1
 SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
 
 

@@ -179,7 +179,9 @@ class Window:
         # Two starts of one millisecond and its neighbours may be nearer than they look.
         return max(0, self.log[number] + period_ms + 1 - logical)
 
-    def throttle_wait_ms(self, starts: int, period_ms: int, logical: int, before: int = 0) -> float:
+    def throttle_wait_ms(
+        self, starts: int, period_ms: int, logical: int, before: float = 0
+    ) -> float:
         """Return how long until a start is due that has ``before`` others before it; 0: now."""
         ideal, before = (self.ideal_ms, before + 1) if self.count else (logical, before)
         return max(0, ideal + before * period_ms / starts - logical)

@@ -14,25 +14,27 @@ from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
 
 SECONDS = 5
-#: From the promotion of a task until it is at a gate.
-BROKER_MS = 5
 
 _serials = itertools.count(1)
 
 
 @pytest.mark.parametrize(
-    ("limit", "most", "period_ms"),
+    ("limit", "most", "period_ms", "broker_ms"),
     [
-        (Limit("api", throttle=(20, 1_000)), 20, 1_000),
-        (Limit("api", rates=((40, 1_000),)), 40, 1_000),
-        (Limit("api", rates=((5, 100),)), 5, 100),
-        (Limit("api", rates=((1, 100),)), 1, 100),
+        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 1),
+        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 10),
+        (Limit("api", rates=((40, 1_000),)), 40, 1_000, 10),
+        (Limit("api", rates=((5, 100),)), 5, 100, 4),
+        (Limit("api", rates=((1, 100),)), 1, 100, 4),
     ],
 )
 def test_parked_tasks_use_a_rate_and_a_throttle(
-    limiter: Limiter, clock: FrozenClock, limit: Limit, most: int, period_ms: int
+    limiter: Limiter, clock: FrozenClock, limit: Limit, most: int, period_ms: int, broker_ms: int
 ) -> None:
-    """A promoter asks when it was told to, and when it parks a task that came too soon."""
+    """``broker_ms`` lie between a promotion and a gate.
+
+    A promoter asks when it was told to, and when it parks a task that came too soon.
+    """
     allowed = most * SECONDS * 1_000 // period_ms
     requests = {name: ask(name, limit) for name in map(str, range(allowed + most))}
     starts: list[int] = []
@@ -64,7 +66,7 @@ def test_parked_tasks_use_a_rate_and_a_throttle(
         for task in given.tasks:
             name = task.copy.message
             limiter.unpark([name])
-            coming.append((clock.now_ms + BROKER_MS, name, again(requests[name], task)))
+            coming.append((clock.now_ms + broker_ms, name, again(requests[name], task)))
         assert given.sleep_seconds is not None
         look_at = clock.now_ms + max(1, round(given.sleep_seconds * 1_000))
     assert len(starts) >= 0.95 * allowed

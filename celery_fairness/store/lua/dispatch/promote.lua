@@ -37,7 +37,7 @@ local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 if not said.parked then return {-1} end
 if not is_of_broker(said, broker) then return {-2} end
 local rules = {logical = logical, now = now, enforcement = enforcement, steered = said.steered, ahead = true,
-  tier_waits = tier_waits == "1", default_tier = default_tier, default_limit = default_limit}
+  promotes = true, tier_waits = tier_waits == "1", default_tier = default_tier, default_limit = default_limit}
 local answer = {0}
 
 local function parked_task(tag)

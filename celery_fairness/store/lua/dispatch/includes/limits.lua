@@ -14,6 +14,8 @@
 --- @include "starts"
 --- @include "stopped"
 
+-- So much of a throttle's interval a promotion is early: a start may be as late.
+local EARLY = 0.1
 -- A lease of the gate may be released without a word: look again so soon.
 local LOOK_AT_LIMIT_MS = 1000
 
@@ -96,6 +98,7 @@ local function wait_ms(prefix, limit, rules)
   end
   for starts, period_ms in windows_of(limit.throttle) do
     local before = window[1] and ahead + 1 or ahead
+    if rules.promotes then before = before - EARLY end
     local throttle = ideal + before * period_ms / starts - logical
     if throttle > 0 then wait, again, why = math.max(wait, throttle), math.max(again, throttle), why or "throttle" end
   end
