@@ -202,7 +202,10 @@ class ParkedTasks:
         parked = 0
         for tag in tags:
             task = self._tasks.get(tag)
-            if task is None or (cancelled and tag in self._promoted):
+            # One that came to a gate before this, and was parked again, is not on the broker.
+            promoted, copies = tag in self._promoted, self.copies.get(tag, Copies())
+            again = not promoted and copies.current == copies.next
+            if task is None or (promoted if cancelled else again):
                 continue
             parked += 1
             if cancelled:

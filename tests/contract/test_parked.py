@@ -533,3 +533,14 @@ def test_whoever_has_the_stricter_numbers_keeps_those_behind_it(
     assert names(promote(limiter)) == ["strict"]
     clock.advance(1.0)
     assert names(promote(limiter)) == ["wide"]
+
+
+def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter) -> None:
+    held, request = take(limiter, ONE), ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    take(limiter, Limit("api"))
+    park(limiter, again(request, promoted))
+    assert limiter.unpark(["a"]) == 0
+    assert limiter.parked("api") == 1

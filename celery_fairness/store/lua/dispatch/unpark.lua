@@ -19,7 +19,11 @@ local parked = 0
 for index = 2, #ARGV do
   local tag = ARGV[index]
   local record = redis.call("HGET", prefix .. "gate_tasks", tag)
-  if record and how == "published" then
+  local promoted = record and redis.call("ZSCORE", prefix .. "gate_promoted", tag)
+  -- One that came to a gate before this, and was parked again, is not on the broker: its copies are
+  -- those of park_message.
+  local copies = redis.call("HMGET", prefix .. "copy:" .. tag, "current", "next")
+  if how == "published" and record and (promoted or copies[1] ~= copies[2]) then
     local task = read_parked(record)
     redis.call("HDEL", prefix .. "gate_tasks", tag)
     redis.call("ZREM", prefix .. "gate_expires", tag)
@@ -27,7 +31,7 @@ for index = 2, #ARGV do
     -- It waits again where this comes late; what was promised lasts until it comes to a gate.
     for position = 1, #keys do redis.call("ZREM", prefix .. "gate_wait:" .. keys[position], tag) end
     parked = parked + 1
-  elseif record and not redis.call("ZSCORE", prefix .. "gate_promoted", tag) then
+  elseif record and not promoted and how == "cancelled" then
     tell_parked_end(prefix, tag, record, "fairness.cancelled")
     redis.call("ZADD", prefix .. "gate_expires", 0, tag)
     ring_gate(prefix)
