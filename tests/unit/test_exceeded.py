@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 from celery.app.task import Context
+from celery.exceptions import Reject
 
-from celery_fairness import Fairness, RateLimitExceeded
+from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.header import HEADER
 from celery_fairness.queues import queue_key
 from celery_fairness.worker.exceeded import answer
@@ -103,6 +104,27 @@ def test_a_key_that_is_none_is_said_and_the_task_runs_again(make_task, caplog, k
         (record,) = caplog.records
         assert "does not cool down: key: expected the key of a limit" in record.getMessage()
         assert len(record.getMessage()) < 400
+
+
+def test_a_message_that_could_not_be_sent_goes_back_and_no_retry_is_spent(make_task, monkeypatch):
+    app = make_task({"v": 1}).app
+
+    @app.task(base=FairTask, name="shop.unsent", autoretry_for=(Exception,), shared=False)
+    def unsent():
+        raise RateLimitExceeded(retry_after=2)
+
+    class Unsendable:
+        def apply_async(self):
+            raise OSError("the broker is away")
+
+    monkeypatch.setattr(unsent, "signature_from_request", lambda *_, **__: Unsendable())
+    unsent.push_request(called_directly=False, headers={}, retries=0)
+    try:
+        with pytest.raises(Reject, match="the broker is away") as told:
+            unsent.run()
+    finally:
+        unsent.pop_request()
+    assert told.value.requeue
 
 
 def test_a_number_too_long_to_write_is_shown_all_the_same():
