@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from celery import Celery
+from kombu.utils.json import dumps, loads
 
 from celery_fairness import Fairness
 from celery_fairness.transport import schemes
@@ -29,6 +30,19 @@ def test_a_connection_has_the_transport_that_its_address_asks_for(url, named, ex
         assert app.conf.timezone is None
         assert fairness.claims
         assert app.connection_for_write().get_transport_cls() is expected
+    finally:
+        fairness.close()
+        app.close()
+
+
+def test_remote_control_can_send_what_the_transport_is_told():
+    app = Celery("claims", broker="fairredis://h/0")
+    app.conf.fairness = {"queues": {"q": {"global_limit": 1, "rate": "5/PT1S", "by_args": ["a"]}}}
+    fairness = Fairness(app)
+    try:
+        told = loads(dumps(app.conf.broker_transport_options["fairness"]))
+        ((queue, policy),) = told["partitions"]
+        assert (queue, policy["by_args"]) == ("q", ["a"])
     finally:
         fairness.close()
         app.close()
