@@ -5,6 +5,10 @@ lost connection: nobody else would run it, and nobody would say that it has ende
 it. A worker that stops keeps those alone that lie in a process's pipe: they run, whoever forgets
 them, and their process would wait half a minute for somebody who reads that they have.
 
+Celery's pool also goes on reading, after the connection, at the file numbers of processes that died
+at work. Where a new process's pipe has such a number, the pool could never write to it: what it kept
+for that process would wait for ever. So those are forgotten here.
+
 Weakness: it knows Celery's ``AsynPool`` from inside, where no other way leads.
 """
 
@@ -32,9 +36,18 @@ def tasks_kept(pool: Any, written: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        _forget_the_dead(processes)
         for number, job in jobs.items():
             if not job._accepted and _is_held(job):  # noqa: SLF001 - no other way
                 _give_back(processes, number, job, written)
+
+
+def _forget_the_dead(processes: Any) -> None:
+    read = processes._fileno_to_outq  # noqa: SLF001 - no other way
+    for number, process in list(read.items()):
+        # Their pipes are closed; of those that died idle the pool thinks itself.
+        if getattr(process, "dead", False):
+            del read[number]
 
 
 def _is_held(job: Any) -> bool:

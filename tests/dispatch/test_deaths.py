@@ -82,11 +82,12 @@ def test_what_a_pool_has_not_begun_when_the_connection_is_lost_runs_once(
     assert_nothing_left(memory)
 
 
+@pytest.mark.parametrize("app", [KINDS, "tests.dispatch.taking_turns"])
 def test_a_task_outlives_the_connection_in_a_pool_that_waits_for_a_process(
-    make_fair_shop: Callable[..., Shop], memory: Redis
+    make_fair_shop: Callable[..., Shop], memory: Redis, app: str
 ) -> None:
     shop = make_fair_shop(conf={"task_reject_on_worker_lost": True}, fairness={"lease_seconds": 60})
-    worker = shop.worker(app=KINDS, pool="prefork", concurrency=1)
+    worker = shop.worker(app=app, pool="prefork", concurrency=1)
     gate = shop.gate_file()
     result = send(shop, "kinds.late", "42", gate=str(gate))
     eventually(lambda: len(shop.ledger("start")) == 1)
