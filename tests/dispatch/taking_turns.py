@@ -1,7 +1,7 @@
 """The kinds in a worker whose new process writes where the dead one was read.
 
-File numbers are given out again, lowest first. Which one a new pipe gets hangs on what else is open;
-here it is always the one at which Celery's pool forgets to stop reading.
+File numbers are given out again, lowest first. Which one a new pipe gets hangs on what else is
+open; here it is always the one at which Celery's pool forgets to stop reading.
 """
 
 from __future__ import annotations

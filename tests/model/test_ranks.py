@@ -5,6 +5,8 @@ Each call is made on the model and on the scripts, and compared.
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from celery_fairness.scheduling.budget import Budget
@@ -89,18 +91,22 @@ def test_s37_by_queue_what_waited_for_a_limit_does_not_go_before_a_higher_rank(p
     assert by_queue.takes(3) == [3, 4, 2]
 
 
-def test_s37_by_queue_of_several_limits_that_open_the_highest_rank_goes_first(pair, by_queue):
+@pytest.mark.parametrize("ranks", sorted(permutations((0, 5, 7))))
+def test_s37_by_queue_of_several_limits_that_open_the_highest_rank_goes_first(
+    pair, by_queue, ranks
+):
     limits = [Limit(name, 1) for name in "xyz"]
     for limit in limits:
         pair.put("holds", limit, rank=9)
     assert by_queue.takes(3) == [1, 2, 3]
-    for limit, rank in zip(limits, (0, 5, 7), strict=True):
-        pair.put("ab"[rank > 5], limit, rank=rank, times=2)
-    pair.put("c", rank=6)
-    assert by_queue.takes() == [10]
+    for limit, rank in zip(limits, ranks, strict=True):
+        pair.put("ab"[rank > 5], limit, rank=rank)
+    # Nobody is left in the ring: each waits at its limit.
+    assert by_queue.takes() == []
     pair.put("c", rank=6)
     pair.end()
-    assert by_queue.takes(4) == [8, 11, 6, 4]
+    number = dict(zip(ranks, (4, 5, 6), strict=True))
+    assert by_queue.takes(4) == [number[7], 7, number[5], number[0]]
 
 
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
