@@ -6,8 +6,8 @@ it. A worker that stops keeps those alone that lie in a process's pipe: they run
 them, and their process would wait half a minute for somebody who reads that they have.
 
 Celery's pool also goes on reading, after the connection, at the file numbers of processes that
-died at work. Where a new process's pipe has such a number, the pool could never write to it: what it
-kept for that process would wait for ever. So those are forgotten here.
+died at work. Where a new process's pipe has such a number, the pool could never write to it: what
+it kept for that process would wait for ever. So those are forgotten here.
 
 Weakness: it knows Celery's ``AsynPool`` from inside, where no other way leads.
 """
