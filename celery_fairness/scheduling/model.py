@@ -154,8 +154,9 @@ class Scheduler(Entering):
         for queue in {self.running[lease].queue for lease in leases}:
             self.rings[queue].forget_passed(len(leases))
         for queue in queues:
-            # What is left is for somebody else who sleeps; a bell for nothing would only wake.
-            if queue in self.rings:
+            # What is left is for somebody else who sleeps; a bell for nothing would only wake, but
+            # who was given something does not sleep.
+            if queue in self.rings and (queue in waiting or not leases):
                 ring = self.rings[queue]
                 some = bool(ring.members) or self.parking.candidate(queue) is not None
                 ring.left = some and queue not in turns.shut

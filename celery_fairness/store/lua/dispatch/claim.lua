@@ -96,7 +96,7 @@ local all_queues = {unpack(ARGV, first_queue)}
 local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
 rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
-local queues, bells = with_tasks(prefix, all_queues)
+local queues, without = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
 if scope == "queue" then turns.ranked, turns.over = ranks().rank_queues(prefix, queues, MOVES_AT_MOST) end
@@ -141,7 +141,7 @@ for index = 1, #turns.queues do
   local nobody = pass_on(prefix, queue, rules.limited, turns.shut[queue])
   forget_passed(prefix, queue, rules.virtual[queue], #leases, nobody and #leases < want)
 end
-if next(bells) then redis.call("DEL", unpack(bells)) end
+if #leases == 0 then hush(prefix, without) end -- who was given something does not sleep
 write_minute(prefix, rules)
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)
 if more or turns.over or #leases > 0 then sleep_ms = 0 end

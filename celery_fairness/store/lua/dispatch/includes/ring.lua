@@ -29,30 +29,41 @@ end
 -- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
 -- `shut` where the queue's own limit lets nothing start. Returns whether nobody else may start.
 local function pass_on(prefix, queue, limited_here, shut)
-  local left = prefix .. "left:" .. queue
-  if shut or redis.call("EXISTS", prefix .. "ring:" .. queue) == 0 and not (limited_here
+  local ring, left = prefix .. "ring:" .. queue, prefix .. "left:" .. queue
+  -- Mostly both are there.
+  local there = redis.call("EXISTS", ring, left)
+  if shut or there < 2 and redis.call("EXISTS", ring) == 0 and not (limited_here
     and redis.call("ZCOUNT", prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
     redis.call("DEL", prefix .. "bell:" .. queue, left)
     return not shut
-  elseif redis.call("EXISTS", left) == 0 then
+  elseif there < 2 and redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
   end
 end
 
--- Returns the queues in which something waits, in their order, and the bells of the others.
+-- Returns the queues in which something waits, in their order, and the others.
 local function with_tasks(prefix, queues)
   local counts = redis.call("HMGET", prefix .. "waiting", unpack(queues))
-  local some, bells = {}, {}
+  local some, others = {}, {}
   for index = 1, #queues do
     local queue = queues[index]
     if counts[index] then
       some[#some + 1] = queue
     else
-      bells[#bells + 1] = prefix .. "bell:" .. queue
-      bells[#bells + 1] = prefix .. "left:" .. queue
+      others[#others + 1] = queue
     end
   end
-  return some, bells
+  return some, others
+end
+
+-- Nothing waits in these: a bell would wake for nothing.
+local function hush(prefix, queues)
+  local bells = {}
+  for index = 1, #queues do
+    bells[#bells + 1] = prefix .. "bell:" .. queues[index]
+    bells[#bells + 1] = prefix .. "left:" .. queues[index]
+  end
+  if next(bells) then redis.call("DEL", unpack(bells)) end
 end
 
 local function virtual_time(prefix, queue)
