@@ -20,6 +20,7 @@ from tests.cli.conftest import RULES
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.both import Both
 from tests.model.operations import scene
+from tests.support.waiting import eventually
 
 #: Operations between two audits of one walk.
 EVERY = 40
@@ -75,10 +76,17 @@ def test_nothing_is_found_while_tasks_come_and_go(coming_and_going, audit):
         limits = words[turn % len(words)].format(tenant)
         installation.put(tenant, f"{turn}", kind="k", limits=limits)
 
+    found, groups = [], 0
+
+    def many_and_with_groups():
+        nonlocal groups
+        found.append(audit())
+        groups += found[-1].compared.get("groups", 0)
+        return len(found) >= 8 and groups
+
     with coming_and_going(put):
-        found = [audit() for _ in range(8)]
-    assert [each.findings for each in found] == [()] * 8
-    assert any(each.compared.get("groups") for each in found)
+        eventually(many_and_with_groups, 20, 0)
+    assert [each.findings for each in found] == [()] * len(found)
 
 
 API, OWN, RATE, OFF = "api|1|||w", "own:d|2|||wp", "rate||2/60000||w", "off|0|||w"
