@@ -359,15 +359,18 @@ class Connection:
 
 
 def pack(parts: Sequence[Any]) -> bytes:
-    """Return a command as the server reads it (RESP: a list of byte strings)."""
-    texts = [part if isinstance(part, str) else str(part) for part in parts]
-    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    """Return a command of texts and numbers as the server reads it (RESP: byte strings)."""
+    try:
+        packed = "".join([f"${len(part)}\r\n{part}\r\n" for part in parts])
+    except TypeError:
+        # A number has no length.
+        return pack([str(part) for part in parts])
     if packed.isascii():
-        return f"*{len(texts)}\r\n{packed}".encode("ascii")
+        return f"*{len(parts)}\r\n{packed}".encode("ascii")
     # Lengths are in bytes, and some of these have more of them than characters.
-    out = [b"*%d\r\n" % len(texts)]
-    for text in texts:
-        data = text.encode()
+    out = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        data = part.encode()
         out.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(out)
 

@@ -154,20 +154,26 @@ def claim_args(
     ]
 
 
-def read_claim(answer: Sequence[Any]) -> Claim:
+def read_claim(answer: bytes | str) -> Claim:
     """Read the answer to a claim."""
-    sleep_ms, epoch, passed = as_text(answer[0]).split(" ", 2)
+    data = answer.encode() if isinstance(answer, str) else answer
+    sleep_ms, epoch, length, rest = data.split(b" ", 3)
+    at = int(length)
+    passed, tasks = rest[:at], []
+    while at < len(rest):
+        begins = rest.index(b" ", at) + 1
+        at = begins + int(rest[at:begins])
+        tasks.append(_claimed(rest[begins:at]))
     return Claim(
-        tuple(map(_claimed, answer[1:])),
+        tuple(tasks),
         Milliseconds(int(sleep_ms)),
         json.loads(passed) if passed else {},
         int(epoch),
     )
 
 
-def _claimed(told: bytes | str) -> Claimed:
-    data = told.encode() if isinstance(told, str) else told
-    lease, attempt, key, rank, length, rest = data.split(b" ", 5)
+def _claimed(told: bytes) -> Claimed:
+    lease, attempt, key, rank, length, rest = told.split(b" ", 5)
     queue_ends = int(length)
     return Claimed(
         lease.decode(),

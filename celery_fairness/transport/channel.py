@@ -375,8 +375,8 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         if claimant is not None:
             self.home.return_claimant(claimant)
         super().close()
-        if self._home is not None:
-            self._home.flush()
+        if "home" in vars(self):
+            self.home.flush()
 
 
 class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped

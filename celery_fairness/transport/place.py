@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis
@@ -19,19 +20,16 @@ else:
 class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
     """The part of a fair channel that finds its home."""
 
-    _home: Home | None = None
-
-    @property
+    @cached_property
     def home(self) -> Home:
         """This process's home of the channel's Redis."""
-        if self._home is None:
-            client = self.connection.client
-            options = DispatchOptions.of(client.transport_options)
-            prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
-            address = Address((client.as_uri(),))
-            self._home = home_of(self._place(), prefix, options, address, self._own_client)
-            self.connection.cycle.serve(self._home)
-        return self._home
+        client = self.connection.client
+        options = DispatchOptions.of(client.transport_options)
+        prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
+        address = Address((client.as_uri(),))
+        home = home_of(self._place(), prefix, options, address, self._own_client)
+        self.connection.cycle.serve(home)
+        return home
 
     def _place(self) -> tuple[str, ...]:
         """Return what tells this Redis from others."""

@@ -27,9 +27,10 @@
   ARGV[15] told           int  ends that it is told
   ARGV[16+] words         str  the ends, triples as for settle.lua; the queues, in their order
 
-  Returns {"sleep_ms epoch passed", "lease attempt keys rank length queue" .. message, ...}: sleep_ms
-  is 0 where there is more to do at once; passed is "", or as JSON the places that it passed over; keys
-  are all of which it holds a slot, the tenant's first, with commas; length is that of the queue's name.
+  Returns "sleep_ms epoch length passed", and behind it of each task "length told": sleep_ms is 0 where
+  there is more to do at once; passed is "", or as JSON the places that it passed over; told is "lease
+  attempt keys rank length queue" .. message: keys are all of which it holds a slot, the tenant's first,
+  with commas; each length is that of what stands behind it, in bytes.
 ]]
 --- @include "ends"
 --- @include "serve"
@@ -75,10 +76,10 @@ for index = 16, first_queue - 1, 3 do
 end
 open_freed(prefix, rules)
 if known_epoch ~= "" and known_epoch ~= epoch_text then
-  return {ENTERED_MS .. " " .. epoch_text .. " "}
+  return as_answer(ENTERED_MS, epoch_text, "", {})
 end
 
-local answer, leases, taken = {""}, {}, 0
+local answer, leases, taken = {}, {}, 0
 local function tell(lease, queue, task, message)
   leases[#leases + 1] = lease
   taken = taken + weight_of(task, message)
@@ -88,8 +89,7 @@ end
 local given = given_before(prefix, owner, number)
 if given then
   for index = 1, #given do tell(given[index].lease, given[index].queue, read_record(given[index].record)) end
-  answer[1] = "0 " .. epoch_text .. " "
-  return answer
+  return as_answer(0, epoch_text, "", answer)
 end
 
 local all_queues = {unpack(ARGV, first_queue)}
@@ -145,6 +145,5 @@ if #leases == 0 then hush(prefix, without) end -- who was given something does n
 write_minute(prefix, rules)
 sleep_ms = opens_ms(prefix, rules, turns.sleep_ms)
 if more or turns.over or #leases > 0 then sleep_ms = 0 end
-answer[1] = string.format("%.0f %s %s", sleep_ms, epoch_text,
-  look and next(look.places) and cjson.encode(look.places) or "")
-return answer
+local passed = look and next(look.places) and cjson.encode(look.places) or ""
+return as_answer(sleep_ms, epoch_text, passed, answer)

@@ -1,5 +1,5 @@
 --[[
-  answering: how much one claim takes, and how it tells a task that it has leased.
+  answering: how much one claim takes, and how it tells the tasks that it has leased.
 
   A task weighs one, one for each of its limits, and what its message is more than a move.
 ]]
@@ -14,8 +14,14 @@ end
 
 local function as_told(lease, queue, task, message)
   -- A format would end a name at its first zero byte.
-  return lease .. " " .. task.attempt .. " " .. keys_of(task.key, task.limits) .. " " .. task.rank .. " "
+  local told = lease .. " " .. task.attempt .. " " .. keys_of(task.key, task.limits) .. " " .. task.rank .. " "
     .. #queue .. " " .. queue .. message
+  return #told .. " " .. told
+end
+
+-- One string: a client reads each element of a list as an answer of its own.
+local function as_answer(sleep_ms, epoch_text, passed, told)
+  return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(told)
 end
 
 -- Rows of what was given to this number, if its answer was lost on the way; nil where it is a new one.
