@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
+from pydantic import AfterValidator, Field, model_serializer
+
 from celery_fairness.errors import got, suggestion
+from celery_fairness.value import Value
 
 #: What stands before a type in a CloudEvent.
 CLOUD_PREFIX = "org.openjobspec."
@@ -161,9 +163,10 @@ WATCH_BEGINS = "task.watched"
 WATCHED = frozenset(name for name in TYPES if name.startswith("task."))
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Value):
     """Something that happened.
+
+    ``model_dump(mode="json")`` is the envelope of the Open Job Spec.
 
     Attributes:
         id: ``evt_`` and a UUID of version 7; to go on behind it is ``after`` of
@@ -178,15 +181,17 @@ class Event:
     type: str
     at: datetime
     source: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field(
+        default_factory=dict, validate_default=True
+    )
 
     @property
     def subject(self) -> str:
         """The id of its task; "" where it is about none."""
         return str(self.data.get("job_id", ""))
 
-    def as_ojs(self) -> dict[str, Any]:
-        """Return it in the envelope of the Open Job Spec, to be written as JSON."""
+    @model_serializer
+    def _envelope(self) -> dict[str, Any]:
         about = {"subject": self.subject} if self.subject else {}
         return {
             "specversion": SPEC_VERSION,
@@ -201,12 +206,13 @@ class Event:
 
     def as_cloudevent(self) -> dict[str, Any]:
         """Return it as a CloudEvent in the JSON format."""
-        return self.as_ojs() | {"type": CLOUD_PREFIX + self.type}
+        return self.model_dump(mode="json") | {"type": CLOUD_PREFIX + self.type}
 
 
-@dataclass(frozen=True, slots=True)
-class EventPage:
+class EventPage(Value):
     """Some events, the oldest first.
+
+    ``model_dump(mode="json")`` is the answer of the Open Job Spec to a poll.
 
     Attributes:
         events: No more than were asked for.
@@ -218,11 +224,6 @@ class EventPage:
     cursor: str | None
     has_more: bool
 
-    def as_ojs(self) -> dict[str, Any]:
-        """Return it as the answer of the Open Job Spec to a poll."""
-        events = [each.as_ojs() for each in self.events]
-        return {"events": events, "cursor": self.cursor, "has_more": self.has_more}
-
 
 def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
     """Return the event of one entry of the stream; fields that are not known stay texts."""
@@ -231,9 +232,7 @@ def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
     kind = fields.get("type", "")
     # Places in the two streams may be the same.
     stream = f"{source}#tasks" if kind in WATCHED else source
-    return Event(
-        *(event_id(entry, stream), kind, _time_of(ms), source), data=MappingProxyType(data)
-    )
+    return Event(id=event_id(entry, stream), type=kind, at=_time_of(ms), source=source, data=data)
 
 
 def _value(name: str, text: str) -> Any:

@@ -32,6 +32,7 @@ from celery_fairness.looking.values import (
     Status,
 )
 from celery_fairness.units import iso_duration, seconds
+from celery_fairness.value import Value
 
 #: Owners that a status shows; JSON has all.
 OWNERS_SHOWN = 20
@@ -50,8 +51,8 @@ def as_plain(value: Any) -> Any:
         return value
     if isinstance(value, tuple):
         return [asdict(each) for each in value]
-    if isinstance(value, (Event, EventPage)):
-        return value.as_ojs()
+    if isinstance(value, Value):
+        return value.model_dump(mode="json")
     return asdict(value)
 
 

@@ -48,11 +48,11 @@ def page(
         if types and event.type not in types:
             cursor = event.id if len(found) < limit else cursor
         elif len(found) == limit:
-            return EventPage(tuple(found), cursor, has_more=True)
+            return EventPage(events=tuple(found), cursor=cursor, has_more=True)
         else:
             found.append(event)
             cursor = event.id
-    return EventPage(tuple(found), cursor, has_more=False)
+    return EventPage(events=tuple(found), cursor=cursor, has_more=False)
 
 
 def _stream(reader: Reader, types: Collection[str]) -> str:

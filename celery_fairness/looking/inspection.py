@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     computed_field,
@@ -27,6 +25,7 @@ from celery_fairness.decision import (
     WaitingLane,
 )
 from celery_fairness.looking.keys import is_tenants
+from celery_fairness.value import Value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,11 +35,7 @@ def at_ms(unix_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=unix_ms)
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Concurrency(_Value):
+class Concurrency(Value):
     """How many tasks of a key run.
 
     Attributes:
@@ -59,7 +54,7 @@ class Concurrency(_Value):
         return None if self.limit is None else max(0, self.limit - self.active)
 
 
-class RateState(_Value):
+class RateState(Value):
     """A sliding window of starts.
 
     Attributes:
@@ -77,7 +72,7 @@ class RateState(_Value):
     window_resets_at: datetime | None
 
 
-class ThrottleState(_Value):
+class ThrottleState(Value):
     """Starts that are evenly spaced.
 
     Attributes:
@@ -91,7 +86,7 @@ class ThrottleState(_Value):
     next_allowed_at: datetime | None
 
 
-class Override(_Value):
+class Override(Value):
     """Numbers that people put in the place of a key's own.
 
     What it does not say is left out of its dump; None is unlimited.
@@ -126,7 +121,7 @@ class Override(_Value):
         return _only(handler(self), self.model_fields_set)
 
 
-class Inspection(_Value):
+class Inspection(Value):
     """What a key holds and may hold now.
 
     Attributes:
@@ -230,7 +225,7 @@ class Inspection(_Value):
         return self.state.judged_by
 
 
-class Pagination(_Value):
+class Pagination(Value):
     """Which part of the whole a page is.
 
     Attributes:
@@ -244,7 +239,7 @@ class Pagination(_Value):
     per_page: int
 
 
-class InspectionPage(_Value):
+class InspectionPage(Value):
     """Some of the keys of which anything is known, by name."""
 
     items: tuple[Inspection, ...]

@@ -120,4 +120,4 @@ def bus_type(event_type: str) -> str:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    return {name: value for name, value in event.as_ojs().items() if name != "type"}
+    return {name: value for name, value in event.model_dump(mode="json").items() if name != "type"}

@@ -469,7 +469,8 @@ def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
 def test_programs_get_the_answer_to_a_poll(run, fairness, shop):
     stop_all(fairness, [KEY, "other"])
     done = run("events", "--json", "--types", "fairness.resumed,rate_limit.dropped")
-    assert json.loads(done.stdout) == fairness.events(types=["fairness.resumed"]).as_ojs()
+    page = fairness.events(types=["fairness.resumed"])
+    assert json.loads(done.stdout) == page.model_dump(mode="json")
 
 
 def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
@@ -485,7 +486,7 @@ def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
     assert done.exit_code == 0
     assert [line.split()[2] for line in done.output.splitlines()] == [e.type for e in events]
     lines = run("events", "--follow", "--json").output.splitlines()
-    assert list(map(json.loads, lines)) == [event.as_ojs() for event in events]
+    assert list(map(json.loads, lines)) == [event.model_dump(mode="json") for event in events]
 
 
 @pytest.mark.parametrize(

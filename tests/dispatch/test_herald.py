@@ -84,7 +84,9 @@ def test_events_are_sent_as_the_open_job_spec_has_them(workers):
     (event,) = happened.page(workers.reader, SOURCE, None, (), 2).events[1:]
     ((kind, fields),) = dispatcher.sent
     assert kind == "fairness-paused"
-    assert fields == {name: each for name, each in event.as_ojs().items() if name != "type"}
+    assert fields == {
+        name: each for name, each in event.model_dump(mode="json").items() if name != "type"
+    }
     assert herald.look() == 0
 
 
