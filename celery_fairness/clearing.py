@@ -67,14 +67,16 @@ class Clearing:
         for _ in range(LOOKS):
             for task in self._parked(task_id):
                 if self._limiter.unpark([task.tag], cancelled=True):
-                    return Cancelled(task_id, "cancelled", task.queue)
+                    return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
             found = _of_id(finding.waiting(self._reader), task_id)
             cancelled = [place.queue for place in found if self._cancel([place])]
             # An id may be given to several messages, and a retry has that of the first attempt.
             for place in _of_id(finding.running(self._reader), task_id):
-                return Cancelled(task_id, "running", place.queue, place.owner)
+                return Cancelled(
+                    task_id=task_id, state="running", queue=place.queue, owner=place.owner
+                )
             if cancelled:
-                return Cancelled(task_id, "cancelled", cancelled[0])
+                return Cancelled(task_id=task_id, state="cancelled", queue=cancelled[0])
         raise NotFound("task", task_id, self._nowhere)
 
     def find(self, task_id: str) -> Place:
@@ -108,7 +110,7 @@ class Clearing:
         its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
         for tags in batches(its, TOGETHER):
             cancelled += self._limiter.unpark(tags, cancelled=True)
-        return Purged(tenant, cancelled)
+        return Purged(tenant=tenant, cancelled=cancelled)
 
     def _cancel(self, places: Sequence[Place]) -> int:
         """Return how many of them still waited where they were read."""
@@ -130,7 +132,7 @@ class Clearing:
                 unwritten = finding.obituary(self._reader, place)
                 # Where it is gone by now it was requeued: by us, if the answer was lost.
                 self._run(verbs.REQUEUE, verbs.requeue_args(place.queue, place.record, unwritten))
-                return Requeued(task_id, place.queue)
+                return Requeued(task_id=task_id, queue=place.queue)
         raise NotFound(
             "task", task_id, "is no dead letter; they are listed by: celery -A APP fairness dead"
         )

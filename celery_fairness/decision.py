@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from celery_fairness.value import Value
+
 
 class Reason(enum.Enum):
     """Why a limiter refused."""
@@ -290,8 +292,7 @@ class WaitedLimit:
     tasks: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyStops:
+class KeyStops(Value):
     """Whether anything may start under a key of limits, whatever these say.
 
     Attributes:

@@ -56,7 +56,9 @@ class Holding:
         args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why)
         cool_ms, pause_ms = verbs.read_stop(self._run(verbs.STOP, args))
         left = None if not pause_ms else seconds(pause_ms)
-        return KeyStops(key, pause_ms != 0, seconds(cool_ms), left)
+        return KeyStops(
+            key=key, paused=pause_ms != 0, cool_down_seconds=seconds(cool_ms), pause_seconds=left
+        )
 
     def cools(self, key: str) -> bool:
         """Say whether a key cools down, or has until lately."""

@@ -119,16 +119,16 @@ class Limiting:
         numbers = row.numbers
         source = "people" if row.said else "settings" if row.declared else ""
         return QueueLimit(
-            queue,
-            row.key,
-            source,
-            row.parts,
-            numbers.concurrency,
-            numbers.local,
-            _rate(numbers.rates[0] if numbers.rates else None),
-            _rate(numbers.throttle),
-            numbers.on_limit,
-            self._limiter.inspect(row.key, "", "").held,
+            queue=queue,
+            key=row.key,
+            source=source,
+            partitioned=row.parts,
+            global_limit=numbers.concurrency,
+            local_limit=numbers.local,
+            rate=_rate(numbers.rates[0] if numbers.rates else None),
+            throttle=_rate(numbers.throttle),
+            on_limit=numbers.on_limit,
+            held=self._limiter.inspect(row.key, "", "").held,
         )
 
 

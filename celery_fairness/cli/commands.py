@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -27,6 +28,8 @@ AWAY = 69
 
 Shown = tuple[Any, list[str], int]
 Changed = TypeVar("Changed")
+#: The JSON form of a value.
+_dumped = methodcaller("model_dump", mode="json")
 #: What our commands take.
 _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
@@ -48,7 +51,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     @click.pass_context
     @functools.wraps(ask)
     def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
-        from celery_fairness.cli.tables import as_plain, event_line
+        from celery_fairness.cli.tables import event_line
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
         from celery_fairness.extension import Fairness
 
@@ -59,7 +62,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
             value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
             if isinstance(value, Iterator):
                 for each in value:
-                    click.echo(json.dumps(as_plain(each)) if as_json else event_line(each))
+                    click.echo(json.dumps(each, default=_dumped) if as_json else event_line(each))
         except LimiterUnavailable as error:
             _fail(context, f"{error.address} does not answer: {error.problem}", AWAY)
         except NotFound as error:
@@ -71,7 +74,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         if isinstance(value, Iterator):
             context.exit(code)
         if as_json:
-            click.echo(json.dumps(as_plain(value), indent=2))
+            click.echo(json.dumps(value, indent=2, default=_dumped))
         else:
             # A terminal has colours, unless celery was told --no-color; a file or pipe has none.
             click.echo("\n".join(lines), color=False if context.obj.no_color else None)

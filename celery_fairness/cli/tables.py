@@ -1,11 +1,9 @@
-"""Values as people read them: aligned text; and as programs do: what JSON can say."""
+"""Values as people read them: aligned text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -32,7 +30,6 @@ from celery_fairness.looking.values import (
     Status,
 )
 from celery_fairness.units import iso_duration, seconds
-from celery_fairness.value import Value
 
 #: Owners that a status shows; JSON has all.
 OWNERS_SHOWN = 20
@@ -43,17 +40,6 @@ _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
-
-
-def as_plain(value: Any) -> Any:
-    """Return a frozen value, or several, as dictionaries, lists and plain values."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, tuple):
-        return [asdict(each) for each in value]
-    if isinstance(value, Value):
-        return value.model_dump(mode="json")
-    return asdict(value)
 
 
 def status_lines(status: Status) -> list[str]:

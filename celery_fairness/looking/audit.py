@@ -78,7 +78,9 @@ class Auditor:
         for first, again in self._doubts.values():
             told = {(each.check, each.name) for each in first}
             findings.update((each, None) for each in again() if (each.check, each.name) in told)
-        return Audit(tuple(findings), dict(self._compared), tuple(self._notes))
+        return Audit(
+            findings=tuple(findings), compared=dict(self._compared), notes=tuple(self._notes)
+        )
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Weakness: which workers take its queue and know its name, and which of them are 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from celery_fairness.looking.ancestors import ancestors_of, with_ancestors
@@ -40,22 +40,26 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
     """
     task = read_record(place.record)
     told = read_message(place.record)
-    if task is None:
-        return Explanation(place.task_id, told.task, "", place.queue, place.state)
-    found = Explanation(
-        place.task_id, told.task, task.key, place.queue, place.state, owner=place.owner
+    explained = partial(
+        Explanation,
+        task_id=place.task_id,
+        task=told.task,
+        key="" if task is None else task.key,
+        queue=place.queue,
+        state=place.state,
+        owner=place.owner,
     )
-    if place.state not in ("waiting", "later"):
-        return found
+    if task is None or place.state not in ("waiting", "later"):
+        return explained()
     rows = _running(reader)
     judge = Judge(reader, looker, place.queue, rows)
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, place.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
-    found = replace(found, limits=tuple(each.told for each in judged))
+    limits = tuple(each.told for each in judged)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
         by = _put_back_by(reader, place.queue, task, judged)
-        return replace(found, due_in_seconds=due_in, put_back_by=by)
+        return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
     alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
     group = group_of(task.key, task.lane, alone)
     running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
@@ -77,8 +81,8 @@ def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
         opened += [] if each.closed else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
     ancestors = ancestors_of(reader, told) if blocked else ()
-    return replace(
-        found,
+    return explained(
+        limits=limits,
         ahead_in_lane=turns.in_lane(group),
         ahead_in_ring=turns.ahead_in_ring(),
         blocked_by=tuple(with_ancestors(blocked, ancestors)),

@@ -146,12 +146,12 @@ def letter(place: Place) -> DeadLetter:
     fields = place.fields
     told = read_message(place.record)
     return DeadLetter(
-        place.task_id,
-        told.task,
-        place.queue,
-        place.tenant,
-        int(fields[2]),
-        int(fields[3]),
+        task_id=place.task_id,
+        task=told.task,
+        queue=place.queue,
+        tenant=place.tenant,
+        attempts=int(fields[2]),
+        deaths=int(fields[3]),
     )
 
 

@@ -175,13 +175,13 @@ class Looker:
             for tier in (published or self._settings.tiers).values()
         )
         status = Status(
-            "gate" if self._reader is None else "dispatch",
-            self._address,
-            self._settings.namespace,
-            self._limiter.news(),
-            source,
-            tiers,
-            counts,
+            path="gate" if self._reader is None else "dispatch",
+            redis=self._address,
+            namespace=self._settings.namespace,
+            news=self._limiter.news(),
+            tiers_from=source,
+            tiers=tiers,
+            counts=counts,
         )
         if self._reader is None:
             return status
@@ -201,7 +201,10 @@ class Looker:
         flat = self._limiter.connection.read("HGETALL", keys.exceeded)
         rows = zip(flat[::2], flat[1::2], strict=True)
         found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
-        return tuple(KeyRefusals(key, strategy, total) for strategy, key, total in sorted(found))
+        return tuple(
+            KeyRefusals(key=key, strategy=strategy, total=total)
+            for strategy, key, total in sorted(found)
+        )
 
     def refusals(self) -> dict[str, int]:
         """Return the refusals of each tier; see ``Fairness.refusals``."""

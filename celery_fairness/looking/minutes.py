@@ -26,7 +26,7 @@ def minutes(reader: Reader, last: int) -> Iterator[Minute]:
         for number, fields in zip(some, reader.together(commands), strict=True):
             if fields:
                 at = datetime.fromtimestamp(seconds(number * MINUTE_MS), UTC)
-                yield Minute(at, tuple(_counts(fields)))
+                yield Minute(at=at, counts=tuple(_counts(fields)))
 
 
 def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:

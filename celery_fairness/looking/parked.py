@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from celery_fairness.looking.ancestors import with_ancestors
@@ -77,23 +78,29 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
 
 def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     """Return at which limit a task waits, and how many wait there since longer."""
-    found = Explanation(task.task_id, task.told.task, task.key, task.queue, "parked")
     judge = Judge(reader, looker)
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(task.limits))
-    found = replace(found, limits=tuple(each.told for each in judged))
+    explained = partial(
+        Explanation,
+        task_id=task.task_id,
+        task=task.told.task,
+        key=task.key,
+        queue=task.queue,
+        state="parked",
+        limits=tuple(each.told for each in judged),
+    )
     for each in judged:
         ahead = reader.read("ZRANK", reader.keys.of("gate_wait", each.limit.key), task.tag)
         if ahead is not None:
             blocker = _with_ancestors(reader, _blocker(reader, each, int(ahead)), task)
-            return replace(
-                found,
+            return explained(
                 ahead_in_lane=int(ahead),
                 blocked_by=(blocker,),
                 starts_in_seconds=blocker.starts_in_seconds,
             )
     # It was promoted, and is about to be in its queue.
-    return found
+    return explained()
 
 
 def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Blocker:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -33,13 +32,13 @@ def with_queues(reader: Reader, status: Status, known_queues: Iterable[str]) -> 
     names = {*known_queues, *running, *_named(reader, notes)}
     queues = [_queue(reader, name, running[name], notes) for name in sorted(names)]
     held = sorted(owners.items(), key=lambda each: (-each[1], each[0]))
-    return replace(
-        status,
-        queues=tuple(queues),
-        total=_total(queues),
-        owners=tuple(OwnerStatus(owner, leases) for owner, leases in held),
-        notes=tuple(notes),
-    )
+    found = {
+        "queues": tuple(queues),
+        "total": _total(queues),
+        "owners": tuple(OwnerStatus(owner, leases) for owner, leases in held),
+        "notes": tuple(notes),
+    }
+    return status.model_copy(update=found)
 
 
 def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[str]]:

@@ -38,10 +38,10 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
     pause_ms = max([0.0, *(float(end) - now_ms for end in until if end)])
     override = read_override(state.key, row, now_ms) if row else None
     stops = KeyStops(
-        state.key,
-        for_ever or pause_ms > 0,
-        seconds(int(cool_ms)),
-        seconds(int(pause_ms)) if pause_ms and not for_ever else None,
+        key=state.key,
+        paused=for_ever or pause_ms > 0,
+        cool_down_seconds=seconds(int(cool_ms)),
+        pause_seconds=seconds(int(pause_ms)) if pause_ms and not for_ever else None,
     )
     limit = state.limit
     if override is not None:

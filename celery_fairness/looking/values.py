@@ -1,13 +1,20 @@
-"""What is shown of an installation: values only."""
+"""What is shown of an installation: values only.
+
+What a method of ``Fairness`` returns is a :class:`Value`; the rows within one, of which there may
+be many, are dataclasses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from celery_fairness.decision import HeldLease
+from celery_fairness.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,7 @@ class TierStatus:
     refused: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRefusals:
+class KeyRefusals(Value):
     """How often limits of a key have refused.
 
     Attributes:
@@ -110,16 +116,14 @@ class MinuteCount:
     noisy: tuple[WaitCount, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
+class Minute(Value):
     """One minute: when it began, by the server's clock, and what claims did in it."""
 
     at: datetime
     counts: tuple[MinuteCount, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimit:
+class QueueLimit(Value):
     """The limit of a queue.
 
     Attributes:
@@ -148,8 +152,7 @@ class QueueLimit:
     held: int
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Value):
     """An installation at a glance.
 
     Attributes:
@@ -196,8 +199,7 @@ class Finding:
     found: str
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Value):
     """What an audit found.
 
     Attributes:
@@ -207,12 +209,11 @@ class Audit:
     """
 
     findings: tuple[Finding, ...] = ()
-    compared: Mapping[str, int] = field(default_factory=dict)
+    compared: Mapping[str, int] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Value):
     """A task that killed its processes too often, or whose message a worker could not read.
 
     Attributes:
@@ -232,8 +233,7 @@ class DeadLetter:
     deaths: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Value):
     """What became of a task that was to be cancelled.
 
     Attributes:
@@ -249,16 +249,14 @@ class Cancelled:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
+class Purged(Value):
     """How many waiting tasks of a tenant were cancelled."""
 
     tenant: str
     cancelled: int
 
 
-@dataclass(frozen=True, slots=True)
-class Requeued:
+class Requeued(Value):
     """A dead letter that waits again."""
 
     task_id: str
@@ -319,8 +317,7 @@ class Blocker:
     starts_in_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Value):
     """Where a task is, and why it does not run.
 
     Attributes:

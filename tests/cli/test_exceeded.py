@@ -27,14 +27,14 @@ def test_every_refusal_of_the_head_of_a_lane_is_counted_by_key_and_strategy(shop
     shop.put("3", "a3", limits=limited(Limit("api", 1)))
     assert len(shop.claim()) == 2
     assert fairness.exceeded() == (
-        KeyRefusals("api", "concurrency", 1),
-        KeyRefusals("tenant:42", "concurrency", 1),
-        KeyRefusals("mail", "rate", 1),
+        KeyRefusals(key="api", strategy="concurrency", total=1),
+        KeyRefusals(key="tenant:42", strategy="concurrency", total=1),
+        KeyRefusals(key="mail", strategy="rate", total=1),
     )
     # Who was told of it is refused again.
     fairness.resume(key="api")
     shop.claim()
-    assert KeyRefusals("api", "concurrency", 1) in fairness.exceeded()
+    assert KeyRefusals(key="api", strategy="concurrency", total=1) in fairness.exceeded()
 
 
 @pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
@@ -42,7 +42,7 @@ def test_what_is_not_let_wait_is_counted_too(shop, fairness, on_limit):
     for number in range(3):
         shop.put(str(number), f"t{number}", limits=limited(Limit("api", 1, on_limit=on_limit)))
     assert len(shop.claim()) == 1
-    assert fairness.exceeded() == (KeyRefusals("api", "concurrency", 2),)
+    assert fairness.exceeded() == (KeyRefusals(key="api", strategy="concurrency", total=2),)
 
 
 def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
@@ -52,8 +52,8 @@ def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
     shop.put("2", "t2", limits=limited(Limit("mail", 1)))
     assert not shop.claim()
     assert fairness.exceeded() == (
-        KeyRefusals("mail", "cool-down", 1),
-        KeyRefusals("api", "paused", 1),
+        KeyRefusals(key="mail", strategy="cool-down", total=1),
+        KeyRefusals(key="api", strategy="paused", total=1),
     )
 
 
@@ -63,7 +63,7 @@ def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
     fairness.pause(key="api")
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
     assert not shop.claim()
-    assert KeyRefusals("api", "paused", 1) in fairness.exceeded()
+    assert KeyRefusals(key="api", strategy="paused", total=1) in fairness.exceeded()
 
 
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):

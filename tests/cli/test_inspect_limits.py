@@ -44,7 +44,9 @@ def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
 
 
 def test_a_key_that_is_stopped_says_so(limited, fairness, run):
-    assert fairness.inspect("api.stripe.com").stops == KeyStops("api.stripe.com", False, 0.0)
+    assert fairness.inspect("api.stripe.com").stops == KeyStops(
+        key="api.stripe.com", paused=False, cool_down_seconds=0.0
+    )
     fairness.pause(key="api.stripe.com")
     assert "paused until it is resumed" in run("inspect", "api.stripe.com").output
     fairness.cool_down_for("api.stripe.com", 60)

@@ -50,7 +50,16 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
     )
     window = {"limit": 2, "period": "PT1S"}
     assert made == QueueLimit(
-        "emails", "queue:emails", "people", False, 0, 2, None, window, "drop", 0
+        queue="emails",
+        key="queue:emails",
+        source="people",
+        partitioned=False,
+        global_limit=0,
+        local_limit=2,
+        rate=None,
+        throttle=window,
+        on_limit="drop",
+        held=0,
     )
     assert fairness.queue_limit("emails") == made
     shown = json.loads(run("queue-limit", "emails", "--json").output)
