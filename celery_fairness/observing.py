@@ -183,17 +183,18 @@ class Observing(ABC):
         return self._looker.exceeded()
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
-        """Return what claims did in each of the last minutes, the oldest first.
+        """Return what claims and gates did in each of the last minutes, the oldest first.
 
         Of each queue and tier: how many tasks started, how long they had waited, those behind none
-        of their tenant's apart, and how often a tenant was found at its tier's limit. A minute in
-        which nothing was is left out; the last one still counts.
+        of their tenant's apart, and how often a tenant was found at its tier's limit. A gate counts
+        every attempt that the tier refuses, and does not know how long what it starts has waited. A
+        minute in which nothing was is left out; the last one still counts.
 
         Args:
             last: How many minutes, 1 to 360: they are kept for six hours.
 
         Raises:
-            ValueError: The number is out of range, or the broker does not claim fairly.
+            ValueError: The number is out of range, or the limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
         if not isinstance(last, int) or isinstance(last, bool) or not 1 <= last <= KEPT:

@@ -1,6 +1,6 @@
 """The limiter in memory, for users' own tests: the same contract, one process.
 
-Weakness: it counts in this process only, and tells no events, for it has no stream to tell them in.
+Weakness: it counts in this process only, keeps no minutes, and has no stream to tell events in.
 Workers use :class:`~celery_fairness.limiter.redis.RedisLimiter`.
 """
 

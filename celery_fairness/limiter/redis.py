@@ -114,8 +114,7 @@ class RedisLimiter:
             names.news,
             names.counts,
             names.copy(copy.message if copy else ""),
-            names.events,
-            names.exceeded,
+            *(names.events, names.exceeded, names.minute("")),
         )
         args = (
             lease.id,

@@ -188,10 +188,11 @@ class Looker:
         return queues.with_queues(self._reader, status, known_queues)
 
     def minutes(self, last: int) -> tuple[Minute, ...]:
-        """Return what claims did lately; see ``Fairness.minutes``."""
-        if self._reader is None:
-            raise ValueError("broker: expected one at fairredis://, whose claims are counted")
-        return tuple(minutes(self._reader, last))
+        """Return what claims and gates did lately; see ``Fairness.minutes``."""
+        if not isinstance(self._limiter, RedisLimiter):
+            raise ValueError("limiter: expected one in Redis, where minutes are counted")
+        reader = Reader(self._limiter.connection, Keys(self._limiter.prefix))
+        return tuple(minutes(reader, last))
 
     def exceeded(self) -> tuple[KeyRefusals, ...]:
         """Return the refusals of each key; see ``Fairness.exceeded``."""

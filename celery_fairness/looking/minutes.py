@@ -1,4 +1,4 @@
-"""What claims did in each of the last minutes, as they count it themselves."""
+"""What claims and gates did in each of the last minutes, as they count it themselves."""
 
 from __future__ import annotations
 

@@ -94,15 +94,16 @@ class WaitCount:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCount:
-    """What claims did in a minute in one queue with tenants of one tier.
+    """What claims and gates did in a minute in one queue with tenants of one tier.
 
-    A wait is from the put, or the time for which it was put off, to the first claim. A task is
-    quiet where nothing of its tenant waited in the queue before it.
+    A wait is from the put, or the time for which it was put off, to the first claim; a gate knows
+    of none. A task is quiet where nothing of its tenant waited in the queue before it.
 
     Attributes:
-        queue: Its name; ``_other`` where there are too many to tell them apart.
+        queue: Its name; ``_other`` where there are too many to tell them apart, "" where a gate's
+            message named none.
         tier: Its name; "" of system tasks.
-        started: Tasks that were claimed.
+        started: Tasks that were claimed, or that a gate let through.
         refused: Tenants that were found at their tier's limit, as ``refusals()`` counts them.
         quiet: How long quiet tasks had waited which started, the shortest waits first.
         noisy: The same of those that waited behind their tenant's own.
@@ -117,7 +118,7 @@ class MinuteCount:
 
 
 class Minute(Value):
-    """One minute: when it began, by the server's clock, and what claims did in it."""
+    """One minute: when it began, by the server's clock, and what was done in it."""
 
     at: datetime
     counts: tuple[MinuteCount, ...]

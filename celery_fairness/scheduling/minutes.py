@@ -16,7 +16,7 @@ KEPT = 360
 FIELDS_AT_MOST = 1000
 OTHER_QUEUES = "_other"
 #: What a start is counted as: of a task behind none of its tenant's, of another, and where it has
-#: started before, or nobody knows how long it waited.
+#: started before, or nobody knows how long it waited: of a gate's tasks nobody does.
 QUIET, NOISY, STARTED = "quiet", "noisy", "started"
 
 

@@ -46,6 +46,10 @@ class Names:
         """Return the parked tasks that wait at the limit ``key``."""
         return f"{self._prefix}gate_wait:{key}"
 
+    def minute(self, minute: str) -> str:
+        """Return what was in one minute, by its number; "": what stands before any number."""
+        return f"{self._prefix}minute:{minute}"
+
     def tenant(self, tenant: str) -> str:
         """Return the record of ``tenant``."""
         part = tenant if isinstance(tenant, Reserved) else key_part(tenant)

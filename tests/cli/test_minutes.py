@@ -1,4 +1,4 @@
-"""What claims did in each minute, counted by themselves and read by people."""
+"""What claims and gates did in each minute, counted by themselves and read by people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from celery import Celery
 
+from celery_fairness import Fairness
+from celery_fairness.decision import Job, Lease, SlotRequest
+from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.looking.values import MinuteCount, WaitCount
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.scheduling.words import Rules, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.tenants import tier_key
 
 RULES = Rules(default_limit=1)
 
@@ -103,6 +108,38 @@ def test_a_number_out_of_range_says_so(fairness, last):
         fairness.minutes(last)
 
 
-def test_on_the_gate_path_there_are_no_claims(redis_url, make_fairness):
-    with pytest.raises(ValueError, match="broker: expected one at fairredis://"):
-        make_fairness(url=redis_url).minutes()
+def gate_asks(gate, lease, tenant, queue="celery"):
+    job = Job(lease, "shop.pay", queue)
+    asked = SlotRequest(Lease(lease, tier_key(tenant)), tenant, "free", job=job)
+    return gate.limiter.acquire(asked)
+
+
+def test_on_the_gate_path_gates_count(redis_url, make_fairness):
+    gate = make_fairness(url=redis_url)
+    assert gate.minutes() == ()
+    for number in range(3):
+        gate_asks(gate, f"l{number}", "42")
+    gate_asks(gate, "l3", "43", "a b")
+    counts = [each for minute in gate.minutes() for each in minute.counts]
+    assert {(each.queue, each.tier) for each in counts} == {("celery", "free"), ("a b", "free")}
+    assert sum(each.started for each in counts) == 2
+    assert sum(each.refused for each in counts) == 2
+    assert {(each.quiet, each.noisy) for each in counts} == {((), ())}
+
+
+def test_claims_and_gates_of_one_installation_are_counted_together(
+    shop, redis_url, fairness, make_fairness
+):
+    shop.put("42", "t1", tier="free")
+    assert len(claim(shop, int(time.time() * 1000))) == 1
+    gate_asks(make_fairness(url=redis_url), "l1", "43")
+    started = [(each.at, one.started) for each in fairness.minutes() for one in each.counts]
+    assert sum(number for _, number in started) == 2
+    assert make_fairness(url=redis_url).minutes() == fairness.minutes()
+
+
+def test_a_limiter_in_memory_keeps_no_minutes():
+    memory = Fairness(Celery(), limiter=InMemoryLimiter())
+    with pytest.raises(ValueError, match="limiter: expected one in Redis"):
+        memory.minutes()
+    memory.close()

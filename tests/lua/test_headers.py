@@ -255,6 +255,7 @@ def test_python_sends_what_the_header_lists_in_its_order(sent, name):
         "copy": names.copy("m1"),
         "events": names.events,
         "exceeded": names.exceeded,
+        "minute": names.minute(""),
         "ends": names.ends,
     }
     header = HEADERS[name]

@@ -10,6 +10,7 @@
   KEYS[7] copy         hash    current, next, admitted: which copy of the message may run; told
   KEYS[8] events       stream  what happened
   KEYS[9] exceeded     hash    how often each key has refused
+  KEYS[10] minute      hash    what was in one minute, whose number is put behind the name
 
   ARGV[1] lease_id     str   unique per attempt; the same id again is a no-op
   ARGV[2] lease_ms     int   how long a lease lives without a renewal
@@ -34,10 +35,11 @@
 --- @include "tick"
 --- @include "entitlement"
 --- @include "copies"
---- @include "exceeded"
+--- @include "gate_counts"
 --- @include "told"
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local news, counts, copy, events, exceeded = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local news, counts, copy, events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local exceeded, minute = KEYS[9], KEYS[10]
 local lease_id, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local message, serial, next_serial = ARGV[8], ARGV[9], ARGV[10]
 local keep_ms, key, job, frozen_ms = tonumber(ARGV[11]), ARGV[12], ARGV[13], ARGV[14]
@@ -47,7 +49,7 @@ local KEEP_LEASES_MS = 86400000
 -- Ended leases that one call clears away; they do not count in any case.
 local CLEAR_AT_MOST = 64
 
-local logical, _, _, said = tick(clock, lease_ms, frozen_ms)
+local logical, now, _, said = tick(clock, lease_ms, frozen_ms)
 -- People have said something of some key: dispatch/admit.lua asks of which.
 if said.steered then return {-6, 0, -1, -1, 0, ""} end
 local version = tonumber(redis.call("HGET", news, "version") or 0)
@@ -72,8 +74,8 @@ end
 
 local over = limit >= 0 and held >= limit
 if over and enforcement ~= "off" then
-  redis.call("HINCRBY", counts, "refused:" .. tier, 1)
-  count_exceeded(exceeded, at_tier(key, limit, held).strategy, key)
+  count_refused(counts, exceeded, tier, at_tier(key, limit, held))
+  count_at_gate(minute, now, "refused", tier, job)
 end
 if over and enforcement == "on" then
   if job ~= "" and memory.told == "" then
@@ -90,6 +92,7 @@ if over and enforcement == "on" then
 end
 
 tell_admitted(events, job, memory)
+count_at_gate(minute, now, "started", tier, job)
 copy_admitted(copy, message, serial, memory, keep_ms)
 redis.call("ZADD", leases, string.format("%.0f", logical + lease_ms), lease_id)
 redis.call("PEXPIRE", leases, KEEP_LEASES_MS)

@@ -31,7 +31,7 @@
 ]]
 --- @include "tick"
 --- @include "entitlement"
---- @include "exceeded"
+--- @include "gate_counts"
 --- @include "copies"
 --- @include "gate_parked"
 --- @include "gate_slots"
@@ -89,8 +89,8 @@ local taken = limit >= 0 and held + promised(prefix, key, rules) or held
 local full = limit >= 0 and taken >= limit
 if enforcement ~= "off" then
   if full then
-    redis.call("HINCRBY", counts, "refused:" .. tier, 1)
-    count_exceeded(prefix .. "exceeded", at_tier(key, limit, taken).strategy, key)
+    count_refused(counts, prefix .. "exceeded", tier, at_tier(key, limit, taken))
+    count_at_gate(prefix .. "minute:", now, "refused", tier, job)
   end
   closed = refusal(prefix, words, rules)
   if rules.ahead and enforcement == "on" and not full and not closed then
@@ -132,6 +132,7 @@ if enforcement == "on" and (full or closed) then
 end
 
 tell_admitted(events, job, memory)
+count_at_gate(prefix .. "minute:", now, "started", tier, job)
 copy_admitted(copy, message, serial, memory, keep_ms)
 if key ~= "" then
   take_slot(prefix, key, lease, logical + lease_ms)
