@@ -221,3 +221,19 @@ class TestCancelling:
             # Its obituary says that it was.
             assert self.cancel(dispatch, lane[task]) == [True]
         assert "lrem" not in ran
+
+
+def test_what_is_known_in_a_minute_is_counted_with_two_commands_however_much(dispatch, commands):
+    queues = ("p", "q", "r")
+
+    def counted():
+        for queue in queues:
+            dispatch.put("a", queue)
+        with commands() as ran:
+            dispatch.settle(dispatch.claim(queues=queues).tasks)
+        # Each task has one of each for itself.
+        return ran["hset"] - len(queues), ran["hincrby"] - len(queues)
+
+    _, one_by_one = counted()
+    assert one_by_one == len(queues)
+    assert counted() == (1, 0)

@@ -48,5 +48,5 @@ local function write_minute(prefix, rules)
       count_in_minute(minute, field, met.others[field], count)
     end
   end
-  if #sums > 0 then redis.call("HSET", minute, unpack(sums)) end
+  if next(sums) then redis.call("HSET", minute, unpack(sums)) end
 end
