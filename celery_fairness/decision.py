@@ -44,7 +44,8 @@ class Lease:
     """Proof that one attempt of one task holds its slot.
 
     Attributes:
-        id: Unique per attempt, never per task: a redelivered copy has another.
+        id: Unique per attempt, never per task: a redelivered copy has another. What stands before
+            an ``@`` is the worker whose body it is, for limits of one worker.
         key: The limit's key, such as ``tenant:42``; with commas the keys of all limits whose slots
             it holds, that of the tenant's tier first.
     """
@@ -56,6 +57,12 @@ class Lease:
     def keys(self) -> list[str]:
         """The key of each slot."""
         return self.key.split(",")
+
+    @property
+    def worker(self) -> str:
+        """Whose body it is; "" where it does not say."""
+        worker, named, _ = self.id.partition("@")
+        return worker if named else ""
 
 
 def slots_of(leases: Iterable[Lease]) -> list[tuple[Lease, str]]:

@@ -18,6 +18,7 @@ from celery_fairness import claiming, registry, signals
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
@@ -77,6 +78,8 @@ class Fairness(Steering):
         self.notices = Notices(logger)
         self._environ = environ
         self._lock = threading.RLock()
+        #: What nobody else calls a worker: its main process and all its pool. Leases begin with it.
+        self.worker = new_id(6)
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
@@ -289,6 +292,8 @@ class Fairness(Steering):
 
     def _prepare_worker(self) -> None:
         self._stopping.lower_it()
+        # Workers may be forks of one process that made the app.
+        self.worker = new_id(6)
         # An address that cannot be had or read is an error now, not at the first task.
         self.make_limiter()
         prepare_worker(self.app)

@@ -23,9 +23,15 @@ def new_id(size_bytes: int) -> str:
     return f"{_generator.getrandbits(8 * size_bytes):0{2 * size_bytes}x}"
 
 
-def new_lease_id(task_id: str | None = None) -> str:
-    """Return an id that no other attempt has, and that tells whether it is of a task."""
-    return f"{new_id(12)}.{_digest(task_id)}" if task_id else new_id(12)
+def new_lease_id(task_id: str | None = None, worker: str = "") -> str:
+    """Return an id that no other attempt has, and that tells whether it is of a task.
+
+    Args:
+        task_id: Of the task.
+        worker: Whose body it will be; the id tells that too.
+    """
+    own = f"{worker}@{new_id(12)}" if worker else new_id(12)
+    return f"{own}.{_digest(task_id)}" if task_id else own
 
 
 def is_lease_of(lease_id: str, task_id: str) -> bool:

@@ -54,7 +54,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         request: dict[str, Any] = self._request_dict
         charge = fairness.gate.charge(task, request, request.get("args"), request.get("kwargs"))
         if charge.keys:
-            self._fair_lease = Lease(new_lease_id(self.id), charge.keys)
+            self._fair_lease = Lease(new_lease_id(self.id, fairness.worker), charge.keys)
         request[ATTEMPT_KEY] = {
             "lease": self._fair_lease.id if self._fair_lease else None,
             "content_type": getattr(message, "content_type", None),

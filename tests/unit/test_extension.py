@@ -13,6 +13,7 @@ from celery_fairness import Fairness, FairTask
 from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.extension import LazyRouter
+from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier
 
@@ -510,3 +511,12 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
     consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
     assert herald._sends() is sends
     fairness.close()
+
+
+def test_workers_that_are_forks_of_one_process_have_names_of_their_own(bare):
+    fairness = Fairness(bare(), {}, InMemoryLimiter())
+    names = {fairness.worker}
+    for _ in range(2):
+        fairness.on_worker_init()
+        names.add(fairness.worker)
+    assert len(names) == 3

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from celery_fairness.ids import new_id
+from celery_fairness.decision import Lease
+from celery_fairness.ids import is_lease_of, new_id, new_lease_id
 
 
 @pytest.mark.parametrize("size_bytes", [1, 4, 12])
@@ -39,3 +40,11 @@ def test_a_forked_child_makes_other_ids_than_its_parent():
     assert os.read(reader, 24).decode() != new_id(12)
     os.close(reader)
     os.close(writer)
+
+
+def test_a_lease_of_a_gate_tells_its_worker_and_its_task():
+    named = new_lease_id("t1", "ab12")
+    assert Lease(named, "api").worker == "ab12"
+    assert is_lease_of(named, "t1")
+    assert not is_lease_of(named, "t2")
+    assert Lease(new_lease_id("t1"), "api").worker == ""
