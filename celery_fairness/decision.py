@@ -27,6 +27,8 @@ class Reason(enum.Enum):
     LIMITER_UNAVAILABLE = "limiter_unavailable"
     #: It may start, but others wait for the same limit since longer.
     BEHIND_OTHERS = "behind_others"
+    #: This worker runs as many as one worker may; another may start it.
+    AT_LOCAL_LIMIT = "at_local_limit"
 
 
 class Enforcement(enum.Enum):

@@ -29,6 +29,7 @@ from celery_fairness.decision import (
     slots_of,
 )
 from celery_fairness.limiter.copies import CopyMemory
+from celery_fairness.limiter.here import crowded_here
 from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
@@ -105,11 +106,14 @@ class InMemoryLimiter(SaidInMemory):
             promised = self._parked.promised(request.tier_key, now) if ahead else 0
             over = limit is not None and held + promised >= limit
             closed: list[_Closed] = []
+            here = crowded_here(self._queues, self._leases, limits, lease.worker, now)
             if enforcement is not Enforcement.OFF:
                 closed = [each for each in (self._closed(it, now, ahead) for it in limits) if each]
                 if ahead and not over and not closed and enforcement is Enforcement.ON:
                     queue = self._queue(request, limits)
                     closed = [_Closed(Limit(queue), Reason.BEHIND_OTHERS, NEVER)] if queue else []
+                if here and not over and not closed:
+                    closed = [_Closed(here, Reason.AT_LOCAL_LIMIT, NEVER, TRY_AGAIN_MS)]
                 self._counts.update([f"refused:{tier}"] * over + ["limited"] * bool(closed))
             if (over or closed) and enforcement is Enforcement.ON:
                 reason, wait, key, action = self._judged(request, now, over, limit, closed)
@@ -136,7 +140,7 @@ class InMemoryLimiter(SaidInMemory):
                 if each.limit.on_limit == action and not self._stopped(each):
                     self._counts["dropped" if action == "drop" else "rescheduled"] += 1
                     wait = _longest(closed) if action == "drop" else self._pace(each, closed, now)
-                    return each.reason, wait, each.limit.key, action
+                    return each.reason, wait, each.limit.key.partition(" ")[0], action
         if not over:
             return closed[0].reason, _longest(closed), closed[0].limit.key, "wait"
         if limit == 0:

@@ -40,11 +40,7 @@ from celery_fairness.units import Milliseconds, milliseconds, seconds
 #: Slots that one call of a script renews or releases: a bounded time in Redis.
 BATCH = 250
 
-_REFUSALS = {
-    0: Reason.AT_CONCURRENCY_LIMIT,
-    -1: Reason.PAUSED,
-    -2: Reason.SUPERSEDED,
-}
+_REFUSALS = {0: Reason.AT_CONCURRENCY_LIMIT, -1: Reason.PAUSED, -2: Reason.SUPERSEDED}
 #: People have said something of some key: the script that knows them all is asked.
 _STEERED = -6
 #: Of limits beside the tiers.
@@ -53,6 +49,7 @@ _MORE_REFUSALS = {
     -4: Reason.AT_RATE_LIMIT,
     -5: Reason.AT_THROTTLE,
     -7: Reason.BEHIND_OTHERS,
+    -8: Reason.AT_LOCAL_LIMIT,
 }
 _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 

@@ -70,7 +70,7 @@ _SINGLE = {
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
     *("aside", "bell", "left", "copy", "dead", "expires", "gate_promised", "later", "minute"),
-    *("pace", "reply", "rescheduled", "tenant", "unranked"),
+    *("here", "pace", "reply", "rescheduled", "tenant", "unranked"),
 }
 
 

@@ -12,6 +12,7 @@ _LIMITS_SAY = {
     Reason.PAUSED: "is paused",
     Reason.COOLING_DOWN: "cools down",
     Reason.BEHIND_OTHERS: "has others waiting for it",
+    Reason.AT_LOCAL_LIMIT: "lets this worker run no more",
 }
 
 

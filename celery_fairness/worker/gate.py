@@ -64,7 +64,7 @@ JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
 #: A task that may start by the time it would be parked asks again, so often.
 ASK_AT_MOST = 3
 #: Why a limit may open before the time it says.
-_NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.COOLING_DOWN)
+_NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
 
 #: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
 ATTEMPT_KEY = "_fairness_attempt"

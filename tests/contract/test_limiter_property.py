@@ -87,11 +87,14 @@ QUEUE_NUMBERS = st.builds(
     st.sampled_from([(), ((2, 3_000),)]),
     st.sampled_from([None, (1, 1_000)]),
     st.sampled_from(["wait", "reschedule", "drop"]),
+    st.sampled_from([None, None, 0, 1, 2]),
 )
 
 
 def lease_of(tenant, number):
-    return Lease(f"{tenant}{number}", ",".join((tier_key(tenant), *LIMITED[number])))
+    # Of two workers, and some of none.
+    worker = {"a": "", "b": "w1@"}.get(tenant, "w2@")
+    return Lease(f"{worker}{tenant}{number}", ",".join((tier_key(tenant), *LIMITED[number])))
 
 
 numbers = st.integers(0, len(LIMITED) - 1)
@@ -189,7 +192,7 @@ class BothLimiters(RuleBasedStateMachine):
             request = SlotRequest(lease, tenant, tier, copy, f"n{self.serial}", word, job)
         request = replace(
             request,
-            lease=replace(request.lease, id=f"{message}.{self.serial}"),
+            lease=replace(request.lease, id=f"w{1 + self.serial % 2}@{message}.{self.serial}"),
             copy=copy,
             next_serial=f"n{self.serial}",
         )

@@ -7,7 +7,7 @@
   In another epoch than the caller knows, a lease that is missing is entered again: Redis lost its
   memory, or another server has taken it over (server.lua).
 
-  KEYS[1]  clock     hash  logical, seen, epoch (ms)
+  KEYS[1]  clock     hash  logical, seen, epoch (ms); entered
   KEYS[2+] leases    zset  lease id -> logical end (ms); one key for each lease, repeats allowed
 
   ARGV[1]  lease_ms  int   how long a lease lives without a renewal
@@ -39,4 +39,6 @@ for position = 1, #KEYS - 1 do
     redis.call("PEXPIRE", leases, KEEP_LEASES_MS)
   end
 end
+-- What is known of one worker alone is looked for again (dispatch/includes/gate_here.lua).
+if lost and #answer > 1 then redis.call("HINCRBY", clock, "entered", 1) end
 return answer

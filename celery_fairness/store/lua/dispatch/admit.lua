@@ -27,14 +27,14 @@
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
   or "w" is what shall become of the task. Codes beside those of acquire: -3 it cools down, -4 its rate
-  is reached, -5 its throttle spaces, -7 others wait for it since longer.
+  is reached, -5 its throttle spaces, -7 others wait for it since longer, -8 its worker is full.
 ]]
 --- @include "tick"
 --- @include "entitlement"
 --- @include "gate_counts"
 --- @include "copies"
 --- @include "gate_parked"
---- @include "gate_slots"
+--- @include "gate_here"
 --- @include "told"
 --- @include "why_closed"
 local prefix = KEYS[1]
@@ -48,12 +48,12 @@ local broker, frozen_ms = ARGV[17], ARGV[18]
 -- Keys with starts of long ago that one call clears away.
 local FORGET_AT_MOST = 20
 -- As the events call them.
-local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency"}
-local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7}
+local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency", here = "concurrency"}
+local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge,
-  snooze_ms = snooze_ms, paced = said.paced}
+  snooze_ms = snooze_ms, paced = said.paced, entered = said.entered}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy = prefix .. "copy:" .. message
 local limits = of_one_key(limits_now(prefix, words, rules))
@@ -87,6 +87,7 @@ rules.ahead = said.parked and not seq and is_of_broker(said, broker)
 local counts, events, closed = prefix .. "counts", prefix .. "events", nil
 local taken = limit >= 0 and held + promised(prefix, key, rules) or held
 local full = limit >= 0 and taken >= limit
+local here = crowded_here(prefix, limits, lease, rules)
 if enforcement ~= "off" then
   if full then
     count_refused(counts, prefix .. "exceeded", tier, at_tier(key, limit, taken))
@@ -97,6 +98,7 @@ if enforcement ~= "off" then
     local behind = queue_of_gate(prefix, key, limits)
     if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
   end
+  if not full then closed = closed or here end
   if closed then
     redis.call("HINCRBY", counts, "limited", 1)
     count_exceeded(prefix .. "exceeded", STRATEGIES[closed.why] or closed.why, closed.key)
@@ -141,7 +143,7 @@ end
 for index = 1, #limits do
   if limits[index].key ~= key then take_slot(prefix, limits[index].key, lease, logical + lease_ms) end
   count_start(prefix, limits[index], logical)
-  begin_slot(prefix, limits[index], lease, rules)
+  begin_limit(prefix, limits[index], lease, rules)
 end
 forget_idle(prefix, logical)
 forget_cooled(prefix, logical, FORGET_AT_MOST)

@@ -141,7 +141,8 @@ local function full_here(prefix, lane, look, rules)
     local limit = read_limit(word)
     if limit.of_queue then
       use_numbers(prefix, limit, rules)
-      if limit.of_process and (look.held[limit.key] or 0) >= limit.of_process then return true end
+      local most = limit.of_parts and limit.of_process
+      if most and (look.held[limit.key] or 0) >= most then return true end
     end
   end
   return false

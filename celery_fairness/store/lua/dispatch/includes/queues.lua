@@ -45,5 +45,5 @@ local function use_numbers(prefix, limit, rules)
   end
   limit.concurrency, limit.rates, limit.throttle = row.concurrency, row.rates, row.throttle
   limit.on_limit, limit.version = row.on_limit, row.version
-  limit.of_process = row.parts and row.of_process
+  limit.of_process, limit.of_parts = row.of_process, row.parts
 end

@@ -53,7 +53,8 @@ local function of_one_key(limits)
       -- The limits themselves may be asked for again.
       local one = found[place]
       local both = {name = one.name, key = one.key, private = one.private, on_limit = one.on_limit,
-        concurrency = one.concurrency, rates = one.rates, throttle = one.throttle}
+        concurrency = one.concurrency, rates = one.rates, throttle = one.throttle,
+        of_process = one.of_process or limit.of_process, version = one.version or limit.version}
       if one.rates ~= limit.rates then
         both.rates = one.rates .. (one.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
       end

@@ -6,7 +6,9 @@
 -- Of a rate and a throttle as much is used as there is. At a gate what is promised to parked tasks
 -- counts too; where only that others wait there since longer keeps a task, it is what they wait for:
 -- of a limit without numbers, whose stop is over or whose numbers people took away, leases; it says 0.
+-- Where one worker runs as many as it may, who found that has said it (gate_here.lua).
 local function why_closed(prefix, limit, rules)
+  if limit.at then return limit.at end
   local ahead = promised(prefix, limit.key, rules)
   local held = ahead + redis.call("ZCOUNT", prefix .. "leases:" .. limit.key,
     string.format("(%.0f", rules.logical), "+inf")
