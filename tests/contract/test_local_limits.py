@@ -93,6 +93,8 @@ def test_what_a_worker_puts_back_comes_as_many_a_second_as_it_may_run(
         assert waits == [1.0, 1.5, 2.0, 2.0, 2.0]
     clock.advance(5)
     assert refused(limiter, "w1").retry_after_seconds == 1.0
+    limit(limiter, 1)
+    assert [refused(limiter, "w2").retry_after_seconds for _ in range(3)] == [1.0, 2.0, 2.0]
 
 
 def test_the_smaller_of_both_limits_holds_and_the_global_one_parks(limiter: Limiter) -> None:
