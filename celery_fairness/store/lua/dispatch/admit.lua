@@ -55,8 +55,7 @@ local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge,
   snooze_ms = snooze_ms, paced = said.paced, entered = said.entered}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
-local copy = prefix .. "copy:" .. message
-local limits = of_one_key(limits_now(prefix, words, rules))
+local copy, limits = prefix .. "copy:" .. message, of_one_key(limits_now(prefix, words, rules))
 
 local tier, limit, held = "", -1, 0
 if key ~= "" then
