@@ -14,7 +14,6 @@ from typing import Any
 
 from celery_fairness.scheduling.words import (
     Claim,
-    Claimed,
     Full,
     Obituary,
     Passing,
@@ -32,6 +31,7 @@ from celery_fairness.store.texts import (
     rules_args,
     triples,
 )
+from celery_fairness.store.told import read_tasks
 from celery_fairness.units import Milliseconds
 
 PUT = "dispatch/put"
@@ -158,30 +158,12 @@ def read_claim(answer: bytes | str) -> Claim:
     """Read the answer to a claim."""
     data = answer.encode() if isinstance(answer, str) else answer
     sleep_ms, epoch, length, rest = data.split(b" ", 3)
-    at = int(length)
-    passed, tasks = rest[:at], []
-    while at < len(rest):
-        begins = rest.index(b" ", at) + 1
-        at = begins + int(rest[at:begins])
-        tasks.append(_claimed(rest[begins:at]))
+    passed, told = rest[: int(length)], rest[int(length) :]
     return Claim(
-        tuple(tasks),
+        tuple(read_tasks(told)),
         Milliseconds(int(sleep_ms)),
         json.loads(passed) if passed else {},
         int(epoch),
-    )
-
-
-def _claimed(told: bytes) -> Claimed:
-    lease, attempt, key, rank, length, rest = told.split(b" ", 5)
-    queue_ends = int(length)
-    return Claimed(
-        lease.decode(),
-        rest[:queue_ends].decode(),
-        int(attempt),
-        key.decode(),
-        int(rank),
-        rest[queue_ends:].decode(),
     )
 
 
