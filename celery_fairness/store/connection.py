@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -27,6 +27,7 @@ from redis.retry import Retry
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
 from celery_fairness.store.scripts import load_script
+from celery_fairness.store.spinning import Spin
 
 #: Errors of redis-py.
 AWAY = (RedisError, RedisClusterException, OSError)
@@ -43,11 +44,13 @@ class _Line:
         connection: Of redis-py.
         answered_at: When the server last answered on it (monotonic seconds).
         posted: What was sent without waiting for the answer: verb, keys, arguments.
+        spin: Waits a moment for an answer.
     """
 
     connection: Any
     answered_at: float = 0.0
     posted: tuple[str, Sequence[str], Sequence[Any]] | None = None
+    spin: Spin = field(default_factory=Spin)
 
 
 class Connection:
@@ -238,6 +241,7 @@ class Connection:
             try:
                 self._settle(line)
                 line.connection.send_packed_command(packed, check_health=False)
+                line.spin.wait(line.connection)
                 answer = line.connection.read_response()
             except RedisResponseError:
                 self._idle.append(line)

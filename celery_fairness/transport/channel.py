@@ -31,6 +31,7 @@ from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
+from celery_fairness.store.spinning import Spin
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import kind_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant
@@ -67,6 +68,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         #: Leases that this channel delivered.
         self.claimed: set[str] = set()
         self._claimant: Claimant | None = None
+        self._spin = Spin()
         self._claim_wants = 0
         self._claim_epoch: int | None = None
         #: The socket on which Redis was last asked for its epoch.
@@ -228,6 +230,11 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         wanted, self._claim_wants = self._claim_wants, 0
         self.home.book.give_back(ends)
         self.home.asked(-wanted, self.serves_worker)
+
+    def spin(self) -> None:
+        """Wait a moment for the answer to an open claim, where nothing else is to be done."""
+        if self._in_poll is not None and self._claim is not None and self.home.body_blocks_loop:
+            self._spin.wait(self._in_poll)
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:

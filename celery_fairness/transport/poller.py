@@ -110,6 +110,8 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                 else:
                     # Nobody waits for a note, and mostly the end comes before it is told.
                     home.tell_soon()
+        for channel in self._channels:
+            channel.spin()
 
     @property
     def fds(self) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.asynchronous import Hub
 
+from celery_fairness.store.spinning import Spin
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 
@@ -62,6 +63,25 @@ class Loop:
         return self.consumer.channel
 
 
+#: Makes a loop; on a connection of its own where none is given.
+Turning = Callable[..., Loop]
+
+
+@pytest.fixture
+def turning(connect: Connect) -> Iterator[Turning]:
+    """A factory: ``turning(connection)`` is a loop that consumes from ``jobs``."""
+    made: list[Loop] = []
+
+    def make(connection: Connection | None = None) -> Loop:
+        made.append(Loop(connection or connect(), "jobs"))
+        return made[-1]
+
+    yield make
+    for loop in made:
+        loop.channel.home.body_blocks_loop = False
+        loop.hub.close()
+
+
 def waits_for_a_bell(loop: Loop) -> bool:
     loop.ask()
     if loop.channel._in_poll and loop.channel._claim is None:
@@ -71,10 +91,12 @@ def waits_for_a_bell(loop: Loop) -> bool:
 
 
 @pytest.mark.timeout(20)
-def test_a_socket_that_a_forked_process_holds_is_not_heard_of(connect: Connect) -> None:
+def test_a_socket_that_a_forked_process_holds_is_not_heard_of(
+    connect: Connect, turning: Turning
+) -> None:
     connection = connect()
     publish(connection, "jobs", 1)
-    loop = Loop(connection, "jobs")
+    loop = turning(connection)
     eventually(lambda: waits_for_a_bell(loop) and loop.got == [1])
     with forked():
         number = loop.channel.client.connection._sock.fileno()
@@ -84,15 +106,14 @@ def test_a_socket_that_a_forked_process_holds_is_not_heard_of(connect: Connect) 
         assert number not in dict(loop.hub.poller.poll(0.05) or ())
         publish(connection, "jobs", 2)
         eventually(lambda: (loop.turn(), loop.got == [1, 2])[1])
-    loop.hub.close()
 
 
 @pytest.mark.timeout(20)
 def test_a_turn_adds_no_socket_that_the_loop_knows(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, turning: Turning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect()
-    loop = Loop(connection, "jobs")
+    loop = turning(connection)
     eventually(lambda: waits_for_a_bell(loop))
     added: list[Any] = []
     monkeypatch.setattr(loop.hub, "add_reader", lambda *args: added.append(args))
@@ -110,13 +131,12 @@ def test_a_turn_adds_no_socket_that_the_loop_knows(
     assert loop.channel.client.connection._sock.fileno() in loop.hub.readers
     publish(connection, "jobs", 2)
     eventually(lambda: (loop.turn(), loop.got == [1, 2])[1])
-    loop.hub.close()
 
 
 @pytest.mark.timeout(20)
-def test_nothing_is_read_where_nobody_was_asked(connect: Connect) -> None:
+def test_nothing_is_read_where_nobody_was_asked(connect: Connect, turning: Turning) -> None:
     connection = connect()
-    loop = Loop(connection, "jobs")
+    loop = turning(connection)
     eventually(lambda: waits_for_a_bell(loop))
     # As where a place became free in this turn of the loop: the next one asks.
     publish(connection, "jobs", 1)
@@ -127,7 +147,6 @@ def test_nothing_is_read_where_nobody_was_asked(connect: Connect) -> None:
         connection.transport.on_readable(number)
     publish(connection, "jobs", 2)
     eventually(lambda: (loop.turn(), loop.got == [1, 2])[1])
-    loop.hub.close()
 
 
 @pytest.mark.parametrize("by_hub", [True, False], ids=["hub", "drain"])
@@ -157,3 +176,43 @@ def test_what_is_said_to_all_is_heard_before_anything_is_claimed(
         with suppress(TimeoutError):
             connection.drain_events(timeout=0.1)
     assert asked[:2] == ["_subscribe", "_brpop_start"]
+
+
+@pytest.fixture
+def spun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The connections on which an answer was looked for before the loop sleeps."""
+    seen: list[Any] = []
+    monkeypatch.setattr(Spin, "wait", lambda _, connection: seen.append(connection))
+    return seen
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_where_bodies_run_in_the_loop_the_answer_to_a_claim_is_looked_for(
+    turning: Turning, spun: list[Any], blocks: bool
+) -> None:
+    loop = turning()
+    loop.channel.home.body_blocks_loop = blocks
+    loop.ask()
+    assert loop.channel._claim is not None
+    assert (loop.channel._in_poll in spun) is blocks
+
+
+def test_nobody_spins_for_a_bell(turning: Turning, spun: list[Any]) -> None:
+    loop = turning()
+    eventually(lambda: waits_for_a_bell(loop))
+    loop.channel.home.body_blocks_loop = True
+    spun.clear()
+    loop.ask()
+    assert spun == []
+
+
+def test_nobody_spins_for_a_claim_whose_connection_is_gone(
+    turning: Turning, spun: list[Any]
+) -> None:
+    loop = turning()
+    loop.channel.home.body_blocks_loop = True
+    loop.ask()
+    spun.clear()
+    loop.channel.client.connection.disconnect()
+    loop.channel.spin()
+    assert spun == []

@@ -14,6 +14,7 @@ from celery_fairness.store import connection as store_connection
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.scripts import load_script
+from celery_fairness.store.spinning import Spin
 from tests.support.proxy import Proxy
 
 TIMEOUT_SECONDS = 0.2
@@ -349,3 +350,14 @@ def test_a_client_that_was_given_its_pool_has_no_connection_left_after_the_close
         assert open_now() == 1
         connection.close()
         assert open_now() == 0
+
+
+def test_an_answer_is_looked_for_before_it_is_slept_for(connect, monkeypatch):
+    looked = []
+    monkeypatch.setattr(Spin, "wait", lambda _, connection: looked.append(connection))
+    connection = connect()
+    for _ in range(2):
+        release(connection)
+    (line,) = connection._idle
+    assert looked == [line.connection] * len(looked)
+    assert len(looked) >= 2
