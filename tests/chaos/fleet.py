@@ -168,6 +168,7 @@ class Fleet:
     def stop(self, worker: Worker) -> None:
         """Ask a worker to end in order, as a deployment does; it may take its time."""
         worker.stopping = True
+        ledger.write("stop", worker=worker.name)
         worker.process.terminate()
 
     def kill_child(self, worker: Worker, pid: int) -> bool:

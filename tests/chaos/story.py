@@ -77,6 +77,8 @@ class Story:
         }
         #: When workers began to consume, and how many bodies each runs at once.
         self._ready = {e["worker"]: (e["at"], e.get("places", inf)) for e in kinds["ready"]}
+        #: When workers were asked to end in order: from then on they begin nothing.
+        self._stops = {event["worker"]: event["at"] for event in kinds["stop"]}
         self._ended_in_order = {event["worker"] for event in self.gone if event["status"] == 0}
         self._child_deaths: dict[tuple[str, int], list[float]] = defaultdict(list)
         for kill in self.kills:
@@ -145,7 +147,7 @@ class Story:
         there = [
             (worker, places)
             for worker, (since, places) in self._ready.items()
-            if since <= at < self._worker_deaths.get(worker, inf)
+            if since <= at < min(self._worker_deaths.get(worker, inf), self._stops.get(worker, inf))
             and not any(each.what == worker and each.meets(at, at) for each in self.freezes)
         ]
         return not self._ready or any(running[worker] < places for worker, places in there)

@@ -261,6 +261,22 @@ def test_an_outage_gives_a_slot_more_time_and_a_freeze_takes_its_sample_away() -
     assert (verdict.after_child, verdict.not_judged) == ([], 1)
 
 
+@pytest.mark.parametrize("stopped_at", [0.9, 9.0])
+def test_a_worker_that_was_asked_to_end_has_no_free_place(stopped_at: float) -> None:
+    ready = [
+        {"event": "ready", "at": 0, "worker": worker, "pid": 1, "places": places}
+        for worker, places in (("w.1", 1), ("w.2", 5))
+    ]
+    stop: ledger.Event = {"event": "stop", "at": stopped_at, "worker": "w.2"}
+    first, second, other = sent(0, "a"), sent(0, "b"), sent(0, "c", tenant="two")
+    # The only place left has another task, from the kill on.
+    begun = [*ran(0.5, None, "a"), *ran(1.1, 8, "c", tenant="two", pid=2), *ran(8, 9, "b", pid=2)]
+    begun += ran(9, 10, "a", pid=2)
+    verdict = verdict_on(ready, stop, first, second, other, begun, killed(1, "child"))
+    assert (verdict.not_judged == 1) is (stopped_at < 1)
+    assert verdict.holds is (stopped_at < 1)
+
+
 @pytest.mark.parametrize(("places", "not_judged"), [(1, 1), (2, 0)])
 def test_a_slot_that_is_back_where_no_place_is_free_is_not_judged(
     places: int, not_judged: int
