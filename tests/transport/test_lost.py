@@ -176,7 +176,7 @@ def test_an_end_whose_answer_is_late_is_told_again(
 ) -> None:
     publish(connect(), "jobs", 1)
     url = "fair" + proxy.url(redis_url)
-    inbox = Inbox(connect(url, transport_options={"socket_timeout": 0.1}), "jobs")
+    inbox = Inbox(connect(url, transport_options={"socket_timeout": 0.5}), "jobs")
     inbox.await_count(1)
     proxy.hang()
     inbox.messages[0].ack()
@@ -190,7 +190,7 @@ def test_an_end_whose_answer_is_late_is_told_again(
 def test_a_put_that_is_sent_twice_is_one_message(
     connect: Connect, proxy: Proxy, redis_url: str
 ) -> None:
-    connection = connect("fair" + proxy.url(redis_url), transport_options={"socket_timeout": 0.1})
+    connection = connect("fair" + proxy.url(redis_url), transport_options={"socket_timeout": 0.5})
     publish(connection, "warm", 1)
     proxy.hang()
     with pytest.raises((Late, OperationalError)):
@@ -204,7 +204,7 @@ def test_a_put_that_is_sent_twice_is_one_message(
 def test_a_half_open_connection_is_found(
     connect: Connect, proxy: Proxy, redis_url: str, caplog
 ) -> None:
-    options = {"health_check_interval": 0.1, "socket_timeout": 0.1}
+    options = {"health_check_interval": 0.1, "socket_timeout": 0.5}
     connection = connect("fair" + proxy.url(redis_url), transport_options=options)
     inbox = Inbox(connection, "jobs")
     inbox.nothing_comes()
