@@ -141,6 +141,7 @@ class Admitted:
         held: Leases of the tier's key now, this one included.
         over_limit: A refusal was due, and was not made (``enabled="observe"``).
         news: Version of the tier tables in Redis.
+        watched: Somebody watches what becomes of tasks: its end is to be told.
     """
 
     lease: Lease
@@ -149,6 +150,7 @@ class Admitted:
     held: int
     over_limit: bool = False
     news: int = 0
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

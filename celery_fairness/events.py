@@ -27,9 +27,10 @@ SPEC_VERSION = "1.0"
 CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
-#: Fields that are whole numbers, others, and times in ms.
-_NUMBERS = {"attempt", "concurrency", "current", "deaths", "limit", "rank", "tasks"}
-_FRACTIONS = {"cost", "ran_seconds", "waited_seconds"}
+#: Fields that are whole numbers, and times in ms.
+_NUMBERS = {"concurrency", "current", "deaths", "limit", "rank", "tasks"}
+#: Those that a gate or an older version does not know: None there.
+_OR_NONE = {"attempt": int, "cost": float, "ran_seconds": float, "waited_seconds": float}
 _TIMES = {"eta", "until"}
 #: Python knows no later time; what is rounded up to it stays as it is.
 _YEAR_10000_MS = 253_402_300_800_000
@@ -146,13 +147,15 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
-            "while somebody watches: a task was claimed, so long after its put or after its time",
+            "while somebody watches: a task was claimed, so long after its put or after its time, "
+            "or let through at a gate",
         ),
         EventType(
             "task.ended",
             (*_OF_TASK, "key", "attempt", "owner", "outcome", "ran_seconds"),
             "while somebody watches: an attempt has ended; `outcome` is `done`, `unreadable`, or "
-            "why its task waits again: `head`, `tail`, `died`, `expired` (its lease)",
+            "why its task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two "
+            "at a gate, too",
         ),
     )
 }
@@ -238,8 +241,8 @@ def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
 def _value(name: str, text: str) -> Any:
     if name in _NUMBERS and text.isdecimal():
         return int(text)
-    if name in _FRACTIONS:
-        return float(text) if text else None
+    if name in _OR_NONE:
+        return _OR_NONE[name](text) if text else None
     if name in _TIMES and text.isdecimal() and int(text) < _YEAR_10000_MS:
         return _rfc3339(_time_of(int(text)))
     return text

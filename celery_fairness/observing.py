@@ -11,7 +11,7 @@ from celery_fairness.clearing import Clearing
 from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import NotFound, TenantInvalid, got
-from celery_fairness.events import WATCHED, Event, EventPage, check_types
+from celery_fairness.events import Event, EventPage, check_types
 from celery_fairness.holding import WATCH_SECONDS, Holding, lasts_ms
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
@@ -257,7 +257,7 @@ class Observing(ABC):
                 f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
             )
         asked = check_types(types)
-        return happened.page(*self._stream(asked), after, asked, limit)
+        return happened.page(*self._stream(), after, asked, limit)
 
     def follow(
         self, after: str | None = None, types: Collection[str] | None = None
@@ -279,26 +279,28 @@ class Observing(ABC):
         """
         asked = check_types(types)
         watch = partial(self.watch_tasks, happened.WATCH_SECONDS)
-        return happened.follow(*self._stream(asked), after, asked, watch)
+        return happened.follow(*self._stream(), after, asked, watch)
 
     def watch_tasks(self, expires_in: float) -> None:
         """Let what becomes of each task be told for a while: ``task.put``, ``started``, ``ended``.
 
-        Each is one command more for the scripts that put, claim and settle. The last hundred
-        thousand are kept, in a stream of their own, until an hour after the last watch.
+        At a gate the last two alone, and of tasks that have limits. Each is one command more for
+        the scripts that do it. The last hundred thousand are kept, in a stream of their own, until
+        an hour after the last watch.
 
         Args:
             expires_in: For how many seconds, at most a day; several who watch do not shorten it for
                 each other.
 
         Raises:
-            ValueError: It is no such number, or the broker does not claim fairly.
+            ValueError: It is no such number.
             LimiterUnavailable: Redis does not answer.
         """
-        Holding(self._claimed_limiter(), self.settings).watch(lasts_ms(expires_in, WATCH_SECONDS))
+        holding = Holding(self._claimed_limiter(claims=False), self.settings)
+        holding.watch(lasts_ms(expires_in, WATCH_SECONDS))
 
-    def _stream(self, types: Collection[str] = ()) -> tuple[Reader, str]:
-        limiter = self._claimed_limiter(claims=not WATCHED.isdisjoint(types))
+    def _stream(self) -> tuple[Reader, str]:
+        limiter = self._claimed_limiter(claims=False)
         source = happened.source_of(self.app.main or "celery", limiter.connection.address)
         return Reader(limiter.connection, Keys(limiter.prefix)), source
 

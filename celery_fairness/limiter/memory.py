@@ -179,8 +179,9 @@ class InMemoryLimiter(SaidInMemory):
             gone, entered = ((), tuple(missing)) if lost else (tuple(missing), ())
             return Renewal(gone, self._logical.epoch, entered)
 
-    def release(self, leases: Sequence[Lease]) -> int:
+    def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
+        del died
         with self._lock:
             held = 0
             for lease, key in slots_of(leases):
@@ -247,8 +248,9 @@ class InMemoryLimiter(SaidInMemory):
         self._bell.wait(timeout_seconds)
         self._bell.clear()
 
-    def release_soon(self, lease: Lease) -> None:
+    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
         """End ``lease``."""
+        del watched
         self.release((lease,))
 
     def supersede(self, refused: Copy, next_serial: str) -> bool:

@@ -52,12 +52,22 @@ class Limiter(Protocol):
         """
         ...
 
-    def release(self, leases: Sequence[Lease]) -> int:
-        """End ``leases`` and return how many slots they held. Twice is harmless."""
+    def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
+        """End ``leases`` and return how many slots they held. Twice is harmless.
+
+        Args:
+            leases: Named one by one.
+            died: Their processes could not end them. Who watches tasks is told so.
+        """
         ...
 
-    def release_soon(self, lease: Lease) -> None:
-        """End ``lease``; need not have happened when this returns."""
+    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
+        """End ``lease``; need not have happened when this returns.
+
+        Args:
+            lease: Of an attempt whose body has ended.
+            watched: Who watches tasks is told (:attr:`~celery_fairness.decision.Admitted.watched`).
+        """
         ...
 
     def supersede(self, refused: Copy, next_serial: str) -> bool:

@@ -150,7 +150,8 @@ class RedisLimiter:
         code, held, limit, retry_after_ms, news, judged, key, action = told
         number = None if limit < 0 else limit
         if code > 0:
-            return Admitted(request.lease, judged, number, held, code == 2, news)
+            watched = action == "t"
+            return Admitted(request.lease, judged, number, held, code == 2, news, watched)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         reason = (_REFUSALS | _MORE_REFUSALS)[code]
         return Refused(reason, wait, judged, number, held, news, key, _ACTIONS[action])
@@ -171,21 +172,22 @@ class RedisLimiter:
             return Renewal(tuple(missing), new_epoch)
         return Renewal((), new_epoch, tuple(missing))
 
-    def release(self, leases: Sequence[Lease]) -> int:
+    def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
         held = 0
         for batch in _batches(leases):
-            if any(map(self._waited_for, leases)):
-                args = self._free_args("leases", ((lease.id, key) for lease, key in batch))
+            if died or any(map(self._waited_for, leases)):
+                what = "died" if died else "leases"
+                args = self._free_args(what, ((lease.id, key) for lease, key in batch))
                 held += self._redis.run(verbs.FREE, (self._names.prefix,), args)
                 continue
             keys = [self._names.leases(key) for _, key in batch]
             held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
         return held
 
-    def release_soon(self, lease: Lease) -> None:
+    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
         """End ``lease`` without waiting for the answer."""
-        if self._waited_for(lease):
+        if watched or self._waited_for(lease):
             args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
             self._redis.post(verbs.FREE, (self._names.prefix,), args)
             return

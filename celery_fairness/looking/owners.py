@@ -63,7 +63,7 @@ _SINGLE = {
     ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("charged", "herald", "heralded"),
-    *("gate_bell", "gate_expires", "gate_opens", "gate_promoted", "gate_tasks"),
+    *("gate_bell", "gate_expires", "gate_opens", "gate_promoted", "gate_tasks", "gate_watched"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
     *("task_events", "unused", "virtual", "waiting"),
 }

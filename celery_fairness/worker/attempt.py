@@ -23,9 +23,10 @@ class Attempt:
         lease: What it holds; None where it runs without a slot.
         limiter: Where the lease is released.
         error: Raised in place of the body (``redis_lost="closed"``).
+        watched: Its end is to be told.
     """
 
-    __slots__ = ("_begun", "_lease", "_limiter", "error", "task")
+    __slots__ = ("_begun", "_lease", "_limiter", "_watched", "error", "task")
 
     def __init__(
         self,
@@ -33,11 +34,14 @@ class Attempt:
         lease: Lease | None,
         limiter: Limiter,
         error: LimiterUnavailable | None = None,
+        *,
+        watched: bool = False,
     ) -> None:
         self.task = task
         self.error = error
         self._lease = lease
         self._limiter = limiter
+        self._watched = watched
         self._begun = False
 
     def begin(self, task: Any) -> bool:
@@ -52,7 +56,7 @@ class Attempt:
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
-                self._limiter.release_soon(lease)
+                self._limiter.release_soon(lease, watched=self._watched)
             except LimiterUnavailable:
                 pass
 

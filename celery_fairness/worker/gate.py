@@ -151,10 +151,10 @@ class Gate:
                 outcome = self._enter_or_park(task, context, asked, known)
             except SoftTimeLimitExceeded:
                 # The question took the task's whole time, and nobody knows the answer.
-                Attempt(task, lease, self._limiter).end()
+                Attempt(task, lease, self._limiter, watched=True).end()
                 outcome = Refused(Reason.LIMITER_UNAVAILABLE)
             except BaseException:
-                Attempt(task, lease, self._limiter).end()
+                Attempt(task, lease, self._limiter, watched=True).end()
                 self._ended(lease)
                 raise
             if outcome is None:
@@ -240,7 +240,7 @@ class Gate:
         if charge.problem or self._uncounted:
             self._count(task, charge)
         if isinstance(answer, Admitted):
-            return Attempt(task, asked.lease, self._limiter)
+            return Attempt(task, asked.lease, self._limiter, watched=answer.watched)
         return answer
 
     def _count(self, task: Any, charge: Charge) -> None:

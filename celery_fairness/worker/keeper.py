@@ -232,7 +232,7 @@ class Keeper:
                 look_again = soon if look_again is None else min(look_again, soon)
         if dead:
             try:
-                limiter.release(dead)
+                limiter.release(dead, died=True)
             except LimiterUnavailable as error:
                 self._notices.error("release", "slots of dead processes stay taken: %s", error)
                 return AGAIN_SECONDS

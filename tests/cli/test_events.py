@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from celery_fairness.decision import Job, Lease, SlotRequest
 from celery_fairness.events import TYPES
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
@@ -441,15 +442,24 @@ def test_a_watch_lasts_some_seconds(fairness, wrong):
         fairness.watch_tasks(wrong)
 
 
-def test_a_gate_does_not_tell_what_becomes_of_tasks(redis_url, make_fairness):
+def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
     gate = make_fairness(url=redis_url)
-    for ask in (
-        lambda: gate.events(types=TASKS),
-        lambda: gate.follow(types=TASKS),
-        lambda: gate.watch_tasks(60),
-    ):
-        with pytest.raises(ValueError, match="broker: expected one at fairredis://"):
-            ask()
+    gate.watch_tasks(60)
+    request = SlotRequest(
+        *(Lease("w1@t1", "tenant:42"), "42", "free"), job=Job("t1", "shop.pay", "celery")
+    )
+    gate.limiter.release_soon(gate.limiter.acquire(request).lease, watched=True)
+
+    def both_are_told():
+        watched, started, ended = gate.events(types=TASKS).events
+        assert watched.type == "task.watched"
+        assert (started.type, started.subject) == ("task.started", "t1")
+        # Nobody knows there how often it was tried, nor since when it waits.
+        assert started.data["attempt"] is started.data["waited_seconds"] is None
+        assert ended.data["outcome"] == "done"
+        assert 0 <= ended.data["ran_seconds"] < 60
+
+    eventually(both_are_told)
 
 
 # -- the command ----------------------------------------------------------------------------------

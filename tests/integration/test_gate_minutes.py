@@ -1,4 +1,4 @@
-"""Workers on brokers that do not claim fairly count what their gates do, by minute."""
+"""Workers on brokers that do not claim fairly tell what their gates do: by minute, and by task."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate import await_refusals, slot_taken
+from tests.support.waiting import eventually
 
 QUICK = {"snooze_seconds": 0.2, "snooze_jitter_seconds": 0.2, "lease_seconds": 60}
 
@@ -39,3 +40,35 @@ def test_starts_and_refusals_of_workers_are_counted_by_tier_and_queue(
     # The slot that was taken from outside was of no task.
     assert counted(shop, "started") == {("celery", "free"): 4}
     assert counted(shop, "refused") == {("celery", "free"): shop.fairness.refusals()["free"]}
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
+    make_shop: Callable[..., Shop], broker: str
+) -> None:
+    shop = make_shop(broker, fairness=QUICK)
+    shop.worker(pool="prefork", concurrency=2)
+    shop.fairness.watch_tasks(600)
+    done = shop.send("work", "ok", user="u1")
+    done.get(timeout=RESULT_SECONDS)
+    gate = shop.gate_file()
+    killed = shop.send("work", "kill_child", user="u2", gate=str(gate))
+    shop.await_held("u2", 1)
+    gate.touch()
+    shop.await_held("u2", 0)
+    later = shop.send("work", "ok", user="u2")
+    later.get(timeout=RESULT_SECONDS)
+    types = ["task.started", "task.ended"]
+
+    def all_are_told() -> None:
+        events = shop.fairness.events(types=types).events
+        told = [(each.type, each.subject, each.data.get("outcome")) for each in events]
+        assert told == [
+            *((types[0], done.id, None), (types[1], done.id, "done")),
+            *((types[0], killed.id, None), (types[1], killed.id, "died")),
+            *((types[0], later.id, None), (types[1], later.id, "done")),
+        ]
+        assert {each.data["key"] for each in events} == {"tenant:u1", "tenant:u2"}
+        assert len({each.data["owner"] for each in events} - {""}) == 1
+
+    eventually(all_are_told, RESULT_SECONDS)

@@ -44,7 +44,7 @@ def test_an_attempt_without_a_slot_releases_nothing(limiter):
 
 def test_a_limiter_that_is_away_does_not_fail_the_task():
     class Away(InMemoryLimiter):
-        def release_soon(self, lease):
+        def release_soon(self, lease, *, watched=False):
             raise LimiterUnavailable("redis://nowhere", "no answer")
 
     Attempt(object(), LEASE, Away()).end()

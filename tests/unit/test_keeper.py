@@ -31,8 +31,9 @@ class Watched(InMemoryLimiter):
         self.renewed.append([lease.id for lease in leases])
         return super().renew(leases, epoch)
 
-    def release(self, leases):
+    def release(self, leases, *, died=False):
         self._answer()
+        assert died
         return super().release(leases)
 
     def lose_memory(self):

@@ -50,8 +50,8 @@ local KEEP_LEASES_MS = 86400000
 local CLEAR_AT_MOST = 64
 
 local logical, now, _, said = tick(clock, lease_ms, frozen_ms)
--- People have said something of some key: dispatch/admit.lua asks of which.
-if said.steered then return {-6, 0, -1, -1, 0, ""} end
+-- People have said something of some key, or watch what becomes of tasks: dispatch/admit.lua knows more.
+if said.steered or said.watched then return {-6, 0, -1, -1, 0, ""} end
 local version = tonumber(redis.call("HGET", news, "version") or 0)
 local tier, limit = entitlement(tiers, tenant, ARGV[4], ARGV[5], ARGV[6], ARGV[7], {})
 

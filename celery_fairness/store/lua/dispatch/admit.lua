@@ -26,8 +26,9 @@
 
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
-  or "w" is what shall become of the task. Codes beside those of acquire: -3 it cools down, -4 its rate
-  is reached, -5 its throttle spaces, -7 others wait for it since longer, -8 its worker is full.
+  or "w" is what shall become of the task; "t" that it starts and that its end is to be told (free.lua).
+  Codes beside those of acquire: -3 it cools down, -4 its rate is reached, -5 its throttle spaces, -7
+  others wait for it since longer, -8 its worker is full.
 ]]
 --- @include "tick"
 --- @include "entitlement"
@@ -53,7 +54,7 @@ local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queu
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge,
-  snooze_ms = snooze_ms, paced = said.paced, entered = said.entered}
+  snooze_ms = snooze_ms, paced = said.paced, entered = said.entered, watched = said.watched}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy, limits = prefix .. "copy:" .. message, of_one_key(limits_now(prefix, words, rules))
 
@@ -68,21 +69,18 @@ end
 for index = 1, #limits do clear_ended(prefix, limits[index].key, rules) end
 
 -- Of one attempt all slots are taken in one call.
-local one = limits[1] and limits[1].key or key
-local held_until = redis.call("ZSCORE", prefix .. "leases:" .. one, lease)
-if held_until and tonumber(held_until) > logical then
-  return {1, held, limit, -1, version, tier, "", "w"}
-end
+local held_until = redis.call("ZSCORE", prefix .. "leases:" .. (limits[1] and limits[1].key or key), lease)
+local starts = {1, held, limit, -1, version, tier, "", said.watched and "t" or "w"}
+if held_until and tonumber(held_until) > logical then return starts end
 local gone, memory = superseded(copy, message, serial)
-local seq = memory.seq
 if gone then
   redis.call("HINCRBY", prefix .. "counts", "superseded", 1)
   return {-2, held, limit, -1, version, tier, "", "w"}
 end
 
 -- Who waited here has what it was promised; a newcomer does not take what others were.
-if said.parked and seq then forget_parked(prefix, message, parked_keys(key, words)) end
-rules.ahead = said.parked and not seq and is_of_broker(said, broker)
+if said.parked and memory.seq then forget_parked(prefix, message, parked_keys(key, words)) end
+rules.ahead = said.parked and not memory.seq and is_of_broker(said, broker)
 local counts, events, closed = prefix .. "counts", prefix .. "events", nil
 local taken = limit >= 0 and held + promised(prefix, key, rules) or held
 local full = limit >= 0 and taken >= limit
@@ -133,11 +131,12 @@ if enforcement == "on" and (full or closed) then
 end
 
 tell_admitted(events, job, memory)
+if said.watched then tell_gate_started(prefix, lease, job, key, logical) end
 count_at_gate(prefix .. "minute:", now, "started", tier, job)
 copy_admitted(copy, message, serial, memory, keep_ms)
 if key ~= "" then
   take_slot(prefix, key, lease, logical + lease_ms)
-  held = held + 1
+  starts[2] = held + 1
 end
 for index = 1, #limits do
   if limits[index].key ~= key then take_slot(prefix, limits[index].key, lease, logical + lease_ms) end
@@ -146,5 +145,5 @@ for index = 1, #limits do
 end
 forget_idle(prefix, logical)
 forget_cooled(prefix, logical, FORGET_AT_MOST)
-local code = enforcement == "observe" and (full or closed) and 2 or 1
-return {code, held, limit, -1, version, tier, "", "w"}
+if enforcement == "observe" and (full or closed) then starts[1] = 2 end
+return starts

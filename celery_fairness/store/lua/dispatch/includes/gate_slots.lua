@@ -1,6 +1,7 @@
 --[[
   gate_slots: leases of a gate under one key.
 ]]
+--- @include "gate_watched"
 --- @include "pace"
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
@@ -15,7 +16,9 @@ local function clear_ended(prefix, key, rules)
   for index = 1, #ended, 2 do
     redis.call("ZREM", leases, ended[index])
     -- It has lived until then, however late it is cleared away.
-    if rules.paced then note_end(prefix, ended[index], key, {logical = tonumber(ended[index + 1])}) end
+    local at = tonumber(ended[index + 1])
+    if rules.paced then note_end(prefix, ended[index], key, {logical = at}) end
+    if rules.watched then tell_gate_ended(prefix, ended[index], "expired", at) end
   end
 end
 

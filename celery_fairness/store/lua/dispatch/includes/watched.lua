@@ -10,9 +10,13 @@ local function append_watched(prefix, what, ...)
   redis.call("XADD", prefix .. "task_events", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
 end
 
+-- `job` is the id, the name and the queue of a task.
+local function append_watched_of(prefix, what, job, key, ...)
+  append_watched(prefix, what, "job_id", job[1], "job_type", job[2], "queue", job[3], "key", key, ...)
+end
+
 local function tell_watched(prefix, what, queue, task, message, ...)
-  local job = job_of(queue, task, message)
-  append_watched(prefix, what, "job_id", job[1], "job_type", job[2], "queue", job[3], "key", task.key, ...)
+  append_watched_of(prefix, what, job_of(queue, task, message), task.key, ...)
 end
 
 -- `eta_ms`: server time from which it may start.

@@ -1,0 +1,175 @@
+"""What becomes of each task behind a gate, told while somebody watches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from celery_fairness.decision import Admitted, Copy, Enforcement, Job, Lease, Refused, SlotRequest
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.settings import build_settings
+from celery_fairness.store import verbs
+from celery_fairness.store.names import Names
+
+NAMES = Names("fairness")
+STREAM, LEASES = NAMES.prefix + "task_events", NAMES.prefix + "gate_watched"
+API = "api|1|||w"
+TASK = {"job_id": "t1", "job_type": "shop.pay", "queue": "q"}
+ATTEMPT = {**TASK, "key": "tenant:42", "attempt": "", "owner": "w1"}
+STARTED = {"type": "task.started", **ATTEMPT, "waited_seconds": ""}
+ENDED = {"type": "task.ended", **ATTEMPT, "outcome": "done", "ran_seconds": "0.000"}
+
+_numbers = itertools.count(1)
+
+
+def ask(words="", tenant="42", job=True, worker="w1"):
+    names = [f"tenant:{tenant}"] * bool(tenant)
+    names += [each.partition("|")[0] for each in words.split(",") if each]
+    lease = Lease(f"{worker}@{next(_numbers)}", ",".join(dict.fromkeys(names)))
+    copy = Copy(f"m{next(_numbers)}")
+    return SlotRequest(
+        lease, tenant, "pro", copy, "s2", words, Job("t1", "shop.pay", "q") if job else None
+    )
+
+
+@pytest.fixture(params=["", API, "tenant:42|9|||w"], ids=["tier", "other", "one key"])
+def words(request):
+    """Beside its tier's limit a task has none, another, or one of the same key."""
+    return request.param
+
+
+@pytest.fixture
+def limiter(make_limiter):
+    return make_limiter(frozen=True)
+
+
+@pytest.fixture
+def watch(limiter, clock):
+    def begin(wait_ms=60_000):
+        args = verbs.watch_args(wait_ms, str(clock.now_ms))
+        return limiter.connection.run(verbs.WATCH, (NAMES.prefix,), args)
+
+    return begin
+
+
+@pytest.fixture
+def told(client):
+    def read():
+        return [each for _, each in client.xrange(STREAM) if each["type"] != "task.watched"]
+
+    return read
+
+
+def test_nothing_is_told_unless_somebody_watches(limiter, words, client):
+    answer = limiter.acquire(ask(words))
+    assert not answer.watched
+    assert limiter.release([answer.lease]) > 0
+    assert not client.exists(STREAM, LEASES)
+
+
+def test_a_task_is_told_from_its_start_to_its_end(limiter, watch, told, words, clock, client):
+    watch()
+    answer = limiter.acquire(ask(words))
+    assert isinstance(answer, Admitted)
+    assert answer.watched
+    assert told() == [STARTED]
+    clock.advance(1.25)
+    limiter.release_soon(answer.lease, watched=answer.watched)
+    limiter.release([answer.lease])
+    assert told() == [STARTED, {**ENDED, "ran_seconds": "1.250"}]
+    assert not client.exists(LEASES)
+    assert limiter.acquire(ask(words)).held == 1
+
+
+def test_a_task_without_a_tenant_is_told_too(limiter, watch, told):
+    watch()
+    lease = limiter.acquire(ask(API, tenant="")).lease
+    limiter.release([lease])
+    of_system = {"key": "_system"}
+    assert told() == [STARTED | of_system, ENDED | of_system]
+
+
+def test_asked_twice_it_has_started_once(limiter, watch, told, words):
+    watch()
+    request = ask(words)
+    assert limiter.acquire(request).watched
+    assert limiter.acquire(request).watched
+    assert told() == [STARTED]
+
+
+def test_one_that_is_refused_has_not_started(limiter, watch, told):
+    limiter.acquire(ask(API))
+    watch()
+    assert isinstance(limiter.acquire(ask(API)), Refused)
+    assert told() == []
+
+
+@pytest.mark.parametrize("enforcement", [Enforcement.OBSERVE, Enforcement.OFF])
+def test_where_nothing_is_refused_it_is_told_as_well(limiter, watch, told, enforcement):
+    limiter.acquire(ask(API), enforcement)
+    watch()
+    answer = limiter.acquire(ask(API), enforcement)
+    assert (answer.over_limit, answer.held) == (enforcement is Enforcement.OBSERVE, 2)
+    limiter.release([answer.lease])
+    assert told() == [STARTED, ENDED]
+
+
+def test_a_task_that_nobody_names_is_not_told(limiter, watch, told, client):
+    watch()
+    limiter.release([limiter.acquire(ask(API, job=False)).lease])
+    assert told() == []
+    assert not client.exists(LEASES)
+
+
+def test_the_death_of_its_process_is_told(limiter, watch, told, words):
+    watch()
+    lease = limiter.acquire(ask(words)).lease
+    assert limiter.release([lease], died=True) == len(lease.keys)
+    assert limiter.release([lease]) == 0
+    assert told() == [STARTED, {**ENDED, "outcome": "died"}]
+
+
+def test_a_lease_that_nobody_renews_is_told_by_who_finds_it(limiter, watch, told, words, clock):
+    watch(600_000)
+    limiter.acquire(ask(words))
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    another = limiter.acquire(ask(words, worker="w2"))
+    assert isinstance(another, Admitted)
+    # It ended a lease after it began, whoever found it when.
+    ended = {**ENDED, "outcome": "expired", "ran_seconds": "15.000"}
+    assert told() == [STARTED, ended, STARTED | {"owner": "w2"}]
+
+
+def test_who_began_before_the_watch_has_no_end(limiter, watch, told, words):
+    lease = limiter.acquire(ask(words)).lease
+    watch()
+    limiter.release([lease], died=True)
+    assert told() == []
+
+
+def test_a_watch_that_is_over_leaves_nothing_for_ever(limiter, watch, told, client, clock):
+    watch(1_000)
+    lease = limiter.acquire(ask(API)).lease
+    clock.advance(1)
+    limiter.release([lease])
+    assert told() == [STARTED]
+    assert 0 < client.pttl(LEASES) <= 86_400_000
+
+
+def test_who_is_not_watched_pays_nothing(limiter, words, commands):
+    with commands() as ran:
+        limiter.release([limiter.acquire(ask(words)).lease])
+    # What is remembered of a watched attempt is the only thing that a command of this name reads.
+    assert ran["hget"] == 1, "the version of the news"
+
+
+def test_a_connection_that_says_nothing_of_watching_is_not_watched():
+    class Old:
+        def run(self, verb, keys, args):
+            return [1, 1, 1, -1, 0, "free", "", "w"]
+
+    limiter = RedisLimiter(Old(), build_settings({}))
+    assert not limiter.acquire(ask(API)).watched
