@@ -158,6 +158,18 @@ def test_an_attempt_that_asks_twice_has_the_same_answer(client):
     assert admits.ask("l1") == admits.ask("l1") == [1, 0, -1, -1, 0, "", "", "w"]
 
 
+@pytest.mark.parametrize("said", ["steered", "watched"])
+def test_acquire_leaves_to_this_one_what_it_knows_nothing_of(client, said):
+    client.hset(NAMES.clock, mapping={said: 4_000_000_000_000, "logical": 1, "seen": 1, "epoch": 1})
+    keys = (NAMES.clock, NAMES.leases("tenant:42"), NAMES.tiers, NAMES.tenant("42"), NAMES.news)
+    keys += (NAMES.counts, NAMES.copy(""), NAMES.events, NAMES.exceeded, NAMES.minute(""))
+    known = ("pro", "3", "free", "1")
+    args = ("l1", 15_000, "on", *known, "", "", "", 60_000, "tenant:42", "", "")
+    answer = client.eval(load_script("acquire").source, len(keys), *keys, *args)
+    assert answer == [-6, 0, -1, -1, 0, ""]
+    assert not client.exists(NAMES.leases("tenant:42"))
+
+
 def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):
     admits = Admits(client)
     admits.ask("l1")

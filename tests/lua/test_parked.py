@@ -13,6 +13,7 @@ from celery_fairness.decision import (
     Lease,
     Parking,
     Promotion,
+    Reason,
     Refused,
     SlotRequest,
 )
@@ -356,6 +357,7 @@ def test_what_is_parked_is_of_one_broker_and_goes_back_there_alone(make_limiter,
     assert other.park(ask("c"), "message") is Parking.ELSEWHERE
     one.release([ask("held").lease])
     assert other.promote(16, "s") == Promotion((), None, elsewhere=True)
+    assert one.acquire(ask("d")).reason is Reason.BEHIND_OTHERS
     assert isinstance(other.acquire(ask("d")), Admitted)
     other.release([ask("d").lease])
     (task,) = one.promote(1, "s").tasks
