@@ -139,7 +139,8 @@ class InMemoryLimiter(SaidInMemory):
             for each in closed:
                 if each.limit.on_limit == action and not self._stopped(each):
                     self._counts["dropped" if action == "drop" else "rescheduled"] += 1
-                    wait = _longest(closed) if action == "drop" else self._pace(each, closed, now)
+                    lease = request.lease.id if action == "reschedule" else ""
+                    wait = self._pace(each, closed, now, lease) if lease else _longest(closed)
                     return each.reason, wait, each.limit.key.partition(" ")[0], action
         if not over:
             return closed[0].reason, _longest(closed), closed[0].limit.key, "wait"
@@ -151,14 +152,11 @@ class InMemoryLimiter(SaidInMemory):
             wait = seconds(min(live) - now) if live else None
         return Reason.AT_CONCURRENCY_LIMIT, wait, "", "wait"
 
-    def _pace(self, by: _Closed, closed: list[_Closed], now: int) -> float:
+    def _pace(self, by: _Closed, closed: list[_Closed], now: int, lease: str) -> float:
         """Return how long a task waits that ``by`` puts back, in seconds."""
-        again_ms, is_full = max(each.again_ms for each in closed), by.reason is _FULL
-        server_now = int(self._clock())
-        wait_ms, _ = self._paces.wait_ms(
-            by.limit, again_ms, is_full, server_now, now, self._snooze_ms
-        )
-        return seconds(ceil(wait_ms))
+        asked = by.limit, max(each.again_ms for each in closed), by.reason is _FULL
+        times = int(self._clock()), now, self._snooze_ms
+        return seconds(self._paces.wait_ms(*asked, *times, lease, 0))
 
     def _stopped(self, closed: _Closed) -> bool:
         return closed.reason in (Reason.PAUSED, Reason.COOLING_DOWN)

@@ -15,20 +15,14 @@ Weakness: a lane that is parked is not looked at, so what waits in it behind a l
 
 from __future__ import annotations
 
-import hashlib
-from math import ceil, floor
 from typing import NamedTuple
 
 from celery_fairness.scheduling.blocking import Blocking
-from celery_fairness.scheduling.lanes import Part, Task
+from celery_fairness.scheduling.lanes import Part
 from celery_fairness.scheduling.limits import NEVER, Limit, read_limits
-from celery_fairness.scheduling.pace import SAME_TIME_AT_MOST, TRY_AGAIN_MS
+from celery_fairness.scheduling.pace import JITTER_PARTS, SAME_TIME_AT_MOST, TRY_AGAIN_MS
 from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.words import Rules
-
-#: The jitter is a part of the wait, and not more than this; of the longest wait, at which many come
-#: together, than that part of the snooze.
-JITTER_PARTS, JITTER_MS = 4, 1000
 
 
 class Refusal(NamedTuple):
@@ -87,13 +81,11 @@ class Actions(Blocking):
             return None
         self.counts["rescheduled"] += 1
         task = self.tell_blocked(queue, task, closed)
-        wait, most = self.paces.wait_ms(
+        wait_ms = self.paces.wait_ms(
             *(self.judged(by), refusal.again_ms, self.has_no_slot(by, logical)),
             *(now, logical, rules.snooze_ms),
+            *(f"{task.tag}.{task.seq}", rules.snooze_ms / JITTER_PARTS),
         )
-        wait_ms = ceil(wait)
-        jitter = rules.snooze_ms / JITTER_PARTS if wait == most else JITTER_MS
-        wait_ms += jitter_ms(task, wait_ms, jitter)
         self.wait_until(queue, task, now + wait_ms)
         self.paces.remember(by.key, queue, task.seq, now + wait_ms, now)
         return wait_ms
@@ -109,10 +101,3 @@ class Actions(Blocking):
                     later[later.index(each)] = (now, seq, each[2])
                     self.rings[queue].bell = True
             later.sort(key=lambda each: each[:2])
-
-
-def jitter_ms(task: Task, wait_ms: int, longest_ms: float) -> int:
-    """Return by how much longer a task waits: those that were refused at once come one by one."""
-    most = floor(min(wait_ms / JITTER_PARTS, longest_ms))
-    name = f"{task.tag}.{task.seq}".encode()
-    return int(hashlib.sha1(name, usedforsecurity=False).hexdigest()[:8], 16) % (most + 1)

@@ -6,10 +6,15 @@ mean. Of a key of which none has ended yet a lease lives a second; and where not
 longer than the mean, as long as that.
 
     first      its window opens; the first lease is expected to end, at least a second ahead
-    the next   one interval later each: that of the rate, or the mean divided by the slots
+    the next   one interval later each: that of the rate and some more, or the mean divided by the
+               slots
     the last   all others at the snooze, or at the window if that opens later, with a wide jitter
 
 So as many come in a second as may start, and of a crowd of N at most N in each snooze beside them.
+
+Whoever comes to a window a moment before it opens goes to the end, and his start is lost. So under
+a rate and a throttle they come somewhat further apart than these ask, and their jitter is smaller
+than that.
 
 A key remembers of some of these tasks where they wait. When people say something else of it they
 come at once, and the others at their time. What it puts back from then on does not wait behind
@@ -21,14 +26,21 @@ stay free until the next one comes.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
+from math import ceil, floor
 
 from celery_fairness.scheduling.charging import mean_of
 from celery_fairness.scheduling.limits import Limit
 
 #: A full limit does not know when it opens: so soon a task is tried again, at least.
 TRY_AGAIN_MS = 1000
+#: What a rate or a throttle asks to lie between two tasks, they lie so many times that apart; their
+#: jitter is at most one of so many parts of its period.
+APART, PARTS = 1.03, 100
+#: The jitter is a part of the wait, and not more than this.
+JITTER_PARTS, JITTER_MS = 4, 1000
 #: Tasks that a key remembers it has put back, and brings forward.
 FORWARD_AT_MOST = 100
 #: Of tasks of one time, so many are looked at to find one.
@@ -74,9 +86,17 @@ class Paces:
             pace.mean_ms = mean_of(pace.mean_ms, max(0, logical - since))
 
     def wait_ms(
-        self, limit: Limit, again_ms: float, is_full: bool, now: int, logical: int, snooze_ms: int
-    ) -> tuple[float, float]:
-        """Return how long the next task waits that ``limit`` puts back, and at most.
+        self,
+        limit: Limit,
+        again_ms: float,
+        is_full: bool,
+        now: int,
+        logical: int,
+        snooze_ms: int,
+        name: str,
+        last_ms: float,
+    ) -> int:
+        """Return how long the next task waits that ``limit`` puts back, its jitter included.
 
         Args:
             limit: As it is judged now.
@@ -85,10 +105,15 @@ class Paces:
             now: The server's time.
             logical: The logical one.
             snooze_ms: The longest wait for what nobody knows.
+            name: Of the task, or its attempt: it decides the jitter.
+            last_ms: The largest jitter of the last, which come together.
         """
         pace = self.of_key.setdefault(limit.key, Pace())
         windows = (*limit.rates, *([limit.throttle] if limit.throttle else []))
-        interval = max((period_ms / starts for starts, period_ms in windows), default=0.0)
+        interval = max((period_ms / starts for starts, period_ms in windows), default=0.0) * APART
+        jitter = min((period_ms / PARTS for _, period_ms in limit.rates), default=JITTER_MS)
+        if limit.throttle:
+            jitter = min(jitter, limit.throttle[1] / limit.throttle[0] / PARTS)
         if limit.concurrency:
             began = sorted(self.began.get(limit.key, {}).values())
             lives = TRY_AGAIN_MS if pace.mean_ms is None else pace.mean_ms
@@ -101,7 +126,8 @@ class Paces:
         most = max(again_ms, snooze_ms)
         wait_ms = min(max(again_ms, pace.next_ms - now), most)
         pace.next_ms = now + wait_ms + interval
-        return wait_ms, most
+        longest_ms = last_ms if wait_ms == most else min(jitter, JITTER_MS)
+        return ceil(wait_ms) + jitter_ms(name, ceil(wait_ms), longest_ms)
 
     def remember(self, key: str, queue: str, seq: int, eta_ms: int, now: int) -> None:
         """A key has put a task back until ``eta_ms``."""
@@ -122,6 +148,13 @@ class Paces:
         if pace is not None and pace.mean_ms is not None:
             self.of_key[key] = Pace(pace.mean_ms)
         return found
+
+
+def jitter_ms(name: str, wait_ms: int, longest_ms: float) -> int:
+    """Return by how much longer a task waits: those that were refused at once come one by one."""
+    most = floor(min(wait_ms / JITTER_PARTS, longest_ms))
+    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+    return int(digest[:8], 16) % (most + 1)
 
 
 def whole_of(key: str) -> str:

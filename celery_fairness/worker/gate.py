@@ -59,8 +59,6 @@ Tracer = Callable[..., Any]
 
 #: A full limit may say that it is free in no time: its leases end.
 LEAST_WAIT_SECONDS = 1.0
-#: The jitter of a task that is tried again is a part of its wait, and not more than this.
-JITTER_PARTS, LONGEST_JITTER_SECONDS = 4, 1.0
 #: A task that may start by the time it would be parked asks again, so often.
 ASK_AT_MOST = 3
 #: Why a limit may open before the time it says.
@@ -278,9 +276,9 @@ class Gate:
         """Return how long a refused task waits, bounded.
 
         Where its tier refused, or nobody knows when it may start: snooze + uniform [0, jitter).
-        Else until it is expected to start, and the same jitter; where a limit says ``reschedule``,
-        a shorter one, unless that is a snooze or more, when all those come that have no time of
-        their own.
+        Else until it is expected to start, and the same jitter; none where a limit says
+        ``reschedule``, whose answer has one, unless that is a snooze or more, when all those come
+        that have no time of their own.
         """
         settings = self._settings
         wait, jitter = settings.snooze_seconds, settings.snooze_jitter_seconds
@@ -291,7 +289,7 @@ class Gate:
                 expected = min(max(expected, LEAST_WAIT_SECONDS), wait)
             wait = expected
             if refused.action == "reschedule" and expected < settings.snooze_seconds:
-                jitter = min(expected / JITTER_PARTS, LONGEST_JITTER_SECONDS)
+                jitter = 0.0
         wait += random.random() * jitter
         return wait if self._longest is None else min(wait, self._longest)
 

@@ -451,9 +451,10 @@ def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
     gate.limiter.release_soon(gate.limiter.acquire(request).lease, watched=True)
 
     def both_are_told():
-        watched, started, ended = gate.events(types=TASKS).events
-        assert watched.type == "task.watched"
-        assert (started.type, started.subject) == ("task.started", "t1")
+        events = gate.events(types=TASKS).events
+        assert [each.type for each in events] == ["task.watched", "task.started", "task.ended"]
+        _, started, ended = events
+        assert started.subject == ended.subject == "t1"
         # Nobody knows there how often it was tried, nor since when it waits.
         assert started.data["attempt"] is started.data["waited_seconds"] is None
         assert ended.data["outcome"] == "done"

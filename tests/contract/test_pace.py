@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_fairness.decision import Enforcement, SlotRequest
+from celery_fairness.decision import Enforcement, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit
 from celery_fairness.scheduling.queues import SET, QueueNumbers
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import admitted, ask, refused
+from tests.support.jitter import Jittered
 
 ONE = Limit("api", 1, on_limit="reschedule")
 TWO = Limit("api", 2, on_limit="reschedule")
@@ -51,11 +52,12 @@ class Gate:
         self.passes(seconds)
         self.end(request)
 
-    def waits(self, *limits: Limit) -> float | None:
-        """Return how long a task waits that is put back."""
+    def waits(self, *limits: Limit) -> float:
+        """Return how long a task waits that is put back; it equals the wait without its jitter."""
         answer = refused(self.limiter.acquire(ask(*limits)))
         assert answer.action == "reschedule"
-        return answer.retry_after_seconds
+        assert answer.retry_after_seconds is not None
+        return Jittered(answer.retry_after_seconds)
 
 
 @pytest.fixture
@@ -185,7 +187,37 @@ def test_d10_those_over_a_rate_come_one_by_one_too(gate: Gate) -> None:
     rate = Limit("api", rates=((2, 10_000),), on_limit="reschedule")
     for _ in range(2):
         gate.start(rate)
-    assert [gate.waits(rate) for _ in range(3)] == [10.001, 15.001, 20.001]
+    assert [gate.waits(rate) for _ in range(3)] == [10.001, 15.151, 20.301]
+
+
+@pytest.mark.parametrize(
+    ("limit", "jitter"),
+    [
+        (Limit("api", rates=((2, 10_000),), on_limit="reschedule"), 0.100),
+        (Limit("api", rates=((2, 10_000), (4, 6_000)), on_limit="reschedule"), 0.060),
+        (Limit("api", throttle=(2, 10_000), on_limit="reschedule"), 0.050),
+        (Limit("api", 1, throttle=(2, 10_000), on_limit="reschedule"), 0.050),
+        (Limit("api", rates=((2, 10_000),), throttle=(1, 5_000), on_limit="reschedule"), 0.050),
+        (Limit("api", 1, on_limit="reschedule"), 0.250),
+        # Nobody comes later than that by chance, however long the period is.
+        (Limit("api", rates=((2, 18_000_000),), on_limit="reschedule"), 0.0),
+    ],
+)
+def test_d10_the_jitter_under_a_rate_is_a_small_part_of_its_period(
+    make_limiter: Callable[..., Limiter], clock: FrozenClock, limit: Limit, jitter: float
+) -> None:
+    """Whoever comes later than its turn uses less of the rate."""
+    found = []
+    for number in range(60):
+        gate = Gate(make_limiter(namespace=f"n{number}"), clock)
+        while True:
+            answer = gate.limiter.acquire(ask(limit))
+            if isinstance(answer, Refused):
+                break
+        assert answer.retry_after_seconds is not None
+        found.append(answer.retry_after_seconds)
+    assert round(max(found) - min(found), 3) <= jitter
+    assert max(found) - min(found) >= 0.8 * jitter
 
 
 def test_d10_those_over_a_rate_for_longer_than_the_snooze_come_when_it_opens(gate: Gate) -> None:

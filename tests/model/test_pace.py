@@ -95,6 +95,21 @@ def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside
     assert rescheduled(dispatch) - before < 300 * 20 / 30 + 200
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("starts", "seconds"), [(1, 20), (5, 10), (20, 10), (100, 10)])
+@pytest.mark.parametrize("kind", ["rates", "throttle"])
+def test_p10_what_a_rate_puts_back_comes_when_it_is_open(dispatch, kind, starts, seconds):
+    window = (starts, SECOND)
+    numbers = {"rates": (window,)} if kind == "rates" else {"throttle": window}
+    limit = Limit("api", None, **numbers, on_limit="reschedule")
+    for _ in range((seconds + 4) * starts):
+        dispatch.put("a", limits=write_limits((limit,)))
+    worker = Worker(dispatch, run_ms=1)
+    worker.run(2)
+    _, started = worker.run(seconds)
+    assert 0.95 * seconds * starts <= started <= seconds * starts + 1
+
+
 def etas(pair):
     return [eta - START_MS for eta, _, _ in sorted(pair.model.later["q"], key=lambda each: each[1])]
 

@@ -108,7 +108,8 @@ if enforcement == "on" and (full or closed) then
   local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
   if action == "r" then
     redis.call("HINCRBY", counts, "rescheduled", 1)
-    retry_after_ms = math.ceil(pace_ms(prefix, closed.says, closed.again_ms, closed.why == "full", rules))
+    retry_after_ms = pace_ms(
+      prefix, closed.says, closed.again_ms, closed.why == "full", rules, lease, 0)
   end
   if action == "d" then
     redis.call("HINCRBY", counts, "dropped", 1)

@@ -10,17 +10,6 @@
 --- @include "until"
 --- @include "weight"
 
--- The jitter is a part of the wait, and not more than this; of the longest wait, at which many come
--- together, than that part of the snooze.
-local JITTER_PARTS, JITTER_MS = 4, 1000
-
--- By how much longer a task waits: those that were refused at once come one by one.
-local function jitter_ms(task, wait, longest)
-  local most = math.floor(math.min(wait / JITTER_PARTS, longest))
-  local hash = redis.sha1hex(task.tag .. "." .. whole(task.seq))
-  return tonumber(string.sub(hash, 1, 8), 16) % (most + 1)
-end
-
 -- Takes out the first task of a part; `refused` says what of it, by whom and how soon.
 local function act(prefix, queue, key, part, group, others, refused, rules, turns)
   local record = pop_part(prefix, queue, key, part, group, others)
@@ -47,10 +36,8 @@ local function act(prefix, queue, key, part, group, others, refused, rules, turn
   end
   redis.call("HINCRBY", prefix .. "counts", "rescheduled", 1)
   if task.blocked == "" then tell_blocked(prefix, queue, task, message, closed) end
-  local wait, most = pace_ms(prefix, refused.says, refused.again_ms, refused.why == "full", rules)
-  local jitter = wait == most and rules.snooze_ms / JITTER_PARTS or JITTER_MS
-  wait = math.ceil(wait)
-  wait = wait + jitter_ms(task, wait, jitter)
+  local wait = pace_ms(prefix, refused.says, refused.again_ms, refused.why == "full", rules,
+    task.tag .. "." .. whole(task.seq), rules.snooze_ms / JITTER_PARTS)
   wait_until(prefix, queue, task, message, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
   remember_later(prefix, refused.by, queue, task, wait, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, wait)

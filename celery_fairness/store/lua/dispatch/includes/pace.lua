@@ -14,6 +14,11 @@
 
 -- A full limit does not know when it opens: so soon a task is tried again, at least.
 local TRY_AGAIN_MS = 1000
+-- What a rate or a throttle asks to lie between two tasks, they lie so many times that apart; their jitter
+-- is at most one of so many parts of its period.
+local APART, JITTER_OF_PERIOD = 1.03, 100
+-- The jitter is a part of the wait, and not more than this.
+local JITTER_PARTS, JITTER_MS = 4, 1000
 -- The part that the last lease has in the mean is one of so many.
 local LEASE_PARTS = 8
 -- What is known of a key is kept so long after its last lease or task.
@@ -56,12 +61,24 @@ local function slot_ms(prefix, limit, mean, rules)
   return lives / limit.concurrency, first and tonumber(first) + lives - rules.logical or 0
 end
 
--- Returns how long the next task waits that `limit` puts back, and at most; `again` is how soon it may be
--- tried again, of a full limit the least.
-local function pace_ms(prefix, limit, again, is_full, rules)
-  local pace, interval = prefix .. "pace:" .. limit.key, interval_of(limit.throttle)
+-- By how much longer a task waits: those that were refused at once come one by one.
+local function jitter_ms(name, wait, longest)
+  local most = math.floor(math.min(wait / JITTER_PARTS, longest))
+  return tonumber(string.sub(redis.sha1hex(name), 1, 8), 16) % (most + 1)
+end
+
+-- Returns how long the next task waits that `limit` puts back, the jitter of its name included: that of the
+-- last, which come together, is at most `last`. `again` is how soon it may be tried again, of a full limit
+-- the least.
+local function pace_ms(prefix, limit, again, is_full, rules, name, last)
+  local pace, interval, jitter = prefix .. "pace:" .. limit.key, interval_of(limit.throttle), JITTER_MS
   local known = redis.call("HMGET", pace, "mean", "next")
-  for starts, period_ms in windows_of(limit.rates) do interval = math.max(interval, period_ms / starts) end
+  if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
+  for starts, period_ms in windows_of(limit.rates) do
+    interval = math.max(interval, period_ms / starts)
+    jitter = math.min(jitter, period_ms / JITTER_OF_PERIOD)
+  end
+  interval = interval * APART
   if limit.concurrency then
     local slot, ends = slot_ms(prefix, limit, tonumber(known[1]), rules)
     interval = math.max(interval, slot)
@@ -71,7 +88,7 @@ local function pace_ms(prefix, limit, again, is_full, rules)
   local wait = math.min(math.max(again, (tonumber(known[2]) or 0) - rules.now), most)
   redis.call("HSET", pace, "next", string.format("%.17g", rules.now + wait + interval))
   redis.call("PEXPIRE", pace, PACE_KEPT_MS)
-  return wait, most
+  return math.ceil(wait) + jitter_ms(name, math.ceil(wait), wait < most and jitter or last)
 end
 
 -- That of a queue as a whole for a partition of it, any other key as it is.
