@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -382,3 +383,40 @@ def test_what_nobody_said_the_broker_of_is_of_any(make_limiter, client, said):
     anybody = make_limiter(frozen=True, broker="other" if said else "")
     assert client.hget(NAMES.clock, "parked") == (said or "one")
     assert [task.copy.message for task in anybody.promote(16, "s").tasks] == ["a"]
+
+
+def test_whoever_comes_later_does_not_put_off_the_next_look_at_their_key(
+    make_limiter, client, clock
+):
+    """Else a stream of newcomers would keep those that wait from ever being looked at."""
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    opens = NAMES.prefix + "gate_opens"
+    park(limiter, "a")
+    first = client.zscore(opens, "api")
+    assert first == clock.now_ms + 1_000
+    clock.advance(0.4)
+    park(limiter, "b")
+    assert client.zscore(opens, "api") == first
+
+
+def test_a_copy_that_was_refused_is_parked_whatever_it_would_have_published(make_limiter):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    asked = ask("a")
+    assert isinstance(limiter.acquire(asked), Refused)
+    # Its refusal named another successor; which copy asks is what counts.
+    assert limiter.park(replace(asked, next_serial="other"), "message") is Parking.PARKED
+
+
+def test_a_task_without_a_tenant_waits_for_no_tier(make_limiter):
+    none = {"free": {"concurrency": 0}}
+    limiter = make_limiter(frozen=True, tier_on_limit="wait", tiers=none)
+
+    def system(name):
+        return SlotRequest(Lease(name, "api"), "", "", Copy(name), f"n{name}", WORD)
+
+    limiter.acquire(system("held"))
+    assert limiter.park(system("a"), "message") is Parking.PARKED
+    limiter.release([system("held").lease])
+    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
