@@ -139,8 +139,9 @@ class InMemoryLimiter(SaidInMemory):
             for each in closed:
                 if each.limit.on_limit == action and not self._stopped(each):
                     self._counts["dropped" if action == "drop" else "rescheduled"] += 1
-                    lease = request.lease.id if action == "reschedule" else ""
-                    wait = self._pace(each, closed, now, lease) if lease else _longest(closed)
+                    wait = _longest(closed)
+                    if action == "reschedule":
+                        wait = self._pace(each, closed, now, request.lease.id)
                     return each.reason, wait, each.limit.key.partition(" ")[0], action
         if not over:
             return closed[0].reason, _longest(closed), closed[0].limit.key, "wait"
