@@ -61,6 +61,7 @@ from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
 from celery_fairness.scheduling.limits import NEVER, read_limits
 from celery_fairness.scheduling.moving import other_queue
 from celery_fairness.scheduling.passing import Look
+from celery_fairness.scheduling.rounds import Rounds
 from celery_fairness.scheduling.rows import Running
 from celery_fairness.scheduling.words import (
     Claim,
@@ -130,24 +131,23 @@ class Scheduler(Entering):
         look = Look(passing, self.budget, local)
         turns = Turns(self.budget.moves, queues, sleep_ms)
         waiting = {queue for queue, _ in self.lanes}
-        asked, turn, taken = [queue for queue in queues if queue in waiting], 0, 0
+        asked, taken = [queue for queue in queues if queue in waiting], 0
         turns.ranked = self._rank(asked, rules)
         more |= rules.priority_scope == "queue" and len(turns.ranked) < len(asked)
-        while asked and len(leases) < want and taken < self.budget.taken:
-            turn %= len(asked)
-            queue = asked[turn]
+        rounds = Rounds(asked, turns, passing)
+        while len(leases) < want and taken < self.budget.taken:
+            queue = rounds.queue()
+            if queue is None:
+                break
             found = self.find_in(queue, logical, rules, turns, look)
             if found is None:
-                del asked[turn]
-                if not asked and turns.left:
-                    # Those who are due before were not served all the same.
-                    asked, turns.left = list(dict.fromkeys(turns.left)), None
+                rounds.nothing()
                 continue
             leases.append(self._serve(queue, *found, owner, logical, rules))
             task = self.running[leases[-1]].task
             taken += 1 + len(read_limits(task.limits)) + self.units_of(task)
             look.took(task)
-            turn += 1
+            rounds.took()
         more |= turns.over
         if leases:
             self.replies[owner] = (number, leases)

@@ -152,15 +152,19 @@ class Passing:
         places: By queue, how many members of its ring the claim before has passed over: where a
             look goes on that one call could not finish.
         held: By key, how many slots of limits of queues this process holds.
+        rooms: By queue, how many tasks it takes of its share; of other queues any number.
+        lends: Of a queue without room it takes more where no queue with room has any.
     """
 
     never: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     places: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
+    rooms: Mapping[str, int] = field(default_factory=dict)
+    lends: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.never or self.once or self.places or self.held)
+        return bool(self.never or self.once or self.places or self.held or self.rooms)
 
 
 class Obituary(NamedTuple):

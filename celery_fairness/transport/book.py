@@ -94,6 +94,10 @@ class Book:
         """How many of the worker's places are taken."""
         return len(self._in_places)
 
+    def places_of_queues(self) -> Counter[str]:
+        """Return by queue how many of the worker's places its tasks have."""
+        return Counter(held.queue for held in self.held() if held.lease in self._in_places)
+
     def held(self) -> list[Held]:
         """Return what is held now."""
         return list(self._held.values())

@@ -32,6 +32,7 @@ from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
 from celery_fairness.store.scripts import load_script
 from celery_fairness.store.spinning import Spin
+from celery_fairness.transport.bells import BellsMixin
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import kind_of
 from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant
@@ -56,7 +57,7 @@ ADOPT_SECONDS = 1.0
 NAP_SECONDS = 0.01
 
 
-class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
+class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
     """What makes a Redis channel of kombu fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -79,6 +80,8 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         #: What is consumed: queues that are claimed from, and those of the stock transport.
         self.fair_queues: list[str] = []
         self.stock_queues: list[str] = []
+        #: Of which the open wait hears nothing: there is no room for them.
+        self.deaf_to: list[str] = []
         #: The open request is no stock one.
         self._is_ours = False
         #: By queue, whether without acks, and who takes its messages.
@@ -88,7 +91,8 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     # -- which queues -----------------------------------------------------------------------------
 
     @cached_property
-    def _looks(self) -> Looks:
+    def looks(self) -> Looks:
+        """What its claims pass over."""
         return Looks(self.home.kinds)
 
     def is_fair(self, queue: str) -> bool:
@@ -100,13 +104,6 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         queues = self.active_queues
         self.fair_queues = [queue for queue in queues if self.is_fair(queue)]
         self.stock_queues = [queue for queue in queues if not self.is_fair(queue)]
-
-    def want(self) -> int:
-        """Return how many tasks this channel may claim now."""
-        free = 0 if self._closing else self.home.free(self.serves_worker)
-        if not (self.serves_worker and self.home.slots) and self.qos.prefetch_count:
-            free = min(free, self.qos.prefetch_count - len(self.claimed))
-        return max(0, free)
 
     # -- claiming ---------------------------------------------------------------------------------
 
@@ -130,7 +127,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
             super()._brpop_start(timeout)
             return
         queues = self._queue_cycle.consume(len(self.fair_queues) + len(self.stock_queues))
-        fair = [queue for queue in queues if queue in self.fair_queues]
+        fair, deaf_to = self.rooms.divide([each for each in queues if each in self.fair_queues])
         want = self.want()
         now = monotonic()
         if self._napping or not (want or self.stock_queues):
@@ -139,13 +136,14 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         if want and now >= self._adopt_at:
             self._adopt(fair)
         asleep = self._asleep_until - now
+        self.deaf_to = []
         if want and asleep <= 0:
             self._send_claim(fair, want)
             self._queue_cycle.rotate(queues[0])
         else:
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
-            self._send_wait(fair if want else [], self.stock_queues, wait)
+            self.send_wait(fair if want else [], deaf_to, wait)
         self._in_poll = self.client.connection
         self._is_ours = True
         self._brpop_sent_at = now
@@ -159,7 +157,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
 
     def _sleep(self, claim: Claim) -> None:
         """Ask again after a time, or when a bell rings."""
-        seconds = self._looks.hear(claim)
+        seconds = self.looks.hear(claim)
         if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
             # Here and not where requests are sent: the hub reads its timers before. After it has
             # passed something over it does not hear every bell that rings for others.
@@ -190,12 +188,12 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
     def _send_claim(self, queues: list[str], want: int) -> None:
         self._meet()
         home = self.home
-        claimant = self._claimant = self._claimant or home.borrow_claimant()
+        claimant = self.claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
-            passing=self._looks.ask(home.book.of_queues()),
+            passing=self.looks.ask(home.book, self.rooms),
             epoch=epoch,
             ends=ends,
         )
@@ -212,17 +210,6 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         script = load_script(verb)
         how = ("EVALSHA", script.sha) if self.home.scripts_known else ("EVAL", script.source)
         return pack((*how, "1", self.home.prefix, *args))
-
-    def _send_wait(self, fair: list[str], others: list[str], seconds: float) -> None:
-        prefix = self.home.prefix
-        keys = [f"{prefix}bell:{queue}" for queue in fair]
-        keys += [f"{prefix}left:{queue}" for queue in fair if queue not in self._looks.passed]
-        keys += [
-            self.global_keyprefix + self._q_for_pri(queue, priority)
-            for priority in self.priority_steps
-            for queue in others
-        ]
-        self.client.connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
 
     def _claim_over(self) -> None:
         """The open request is answered or lost; what it told and was not heard is told again."""
@@ -310,11 +297,11 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin):
         if message is None:
             return
         kinds = self.home.kinds
-        kind = kind_of(message.headers) if kinds.are_limited or self._looks.in_vain else ""
+        kind = kind_of(message.headers) if kinds.are_limited or self.looks.in_vain else ""
         if not kinds.take(kind):
             self._end(held, Verdict.HEAD)
             return
-        self._looks.found(kind)
+        self.looks.found(kind)
         if no_ack:
             self._end(held, Verdict.DONE)
         else:

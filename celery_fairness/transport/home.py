@@ -9,12 +9,13 @@ after a lost connection. A forked child makes its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 from weakref import WeakMethod
@@ -31,6 +32,7 @@ from celery_fairness.transport.book import Book, Held
 from celery_fairness.transport.kinds import Kinds
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.renewing import Call, Renewals
+from celery_fairness.transport.rooms import ROOM_BELL_MS, Rooms, room_bell
 
 logger = logging.getLogger("celery_fairness")
 
@@ -94,6 +96,8 @@ class Home:
         self.kinds = Kinds()
         #: Free places are this less what is held in them; None without a worker.
         self.slots: Callable[[], int] | None = None
+        #: The shares of the worker's queues in its places.
+        self.rooms = Rooms(self.book, {})
         #: No new claims: the worker is stopping.
         self.stopping = False
         #: Ends are told at once: no loop turns any more that would gather them.
@@ -176,6 +180,12 @@ class Home:
     def mourn(self, written: str) -> Obituary | None:
         """Say which obituary was written, and take the next one."""
         return verbs.read_mourn(self.call(verbs.MOURN, verbs.mourn_args(written, self.rules)))
+
+    def ring(self, owner: str) -> None:
+        """Ring the bell that one claimant alone hears; whoever does not hear it sleeps on."""
+        bell = room_bell(self.prefix, owner)
+        with contextlib.suppress(RedisError, OSError), self._client.pipeline() as pipe:
+            pipe.rpush(bell, 1).pexpire(bell, ROOM_BELL_MS).execute()
 
     def flush(self) -> None:
         """Tell Redis every end now; what it did not hear is kept."""
@@ -262,9 +272,15 @@ class Home:
         self.at_once = True
         self.flush()
 
-    def start(self, slots: Callable[[], int]) -> None:
-        """Claim for a worker that has ``slots()`` places."""
+    def start(
+        self,
+        slots: Callable[[], int],
+        shares: Mapping[str, int] | None = None,
+        lends: bool = False,
+    ) -> None:
+        """Claim for a worker that has ``slots()`` places, of which queues have shares."""
         self.slots = slots
+        self.rooms = Rooms(self.book, shares or {}, lends)
         self.stopping = False
         self.at_once = False
         self._wake()

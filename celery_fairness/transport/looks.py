@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from celery_fairness.scheduling.words import Claim, Passing
+from celery_fairness.transport.book import Book
 from celery_fairness.transport.kinds import NOTHING, Kinds
+from celery_fairness.transport.rooms import Rooms
 
 #: A look that comes after one in vain rests for so many seconds whenever so many claims have gone
 #: on with it.
@@ -37,14 +39,15 @@ class Looks:
         self._claims = 0
         self._asked = NOTHING
 
-    def ask(self, held: Mapping[str, int]) -> Passing:
-        """Return what the next claim passes over; ``held`` is what this process has, by queue."""
-        passing = self._kinds.passing(self._places)
-        if passing is self._asked is NOTHING and not (held or self._places):
+    def ask(self, book: Book, rooms: Rooms) -> Passing:
+        """Return what the next claim passes over, of a process with this book and these shares."""
+        passing, held, left = self._kinds.passing(self._places), book.of_queues(), rooms.left()
+        if passing is self._asked is NOTHING and not (held or left or self._places):
             return NOTHING
         # What may be taken again is taken from the front, and then the look goes on.
         opened = set(self._asked.never).difference(passing.never)
-        self._asked = replace(passing, places={} if opened else self._places, held=held)
+        places = {} if opened else self._places
+        self._asked = replace(passing, places=places, held=held, rooms=left, lends=rooms.lends)
         return self._asked
 
     def hear(self, claim: Claim) -> float:

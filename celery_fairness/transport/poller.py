@@ -111,6 +111,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                     # Nobody waits for a note, and mostly the end comes before it is told.
                     home.tell_soon()
         for channel in self._channels:
+            channel.hear_rooms()
             channel.spin()
 
     @property

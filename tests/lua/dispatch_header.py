@@ -63,7 +63,8 @@ _GIVEN = {
 #: What a loop may end with beside constants and readings with a LIMIT.
 _ENDS = {
     "#ARGV": "arguments, which Python sends in batches",
-    "want + 2 * #turns.queues": "arguments",
+    "want + 4 * #turns.queues": "arguments",
+    "#rounds.asked": "arguments",
     "#turns.queues": "arguments",
     "#all_queues": "arguments",
     "#queues": "arguments",

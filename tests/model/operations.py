@@ -249,6 +249,8 @@ def _passing(random: Random) -> Passing:
             for key in (queue, f"{queue}:1", f"{queue}:2")
             if random.random() < 0.2
         },
+        {queue: random.randint(0, 3) for queue in QUEUES if random.random() < 0.3},
+        random.random() < 0.5,
     )
 
 

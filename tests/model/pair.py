@@ -36,10 +36,10 @@ class Pair:
                 ("put", queue, None, tenant, "", "", rank, 1.0, None, kind, word),
             )
 
-    def claim(self, want=10, queues=("q",), enforcement="on", never=(), held=None, scope="tenant"):
+    def claim(self, want=10, queues=("q",), enforcement="on", never=(), scope="tenant", **told):
         """Return the numbers of the tasks that were given, and how long to sleep."""
         given = len(self.both.granted)
-        passing = Passing(tuple(never), held=held or {})
+        passing = Passing(tuple(never), **told)
         self.answer = None
         claim = self.model.claim
 

@@ -157,7 +157,9 @@ class WatchedScheduler(Scheduler):
             for other in order[passed:]
             if self.is_open(other, logical, rules)
         }
-        if by_rank and self.look.passes and not (self.look.moves and self.look.lanes):
+        over = self.turns.over or not (self.look.moves and self.look.lanes)
+        if by_rank and self.look.passes and over:
+            # What stands before may be what no move was left for; what was found meanwhile goes.
             return
         assert key == min(turn(other, tasks) for other, tasks in opened.items() if tasks)[2]
 

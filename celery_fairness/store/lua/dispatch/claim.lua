@@ -38,6 +38,7 @@
 --- @include "due"
 --- @include "tick"
 --- @include "answering"
+--- @include "rounds"
 --- @rarely read_record write_record without_whole read_running ring_bell enter enter_again
 --- @rarely forget_debts forget_ring back_name note note_first paused_ms override_of tenant_limit
 --- @rarely note_steering due_again close count_refusal fill leave_ring note_charge took pass_over
@@ -93,12 +94,13 @@ if given then
 end
 
 local all_queues = {unpack(ARGV, first_queue)}
-local look = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
+local look, shares = read_passing(passing, rules.queued and limited().are_local(prefix, all_queues, rules))
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
 rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
 local queues, without = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
-  queues = {unpack(queues)}, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
+  queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
+local rounds = begin_rounds(queues, shares.rooms, shares.lends)
 if scope == "queue" then turns.ranked, turns.over = ranks().rank_queues(prefix, queues, MOVES_AT_MOST) end
 
 -- Takes one task of a queue. Returns false where nothing of it may start.
@@ -121,17 +123,11 @@ local function take(queue)
   return true
 end
 
--- Each turn takes a task or is the last of its queue; what was left to others is asked once more.
-local turn = 1
-for _ = 1, want + 2 * #turns.queues do
-  if #leases == want or taken >= TAKEN_AT_MOST then break end
-  if #queues == 0 then
-    if not turns.left or #turns.left == 0 then break end
-    queues = turns.left
-    turns.left = nil
-  end
-  if turn > #queues then turn = 1 end
-  if take(queues[turn]) then turn = turn + 1 else table.remove(queues, turn) end
+-- Each turn takes a task or is the last of its queue in one of at most four rounds.
+for _ = 1, want + 4 * #turns.queues do
+  local queue = #leases < want and taken < TAKEN_AT_MOST and queue_of(rounds, turns)
+  if not queue then break end
+  turn_over(rounds, take(queue))
 end
 if #leases > 0 then
   redis.call("SET", prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
