@@ -13,6 +13,7 @@ from typing import Any
 
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.settings import Settings, build_settings, expected
+from celery_fairness.shares import PARTS, PLACES_EXPECTED
 from celery_fairness.tiers import Tier, tier_fields
 from celery_fairness.units import DURATION_FORMS, parse_duration
 
@@ -165,4 +166,7 @@ def documentation() -> list[tuple[str, str, str]]:
         else:
             takes = expected(setting)
         rows.append((name, setting, takes))
+    for part in PARTS:
+        name = f"{{SERVICE}}_QUEUE_{part.upper()}_WORKERS"
+        rows.append((name, f"services.*.{part}", PLACES_EXPECTED))
     return rows

@@ -28,6 +28,7 @@ from pydantic import (
 from celery_fairness.decision import Enforcement
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.queues import QueuePolicy, read_queues
+from celery_fairness.shares import Service, read_services
 from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
 
 Resolver = Callable[[str], str | None]
@@ -206,6 +207,15 @@ class Settings(BaseModel):
         ),
     ] = "high_first"
 
+    services: Annotated[
+        Mapping[str, Service],
+        Field(
+            description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
+            "places for each queue of a service, as `celery fairness worker` starts it. `shares`: "
+            "`strict`, or `borrow`: what a queue does not use is lent to the others.",
+            json_schema_extra=_expected("a mapping of service names to their fields"),
+        ),
+    ] = Field(default_factory=dict)
     queues: Annotated[
         Mapping[str, QueuePolicy],
         Field(
@@ -267,6 +277,16 @@ class Settings(BaseModel):
         if problems:
             raise SettingsError(*problems)
         return queues
+
+    @field_validator("services", mode="before")
+    @classmethod
+    def _read_services(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("services")
+        services, problems = read_services(value)
+        if problems:
+            raise SettingsError(*problems)
+        return services
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

@@ -371,6 +371,24 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
         yield from events
 
 
+@fairness.command(context_settings={"allow_interspersed_args": False})
+@click.argument("service")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
+@click.pass_context
+def worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
+    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the places."""
+    from celery_fairness.cli.worker import run
+    from celery_fairness.errors import NotWired, SettingsError
+
+    try:
+        code = run(context, service, options)
+    except NotWired as error:
+        _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
+    except SettingsError as error:
+        _fail(context, str(error), USAGE)
+    context.exit(code)
+
+
 @fairness.command()
 @_looks
 def audit(of: Fairness) -> Shown:

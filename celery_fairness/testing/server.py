@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from celery_fairness.children import dying_with_parent
 from celery_fairness.errors import FairnessError
 
 if TYPE_CHECKING:
@@ -33,18 +34,6 @@ START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
 PORT_ATTEMPTS = 10
 _POLL_SECONDS = 0.005
-
-# A `preexec_fn` would run Python between fork and exec, which deadlocks when another thread held a
-# lock at the fork; a second exec costs 20 ms and cannot. The parent may die before prctl is called,
-# hence the look at getppid.
-_DIES_WITH_PARENT = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class ServerFailed(FairnessError, RuntimeError):
@@ -79,16 +68,6 @@ def _embedded_binary() -> str | None:
     except Exception:  # noqa: BLE001 - it is another project's private name
         return None
     return str(path) if os.access(path, os.X_OK) else None
-
-
-def dying_with_parent(argv: Sequence[str]) -> list[str]:
-    """The command line that runs `argv` so that the kernel ends it (SIGTERM) when we end.
-
-    The process keeps one pid throughout. Off Linux it is `argv` unchanged.
-    """
-    if sys.platform != "linux":
-        return list(argv)
-    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
 
 
 class ReservedPort:

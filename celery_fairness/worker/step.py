@@ -99,7 +99,13 @@ class ClaimStep(bootsteps.StartStopStep):
         # Bodies of threads begin behind the loop's back.
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
         consumer.task_consumer.channel.serves_worker = True
-        home.start(_places(consumer))
+        multiplier = _multiplier(consumer)
+        shares = getattr(fairness, "shares", None)
+        if shares is None:
+            home.start(_places(consumer, multiplier))
+        else:
+            parts = {queue: each * multiplier for queue, each in shares.places.items()}
+            home.start(_places(consumer, multiplier), parts, shares.borrow)
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
@@ -149,12 +155,17 @@ def _nothing() -> None:
     """The loop turns anyway."""
 
 
-def _places(consumer: Any) -> Callable[[], int]:
-    """Return what says how many tasks may be claimed at once; it is asked at every turn."""
+def _multiplier(consumer: Any) -> int:
+    """Return how many tasks may be claimed for each place of the pool."""
     conf, multiplier = consumer.app.conf, int(consumer.prefetch_multiplier)
     asked = conf.value_set_for("worker_prefetch_multiplier") or multiplier != DEFAULT_MULTIPLIER
     if not asked or conf.worker_disable_prefetch:
-        multiplier = 1
+        return 1
+    return multiplier
+
+
+def _places(consumer: Any, multiplier: int) -> Callable[[], int]:
+    """Return what says how many tasks may be claimed at once; it is asked at every turn."""
     scaler = getattr(consumer.controller, "autoscaler", None)
 
     def places() -> int:

@@ -103,7 +103,8 @@ def make_app(environ: Any = os.environ) -> Celery:
         "snooze_jitter_seconds": 0.2,
         **json.loads(environ.get("SHOP_FAIRNESS", "{}")),
     }
-    variables = {k: v for k, v in environ.items() if k.startswith("FAIRNESS_")}
+    ours = ("FAIRNESS_", "AN_QUEUE_")
+    variables = {k: v for k, v in environ.items() if k.startswith(ours)}
     Fairness(app, variables)
     _add_tasks(app)
     return app

@@ -52,6 +52,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "fairness_by": "tasks",
         "priority_scope": "tenant",
         "priority_order": "high_first",
+        "services": {},
         "queues": {},
         "compat": False,
     }
