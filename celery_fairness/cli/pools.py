@@ -6,12 +6,13 @@ it on: two that arrive at a worker would be a cold shutdown. Lines of output beg
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -19,36 +20,12 @@ import click
 
 from celery_fairness.children import dying_with_parent
 
+#: Those that end a worker.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 #: What is handed on.
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGUSR1")
-#: Those of them that end a worker.
-_ENDS = ("SIGINT", "SIGTERM", "SIGQUIT")
+_HANDED_ON = (*_ENDS, signal.SIGHUP, signal.SIGUSR1)
 #: Of a worker that has ended, its last lines are waited for so long, in seconds.
 _LAST_LINES_SECONDS = 5.0
-
-
-class _Workers:
-    """Those of one command."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.stopping = False
-        self._line = threading.Lock()
-
-    def hand_on(self, number: int, _frame: Any = None) -> None:
-        """Give every worker a signal."""
-        self.stopping |= signal.Signals(number).name in _ENDS
-        for worker in list(self.running.values()):
-            worker.send_signal(number)
-
-    def copy(self, queue: str, source: IO[bytes], target: IO[bytes]) -> None:
-        """Write each line of a worker with its queue before it."""
-        head = f"{queue}: ".encode()
-        with source:
-            for line in source:
-                with self._line:
-                    target.write(head + line if line.endswith(b"\n") else head + line + b"\n")
-                    target.flush()
 
 
 def run(commands: Mapping[str, Sequence[str]]) -> int:
@@ -57,54 +34,84 @@ def run(commands: Mapping[str, Sequence[str]]) -> int:
     Where one ends, the others are told to end after their tasks. A worker that a signal ended
     counts as 128 and its number, as in a shell.
     """
-    workers = _Workers()
-    before = {name: signal.signal(name, workers.hand_on) for name in map(_number, _SIGNALS)}
+    #: Signals that came, and queues whose worker has ended; each is seen to in its turn.
+    events: SimpleQueue[signal.Signals | str] = SimpleQueue()
+
+    def came(number: int, _frame: Any) -> None:
+        events.put(signal.Signals(number))
+
+    before = {number: signal.signal(number, came) for number in _HANDED_ON}
     try:
-        return _run(commands, workers)
+        return _run(commands, events)
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _run(commands: Mapping[str, Sequence[str]], workers: _Workers) -> int:
-    ended: SimpleQueue[str] = SimpleQueue()
-    for queue, command in commands.items():
-        if workers.stopping:
-            break
-        workers.running[queue] = subprocess.Popen(
-            dying_with_parent(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    copiers = []
-    for queue, worker in workers.running.items():
-        for source, target in ((worker.stdout, sys.stdout), (worker.stderr, sys.stderr)):
-            args = (queue, source, target.buffer)
-            copiers.append(threading.Thread(target=workers.copy, args=args, daemon=True))
-        threading.Thread(target=_wait, args=(queue, worker, ended), daemon=True).start()
-    for copier in copiers:
-        copier.start()
-    codes = []
-    while workers.running:
-        queue = ended.get()
-        code = workers.running.pop(queue).returncode
-        codes.append(128 - code if code < 0 else code)
-        if workers.running and not workers.stopping:
-            problem = f"{queue}: ended with exit code {codes[-1]}: the others are told to end too"
+def _run(commands: Mapping[str, Sequence[str]], events: SimpleQueue[signal.Signals | str]) -> int:
+    running = {queue: _start(command) for queue, command in commands.items()}
+    threads = [
+        *_copiers(running),
+        *(
+            threading.Thread(target=_wait, args=(queue, worker, events), daemon=True)
+            for queue, worker in running.items()
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    codes: list[int] = []
+    stopping = False
+    while running:
+        event = events.get()
+        if isinstance(event, signal.Signals):
+            stopping |= event in _ENDS
+            number = event
+        else:
+            code = running.pop(event).returncode
+            codes.append(128 - code if code < 0 else code)
+            if stopping or not running:
+                continue
+            problem = f"{event}: ended with exit code {codes[-1]}: the others are told to end too"
             click.echo(f"celery fairness: {problem}", err=True)
-            workers.hand_on(signal.SIGTERM)
-    for copier in copiers:
-        copier.join(_LAST_LINES_SECONDS)
+            stopping, number = True, signal.SIGTERM
+        for worker in running.values():
+            worker.send_signal(number)
+    for thread in threads:
+        thread.join(_LAST_LINES_SECONDS)
     return next((code for code in codes if code), 0)
 
 
-def _wait(queue: str, worker: subprocess.Popen[bytes], ended: SimpleQueue[str]) -> None:
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        dying_with_parent(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def _copiers(running: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[threading.Thread]:
+    """Yield the threads that write each worker's lines with its queue before them."""
+    one_line = threading.Lock()
+
+    def copy(queue: str, source: IO[bytes], target: IO[bytes]) -> None:
+        head = f"{queue}: ".encode()
+        with source:
+            for line in source:
+                # Where nobody reads any more the worker goes on all the same.
+                with one_line, contextlib.suppress(OSError):
+                    target.write(head + line if line.endswith(b"\n") else head + line + b"\n")
+                    target.flush()
+
+    for queue, worker in running.items():
+        for source, target in ((worker.stdout, sys.stdout), (worker.stderr, sys.stderr)):
+            yield threading.Thread(target=copy, args=(queue, source, target.buffer), daemon=True)
+
+
+def _wait(
+    queue: str, worker: subprocess.Popen[bytes], events: SimpleQueue[signal.Signals | str]
+) -> None:
     worker.wait()
-    ended.put(queue)
-
-
-def _number(name: str) -> int:
-    return int(signal.Signals[name])
+    events.put(queue)
