@@ -14,8 +14,8 @@ from typing import Any
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.settings import Settings, build_settings, expected
 from celery_fairness.shares import PARTS, PLACES_EXPECTED
-from celery_fairness.tiers import Tier, tier_fields
-from celery_fairness.units import DURATION_FORMS, parse_duration
+from celery_fairness.tiers import MAX_CONCURRENCY, Tier, tier_fields
+from celery_fairness.units import DURATION_FORMS, parse_count, parse_duration
 
 _PREFIX = "FAIRNESS_"
 _TIER_VARIABLES = {
@@ -113,8 +113,8 @@ def _value(name: str, text: str) -> Any:
 def _limit(text: str) -> int | None:
     if text.lower() == "unlimited":
         return None
-    limit = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
-    if not 0 <= limit <= 1_000_000:
+    limit = parse_count(text, MAX_CONCURRENCY)
+    if limit is None:
         raise ValueError(
             f"expected a whole number from 0 (pause) to 1000000, or 'unlimited', got: {got(text)}"
         )

@@ -380,7 +380,7 @@ def got(value: Any, longest: int = 80) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: Any, known: Iterable[str]) -> str:
     """Return ``, did you mean X?`` where a known name is near, else an empty text."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
     return f", did you mean {near[0]!r}?" if near else ""

@@ -294,7 +294,7 @@ def check_types(types: Iterable[str] | None) -> frozenset[str]:
         raise ValueError(f"types: expected several types, got: {got(types)}")
     asked = frozenset(types or ())
     for name in asked - TYPES.keys():
-        hint = suggestion(name, TYPES) if isinstance(name, str) else ""
+        hint = suggestion(name, TYPES)
         raise ValueError(f"types: expected types of events, got: {got(name)}{hint}")
     if asked & WATCHED and asked - WATCHED:
         watched = ", ".join(sorted(WATCHED))

@@ -25,7 +25,7 @@ from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
-from celery_fairness.shares import Shares
+from celery_fairness.shares import NO_SHARES
 from celery_fairness.stamp import Stamp
 from celery_fairness.startup import (
     BrokerFacts,
@@ -86,7 +86,7 @@ class Fairness(Steering):
         self._resenders: list[Resender] = []
         self._herald: Herald | None = None
         #: What a worker of this process has for each queue, on a broker that claims fairly.
-        self.shares: Shares | None = None
+        self.shares = NO_SHARES
         #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
         #: another place than the settings publishes them again.
         self.publishers: list[Callable[[], None]] = []

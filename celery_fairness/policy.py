@@ -17,7 +17,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from celery_fairness.errors import PolicyInvalid, got, suggestion
 from celery_fairness.keys import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
-from celery_fairness.rates import Rate, RateLike, limit_problems, unknown_problems
+from celery_fairness.mappings import unknown_problems
+from celery_fairness.rates import Rate, RateLike, limit_problems
 from celery_fairness.tiers import MAX_CONCURRENCY
 
 OnLimit = Literal["wait", "reschedule", "drop"]
@@ -122,7 +123,7 @@ class RateLimitPolicy:
         elif "period" in fields:
             fields = _without_period_word(fields, compat, problems)
         known = (*_OJS_FIELDS, "missing") if templates else _OJS_FIELDS
-        problems += unknown_problems("", fields, known)
+        problems += unknown_problems(f": expected fields of {', '.join(known)}", fields, known)
         given = {name: fields[name] for name in known if name in fields}
         for name in ("rate", "throttle"):
             if name in given:
@@ -277,7 +278,7 @@ def _concurrency_problems(concurrency: Any) -> Iterator[str]:
 
 def _on_limit_problems(on_limit: Any) -> Iterator[str]:
     if on_limit not in _ACTIONS:
-        hint = suggestion(on_limit, _ACTIONS) if isinstance(on_limit, str) else ""
+        hint = suggestion(on_limit, _ACTIONS)
         yield f"on_limit: expected 'wait', 'reschedule' or 'drop', got: {got(on_limit)}{hint}"
 
 

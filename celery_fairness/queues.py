@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_fairness.backlog import waiting_problems
-from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.errors import PolicyInvalid, got
+from celery_fairness.mappings import read_each, read_fields
 from celery_fairness.policy import OnLimit, RateLimitPolicy
 from celery_fairness.rates import Rate
 from celery_fairness.scheduling.queues import PREFIX, QueueNumbers
@@ -140,19 +141,13 @@ def read_queues(queues: Mapping[Any, Any]) -> tuple[dict[str, QueuePolicy], list
     Args:
         queues: ``{name: {"global_limit": 5, …}}`` or ``{name: QueuePolicy}``.
     """
-    found: dict[str, QueuePolicy] = {}
-    problems: list[str] = []
-    for name, given in queues.items():
-        if not isinstance(name, str) or not name:
-            problems.append(f"queue name: expected text, got: {got(name)}")
-            continue
-        if isinstance(given, QueuePolicy):
-            given = {each.name: getattr(given, each.name) for each in fields(given)}
-        try:
-            found[name] = read_queue(given)
-        except PolicyInvalid as error:
-            problems += [f"{name}: {problem}" for problem in error.problems]
-    return found, problems
+    return read_each(queues, _name_problems, read_queue)
+
+
+def _name_problems(name: Any) -> list[str]:
+    if isinstance(name, str) and name:
+        return []
+    return [f"queue name: expected text, got: {got(name)}"]
 
 
 def read_queue(given: Any) -> QueuePolicy:
@@ -161,16 +156,7 @@ def read_queue(given: Any) -> QueuePolicy:
     Raises:
         PolicyInvalid: With one problem for everything that is wrong.
     """
-    known = [each.name for each in fields(QueuePolicy)]
-    if not isinstance(given, Mapping):
-        raise PolicyInvalid(f"expected a mapping of fields, got: {got(given)}")
-    problems = [
-        f"expected one of {', '.join(known)}, got: {got(each)}"
-        + (suggestion(each, known) if isinstance(each, str) else "")
-        for each in given
-        if each not in known
-    ]
-    said = {name: given[name] for name in known if name in given}
+    said, problems = read_fields(given, QueuePolicy)
     policy, wrong = _read_numbers(said)
     problems += wrong
     problems += _partition_problems(said)

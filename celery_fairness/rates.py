@@ -7,12 +7,13 @@ stricter form of the Open Job Spec; what cannot be meant is an error that names 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.errors import PolicyInvalid, got
+from celery_fairness.mappings import unknown_problems
 from celery_fairness.units import (
     Milliseconds,
     iso_duration,
@@ -133,16 +134,6 @@ def limit_problems(name: str, limit: Any) -> list[str]:
     ]
 
 
-def unknown_problems(name: str, fields: Iterable[Any], known: tuple[str, ...]) -> list[str]:
-    """Return one problem for each of ``fields`` that is not known."""
-    expected = f"{name}: expected fields of {', '.join(known)}, got: "
-    return [
-        expected + got(each) + (suggestion(each, known) if isinstance(each, str) else "")
-        for each in fields
-        if each not in known
-    ]
-
-
 def _period_problems(name: str, period_seconds: Any, shown: Any, expected: str) -> list[str]:
     number = type(period_seconds) in (int, float)
     if number and MIN_PERIOD_SECONDS <= period_seconds <= MAX_PERIOD_SECONDS:
@@ -156,7 +147,7 @@ def _read(name: str, fields: Mapping[str, Any], iso_only: bool) -> Rate:
     period_seconds = _iso_seconds(period) if iso_only else _seconds(period)
     expected = _ISO_PERIOD if iso_only else _PERIOD
     problems = [
-        *unknown_problems(name, fields, _FIELDS),
+        *unknown_problems(f"{name}: expected fields of {', '.join(_FIELDS)}", fields, _FIELDS),
         *limit_problems(f"{name}.limit", limit),
         *_period_problems(f"{name}.period", period_seconds, period, expected),
     ]

@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -39,6 +40,13 @@ DAY_SECONDS = 86_400.0
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
+
+#: By setting, what reads things that are said by name; it returns them, and what is wrong.
+_READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], list[str]]]] = {
+    "tiers": merge_tiers,
+    "services": read_services,
+    "queues": read_queues,
+}
 
 
 def _expected(text: str) -> dict[str, Any]:
@@ -258,35 +266,16 @@ class Settings(BaseModel):
             raise ValueError("tier_resolver")
         return value
 
-    @field_validator("tiers", mode="before")
+    @field_validator(*_READERS, mode="before")
     @classmethod
-    def _merge_tiers(cls, value: Any) -> Any:
+    def _read_by_name(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
         if not isinstance(value, Mapping):
-            raise ValueError("tiers")
-        tiers, problems = merge_tiers(value)
+            raise ValueError(name)
+        found, problems = _READERS[name](value)
         if problems:
             raise SettingsError(*problems)
-        return tiers
-
-    @field_validator("queues", mode="before")
-    @classmethod
-    def _read_queues(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError("queues")
-        queues, problems = read_queues(value)
-        if problems:
-            raise SettingsError(*problems)
-        return queues
-
-    @field_validator("services", mode="before")
-    @classmethod
-    def _read_services(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError("services")
-        services, problems = read_services(value)
-        if problems:
-            raise SettingsError(*problems)
-        return services
+        return found
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

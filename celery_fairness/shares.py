@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.errors import SettingsError, got, suggestion
+from celery_fairness.errors import SettingsError, got
+from celery_fairness.mappings import read_each, read_fields
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name, queues_of
+from celery_fairness.units import parse_count
 
 #: ADR-16: the part of each class of queues in a pool, in percent; in the order of its queues.
 PARTS: Mapping[str, int] = {"priority": 50, "default": 30, "scheduled": 20}
@@ -69,51 +71,41 @@ class Shares:
         return tuple(name for name, places in self.places.items() if places or self.borrow)
 
 
+#: Nobody said that queues have places of their own.
+NO_SHARES = Shares(0, {}, False)
+
+
 def read_services(services: Mapping[Any, Any]) -> tuple[dict[str, Service], list[str]]:
     """Return what is said of services by name, and what is wrong, one sentence each.
 
     Args:
         services: ``{name: {"priority": 5, …}}`` or ``{name: Service}``.
     """
-    found: dict[str, Service] = {}
-    problems: list[str] = []
-    for name, given in services.items():
-        if not is_service_name(name):
-            problems.append(f"service name: {SERVICE_EXPECTED}, got: {got(name)}")
-            continue
-        if isinstance(given, Service):
-            given = {each.name: getattr(given, each.name) for each in fields(given)}
-        wrong = _problems(given)
-        problems += (f"{name}: {problem}" for problem in wrong)
-        if not wrong:
-            found[name] = Service(**given)
-    return found, problems
+    return read_each(services, _name_problems, _read_service)
 
 
-def _problems(given: Any) -> list[str]:
-    if not isinstance(given, Mapping):
-        return [f"expected a mapping of fields, got: {got(given)}"]
-    known = [each.name for each in fields(Service)]
-    problems = [
-        f"expected one of {', '.join(known)}, got: {got(each)}"
-        + (suggestion(each, known) if isinstance(each, str) else "")
-        for each in given
-        if each not in known
-    ]
-    prefix = given.get("env_prefix")
+def _name_problems(name: Any) -> list[str]:
+    return [] if is_service_name(name) else [f"service name: {SERVICE_EXPECTED}, got: {got(name)}"]
+
+
+def _read_service(given: Any) -> Service:
+    said, problems = read_fields(given, Service)
+    prefix = said.get("env_prefix")
     if prefix is not None and not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
         problems.append(
             "env_prefix: expected 1 to 64 letters, digits or '_', no digit first, "
             f"got: {got(prefix)}"
         )
     for name in PARTS:
-        places = given.get(name)
+        places = said.get(name)
         plain = isinstance(places, int) and not isinstance(places, bool)
         if places is not None and not (plain and 0 <= places <= MOST_PLACES):
             problems.append(f"{name}: expected {PLACES_EXPECTED}, got: {got(places)}")
-    if given.get("shares", "strict") not in _MODES:
-        problems.append(f"shares: expected 'strict' or 'borrow', got: {got(given['shares'])}")
-    return problems
+    if said.get("shares", "strict") not in _MODES:
+        problems.append(f"shares: expected 'strict' or 'borrow', got: {got(said['shares'])}")
+    if problems:
+        raise SettingsError(*problems)
+    return Service(**said)
 
 
 def variables_of(name: str, service: Service) -> dict[str, str]:
@@ -197,8 +189,8 @@ def _said(
         text = environ.get(variable, "").strip()
         places = getattr(service, name)
         if text:
-            places = int(text) if re.fullmatch("[0-9]{1,7}", text) else -1
-            if not 0 <= places <= MOST_PLACES:
+            places = parse_count(text, MOST_PLACES)
+            if places is None:
                 problems.append(f"{variable}: expected {PLACES_EXPECTED}, got: {got(text)}")
         if places is not None:
             said[name] = places

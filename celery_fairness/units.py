@@ -1,4 +1,4 @@
-"""Durations: seconds outside, whole milliseconds inside, converted here only.
+"""Numbers in text, and durations: seconds outside, whole milliseconds inside, converted here only.
 
 Settings and public arguments are numbers of seconds (``*_seconds``), as in Celery. Scripts and
 internals count whole milliseconds (``*_ms``). Text such as ``1m30s`` is read where a variable of
@@ -41,6 +41,13 @@ def milliseconds(seconds: float) -> Milliseconds:
 def seconds(ms: int) -> float:
     """Return ``ms`` milliseconds as seconds."""
     return ms / 1000
+
+
+def parse_count(text: str, most: int) -> int | None:
+    """Return the whole number from 0 to ``most`` that a text is; None where it is none."""
+    # One that is longer is above it, and reading it may take long.
+    count = int(text) if re.fullmatch(f"[0-9]{{1,{len(str(most))}}}", text) else most + 1
+    return count if count <= most else None
 
 
 def parse_duration(text: str) -> float:

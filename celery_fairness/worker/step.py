@@ -20,6 +20,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker.state import active_requests
 
 from celery_fairness.registry import find
+from celery_fairness.shares import NO_SHARES
 from celery_fairness.worker.claimed import claimed_request
 from celery_fairness.worker.kept import tasks_kept
 from celery_fairness.worker.mourner import Mourner
@@ -100,12 +101,9 @@ class ClaimStep(bootsteps.StartStopStep):
         home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
-        shares = getattr(fairness, "shares", None)
-        if shares is None:
-            home.start(_places(consumer, multiplier))
-        else:
-            parts = {queue: each * multiplier for queue, each in shares.places.items()}
-            home.start(_places(consumer, multiplier), parts, shares.borrow)
+        shares = NO_SHARES if fairness is None else fairness.shares
+        parts = {queue: each * multiplier for queue, each in shares.places.items()}
+        home.start(_places(consumer, multiplier), parts, shares.borrow)
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)

@@ -161,7 +161,7 @@ def test_an_app_without_fairness_is_told_so():
 
 
 def test_the_first_exit_code_that_is_not_0_counts_and_the_others_end_too(capfdbinary):
-    waits = "import time\nwhile True: time.sleep(0.01)"
+    waits = "import signal\nwhile True: signal.pause()"
     ends = "import sys; print('a word'); print('b', end='', file=sys.stderr); sys.exit(3)"
     code = pools.run({"one": [sys.executable, "-c", waits], "two": [sys.executable, "-c", ends]})
     out, err = capfdbinary.readouterr()

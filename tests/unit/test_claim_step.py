@@ -54,7 +54,7 @@ class Worker:
         home = SimpleNamespace(
             kinds=self.kinds,
             book=Book(),
-            start=lambda slots: None,
+            start=lambda slots, shares, lends: None,
             renewals=SimpleNamespace(),
             stop=lambda: None,
             mourn=None,
