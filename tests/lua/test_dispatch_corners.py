@@ -224,6 +224,22 @@ def is_dropped(dispatch):
     dispatch.put("a", kind="x", limits=limits, expires_ms=NOW + DAY_MS)
 
 
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+@pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
+def test_a_refused_lane_that_somebody_deleted_keeps_no_other_from_its_turn(
+    dispatch, client, on_limit, scope
+):
+    dispatch.rules = Rules(default_limit=None, priority_scope=scope)
+    limits = write_limits((Limit("api", 1, on_limit=on_limit),))
+    dispatch.put("z", limits=limits)
+    assert len(dispatch.claim_all()) == 1
+    dispatch.put("a", limits=limits)
+    dispatch.put("b")
+    assert client.delete(*client.keys(PREFIX + "lane:tenant:a *")) == 1
+    assert [task.key for task in dispatch.claim_all()] == ["tenant:b"]
+    assert not client.exists(PREFIX + "ring:q")
+
+
 @pytest.mark.parametrize("wait", [stands_in_its_ring, is_at_its_tier, is_dropped])
 @pytest.mark.parametrize("table", ["back:*", "returned"])
 def test_a_list_of_what_came_back_that_is_gone_stops_nobody(dispatch, client, wait, table):

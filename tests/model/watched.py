@@ -47,8 +47,9 @@ class WatchedScheduler(Scheduler):
     def __init__(self, *args):
         super().__init__(*args)
         self.rings = defaultdict(WatchedRing)
-        #: By queue whose own limit was found closed: when whoever found it so wakes (server time).
+        #: By queue whose own limit was found closed: when whoever found it so wakes, as `lived_ms`.
         self.shut_until = {}
+        self._lived = self._seen = 0
 
     def claim(self, owner, number, want, queues, rules, passing=NOTHING, epoch=None, ends=()):
         self.passing, self.taken = passing, []
@@ -60,7 +61,13 @@ class WatchedScheduler(Scheduler):
         super()._shut(queue, whole, logical, rules, turns)
         wait_ms = self.wait_ms(whole, logical, rules)
         assert turns.sleep_ms < wait_ms + 1
-        self.shut_until[queue] = self.now_ms() + wait_ms
+        self.shut_until[queue] = self.lived_ms() + wait_ms
+
+    def lived_ms(self):
+        """A sleeper's own time: the server's clock may be set back meanwhile."""
+        now = self.now_ms()
+        self._lived, self._seen = self._lived + max(0, now - self._seen), now
+        return self._lived
 
     def wake_queue(self, queue):
         super().wake_queue(queue)
@@ -75,7 +82,7 @@ class WatchedScheduler(Scheduler):
         ends = [self.stops.paused_until.get(whole.key), override and override.ends_ms]
         # The next claim, of whomever, hears that it has ended, and wakes.
         is_due = any(end is not None and end <= now for end in ends)
-        woke = self.shut_until[queue] <= now + 50
+        woke = self.shut_until[queue] <= self.lived_ms() + 50
         return is_due or woke or self.wait_ms(whole, logical, rules) > 0
 
     def find(self, queue, logical, rules, turns, look):

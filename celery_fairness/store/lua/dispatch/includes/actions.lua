@@ -13,11 +13,8 @@
 -- Takes out the first task of a part; `refused` says what of it, by whom and how soon.
 local function act(prefix, queue, key, part, group, others, refused, rules, turns)
   local record = pop_part(prefix, queue, key, part, group, others)
-  if not record then
-    -- Somebody has deleted the lane: the others of the queue go on.
-    leave_ring(prefix, queue, key)
-    return
-  end
+  -- Somebody has deleted the lane: whoever looks next finds nothing of it.
+  if not record then return end
   local task, message = read_record(record)
   weigh(turns, units_of(message))
   local closed = why_closed(prefix, refused, rules)
