@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import TypeVar
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
@@ -23,6 +24,8 @@ from celery_fairness.notice import Notices
 from celery_fairness.settings import Resolver, Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.tiers import Tier
+
+Answer = TypeVar("Answer")
 
 #: Tenants whose tier is remembered; the oldest goes first.
 CACHE_TENANTS = 10_000
@@ -77,13 +80,10 @@ class TierDirectory:
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force by name: those published, else those of the settings."""
         version = self._version
-        if version != self._tiers_version and self._reachable():
-            try:
-                _, published = self._limiter().published_tiers()
-            except LimiterUnavailable:
-                self._away()
-            else:
-                self._tiers = published or self._settings.tiers
+        if version != self._tiers_version:
+            answer = self.ask(lambda limiter: limiter.published_tiers())
+            if answer is not None:
+                self._tiers = answer[1] or self._settings.tiers
                 self._tiers_version = version
         return self._tiers
 
@@ -117,21 +117,27 @@ class TierDirectory:
         if now < self._look_at or not self._reachable():
             return
         self._look_at = now + LOOK_SECONDS
+        version = self.ask(lambda limiter: limiter.news())
+        if version is not None:
+            self.heard(version)
+
+    def ask(self, question: Callable[[Limiter], Answer]) -> Answer | None:
+        """Ask Redis something; None where it does not answer, or did not lately."""
+        if not self._reachable():
+            return None
         try:
-            self.heard(self._limiter().news())
+            return question(self._limiter())
         except LimiterUnavailable:
-            self._away()
+            self._away_until = self._clock() + AWAY_SECONDS
+            return None
 
     def _reachable(self) -> bool:
         return self._clock() >= self._away_until
 
-    def _away(self) -> None:
-        self._away_until = self._clock() + AWAY_SECONDS
-
     def _look_up(self, tenant: str, now: float) -> tuple[float, str | None]:
         version = self._version
         lives = self._settings.tier_cache_seconds
-        tier = self._published(tenant) if version and self._reachable() else None
+        tier = self.ask(lambda limiter: limiter.published_tenant(tenant)) if version else None
         if tier is None and self._settings.tier_resolver is not None:
             try:
                 tier = self._resolve(tenant)
@@ -152,13 +158,6 @@ class TierDirectory:
                     self._known.pop(next(iter(self._known)))
                 self._known[tenant] = entry
         return entry
-
-    def _published(self, tenant: str) -> str | None:
-        try:
-            return self._limiter().published_tenant(tenant)
-        except LimiterUnavailable:
-            self._away()
-            return None
 
     def _resolve(self, tenant: str) -> str | None:
         tier = self.prepare()(tenant)

@@ -28,9 +28,15 @@ CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
 #: Fields that are whole numbers, and times in ms.
-_NUMBERS = {"concurrency", "current", "deaths", "limit", "rank", "tasks"}
+_NUMBERS = {"concurrency", "current", "deaths", "limit", "tasks"}
 #: Those that a gate or an older version does not know: None there.
-_OR_NONE = {"attempt": int, "cost": float, "ran_seconds": float, "waited_seconds": float}
+_OR_NONE = {
+    "attempt": int,
+    "cost": float,
+    "ran_seconds": float,
+    "rank": int,
+    "waited_seconds": float,
+}
 _TIMES = {"eta", "until"}
 #: Python knows no later time; what is rounded up to it stays as it is.
 _YEAR_10000_MS = 253_402_300_800_000
@@ -141,8 +147,8 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
-            "while somebody watches: a task was put; `rank` 9 goes first, and `eta` is when it may "
-            "start",
+            "while somebody watches: a task was put, or at a gate is given to its broker; `rank` 9 "
+            "goes first, and `eta` is when it may start",
         ),
         EventType(
             "task.started",

@@ -23,6 +23,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_queues, publish_settings
+from celery_fairness.puts import Puts
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
 from celery_fairness.shares import NO_SHARES
@@ -213,6 +214,11 @@ class Fairness(Steering):
     def stamp(self) -> Stamp:
         """Makes message headers."""
         return Stamp(self.settings, self.directory, self.notices)
+
+    @cached_property
+    def puts(self) -> Puts:
+        """Tells what a broker that does not claim fairly is given."""
+        return Puts(self.settings, self.directory)
 
     @cached_property
     def router(self) -> TierRouter:

@@ -284,9 +284,9 @@ class Observing(ABC):
     def watch_tasks(self, expires_in: float) -> None:
         """Let what becomes of each task be told for a while: ``task.put``, ``started``, ``ended``.
 
-        At a gate the last two alone, and of tasks that have limits. Each is one command more for
-        the scripts that do it. The last hundred thousand are kept, in a stream of their own, until
-        an hour after the last watch.
+        At a gate of tasks that have limits, and ``task.put`` by producers of this package, within
+        a second. Each is one command more for the scripts that do it. The last hundred thousand
+        are kept, in a stream of their own, until an hour after the last watch.
 
         Args:
             expires_in: For how many seconds, at most a day; several who watch do not shorten it for

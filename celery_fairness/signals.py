@@ -31,6 +31,10 @@ class Listener(Protocol):
         """Makes headers."""
 
     @property
+    def puts(self) -> Any:
+        """Tells what is given to a broker that tells nobody."""
+
+    @property
     def notices(self) -> Any:
         """Where trouble is logged."""
 
@@ -144,10 +148,12 @@ def _stamp_message(
     called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
     parent = parent_headers(listener.app)
     header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
-    if header is None:
+    if header is not None:
+        headers[HEADER] = header
+    if listener.claims:
         return
-    headers[HEADER] = header
-    if not listener.claims:
+    listener.puts.tell(name, task, headers, args, kwargs, queue)
+    if header is not None:
         headers[COPY_HEADER] = first_copy()
         error = not_kept(task)
         if error is not None and isinstance(header, Mapping) and header.get(FIELD):

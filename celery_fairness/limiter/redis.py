@@ -16,6 +16,7 @@ from celery_fairness.decision import (
     Copy,
     Enforcement,
     HeldLease,
+    Job,
     Lease,
     LimitState,
     Parking,
@@ -120,7 +121,7 @@ class RedisLimiter:
             *self._as_known(request.tier),
             *self._copies(request),
             lease.key,
-            _job_text(request),
+            job_text(request.job),
             self._now_text(),
         )
         code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
@@ -142,7 +143,7 @@ class RedisLimiter:
             *self._as_known(request.tier),
             request.limits,
             *self._copies(request),
-            _job_text(request),
+            job_text(request.job),
             self._snooze_ms,
             *(self._broker, self._now_text()),
         )
@@ -373,9 +374,8 @@ class RedisLimiter:
         return "" if self._frozen_clock is None else str(self._frozen_clock())
 
 
-def _job_text(request: SlotRequest) -> str:
+def job_text(job: Job | None) -> str:
     """Return whom events name; what no text can hold is a question mark."""
-    job = request.job
     if job is None:
         return ""
     return json.dumps([each.encode(errors="replace").decode() for each in job])

@@ -50,6 +50,7 @@ CANCEL = "dispatch/cancel"
 REQUEUE = "dispatch/requeue"
 MOVE = "dispatch/move"
 WATCH = "dispatch/watch"
+GATE_PUT = "dispatch/gate_put"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"

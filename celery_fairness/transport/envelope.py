@@ -13,7 +13,6 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from kombu.utils.json import JSONEncoder, object_hook
@@ -26,6 +25,7 @@ from celery_fairness.notice import Notices
 from celery_fairness.partition import partition_of, partition_word
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
+from celery_fairness.times import eta_ms, expires_ms
 from celery_fairness.transport.options import DispatchOptions
 
 _notices = Notices(logging.getLogger("celery_fairness"))
@@ -61,11 +61,11 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         tier=tier,
         rank=_rank(properties.get("priority"), options),
         cost=cost,
-        eta_ms=_eta_ms(headers.get("eta")),
+        eta_ms=eta_ms(headers.get("eta")),
         message=_encode(message),
         kind=kind_of(headers),
         limits=limits,
-        expires_ms=_expires_ms(headers.get("expires")),
+        expires_ms=expires_ms(headers.get("expires")),
         bounds=None if _is_accepted(headers) else options.bounds(queue, tier),
     )
 
@@ -178,31 +178,3 @@ def _rank(priority: Any, options: DispatchOptions) -> int:
     except (TypeError, ValueError):
         rank = 0
     return rank if options.priority_order == "high_first" else HIGHEST_PRIORITY - rank
-
-
-def _eta_ms(eta: Any) -> int:
-    """Return a time as Celery writes it, in ms since 1970; 0 where there is none."""
-    when = _time(eta)
-    if when is None:
-        return 0
-    return max(0, _ms(when if when.tzinfo else when.replace(tzinfo=UTC)))
-
-
-def _expires_ms(expires: Any) -> int:
-    """Return the time at which a message expires, as Celery writes it; 0 where there is none.
-
-    One without a time zone is of the worker's, who looks at it when the task is claimed.
-    """
-    when = _time(expires)
-    return 0 if when is None or when.tzinfo is None else max(1, _ms(when))
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
-def _ms(when: datetime) -> int:
-    return round(when.timestamp() * 1000)

@@ -58,17 +58,32 @@ def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
     shop.await_held("u2", 0)
     later = shop.send("work", "ok", user="u2")
     later.get(timeout=RESULT_SECONDS)
-    types = ["task.started", "task.ended"]
+    types = ["task.put", "task.started", "task.ended"]
 
     def all_are_told() -> None:
         events = shop.fairness.events(types=types).events
         told = [(each.type, each.subject, each.data.get("outcome")) for each in events]
         assert told == [
-            *((types[0], done.id, None), (types[1], done.id, "done")),
-            *((types[0], killed.id, None), (types[1], killed.id, "died")),
-            *((types[0], later.id, None), (types[1], later.id, "done")),
+            (what, result.id, outcome if what == "task.ended" else None)
+            for result, outcome in ((done, "done"), (killed, "died"), (later, "done"))
+            for what in types
         ]
         assert {each.data["key"] for each in events} == {"tenant:u1", "tenant:u2"}
-        assert len({each.data["owner"] for each in events} - {""}) == 1
+        assert len({each.data["owner"] for each in events if "owner" in each.data} - {""}) == 1
+        assert {each.data["tier"] for each in events if "tier" in each.data} == {"free"}
 
     eventually(all_are_told, RESULT_SECONDS)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_refused_task_is_put_once(make_shop: Callable[..., Shop], broker: str) -> None:
+    shop = make_shop(broker, fairness=QUICK)
+    shop.fairness.watch_tasks(600)
+    shop.worker(pool="prefork", concurrency=2)
+    with slot_taken(shop, "42"):
+        refused = shop.send("work", "ok", user="42")
+        await_refusals(shop, 2)
+    refused.get(timeout=RESULT_SECONDS)
+    shop.send("plain").get(timeout=RESULT_SECONDS)
+    (put,) = shop.fairness.events(types=["task.put"]).events
+    assert (put.subject, put.data["key"], put.data["rank"]) == (refused.id, "tenant:42", None)

@@ -61,6 +61,25 @@ def told(client):
     return read
 
 
+@pytest.mark.parametrize(("key", "named"), [("tenant:42", "tenant:42"), ("", "_system")])
+@pytest.mark.parametrize("ahead_ms", [-1, 0, 5_000], ids=["past", "now", "later"])
+def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, named, ahead_ms):
+    def put():
+        job, at = '["t1", "shop.pay", "q"]', str(clock.now_ms + ahead_ms)
+        args = (job, key, "pro", "0.5", at, str(clock.now_ms))
+        return limiter.connection.run(verbs.GATE_PUT, (NAMES.prefix,), args)
+
+    assert put() == 0
+    watch(1_000)
+    assert put() == 1
+    eta = str(clock.now_ms + max(0, ahead_ms))
+    number = {"tier": "pro", "cost": "0.5", "rank": "", "eta": eta}
+    assert told() == [{"type": "task.put", **TASK, "key": named, **number}]
+    clock.advance(1)
+    assert put() == 0
+    assert len(told()) == 1
+
+
 def test_nothing_is_told_unless_somebody_watches(limiter, words, client):
     answer = limiter.acquire(ask(words))
     assert not answer.watched

@@ -1,5 +1,5 @@
 --[[
-  gate_watched: starts and ends of tasks behind a gate, told while somebody watches (watch.lua).
+  gate_watched: what becomes of tasks behind a gate, told while somebody watches (watch.lua).
 
   `gate_watched` has of each lease that began meanwhile when it did by the logical clock, the key under
   which its task is told, and the task as JSON. Whoever takes it out of there tells the end, so that is once.
@@ -14,10 +14,14 @@ local function tell_gate_attempt(prefix, what, job, key, lease, ...)
     "owner", string.match(lease, "^([^@]+)@") or "", ...)
 end
 
--- `key` is that of its tenant's tier, "" without one.
+-- What a task is told under; `key` is that of its tenant's tier, "" without one.
+local function named_at_gate(key)
+  return key ~= "" and key or "_system"
+end
+
 local function tell_gate_started(prefix, lease, job, key, logical)
   if job == "" then return end
-  local named = key ~= "" and key or "_system"
+  local named = named_at_gate(key)
   tell_gate_attempt(prefix, "task.started", job, named, lease, "waited_seconds", "")
   redis.call("HSET", prefix .. "gate_watched", lease, string.format("%.0f %s\n%s", logical, named, job))
   redis.call("PEXPIRE", prefix .. "gate_watched", WATCHED_LEASES_MS)

@@ -1,0 +1,34 @@
+"""Times in the headers of a message, as Celery writes them: ISO 8601, with a zone or without."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+
+def eta_ms(eta: Any) -> int:
+    """Return a time as Celery writes it, in ms since 1970; 0 where there is none."""
+    when = _time(eta)
+    if when is None:
+        return 0
+    return max(0, _ms(when if when.tzinfo else when.replace(tzinfo=UTC)))
+
+
+def expires_ms(expires: Any) -> int:
+    """Return the time at which a message expires, as Celery writes it; 0 where there is none.
+
+    One without a time zone is of the worker's, who looks at it when the task is claimed.
+    """
+    when = _time(expires)
+    return 0 if when is None or when.tzinfo is None else max(1, _ms(when))
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _ms(when: datetime) -> int:
+    return round(when.timestamp() * 1000)

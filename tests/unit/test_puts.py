@@ -1,0 +1,116 @@
+"""When a producer asks whether somebody watches, and what it says of a task."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from celery_fairness.directory import AWAY_SECONDS, LOOK_SECONDS, TierDirectory
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.header import HEADER
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.puts import Puts
+from celery_fairness.settings import build_settings
+
+TASK = {"id": "t1", "eta": None, HEADER: {"v": 1, "tenant": "42", "tier": "pro", "cost": 2.5}}
+ETA, ETA_MS = "2026-11-24T12:00:00+01:00", 1_795_518_000_000
+
+
+class Told(RedisLimiter):
+    """A limiter whose Redis notes what it is told."""
+
+    def __init__(self):
+        self.prefix_, self.told, self.watched, self.away = "p:", [], True, False
+
+    @property
+    def prefix(self):
+        return self.prefix_
+
+    @property
+    def connection(self):
+        return SimpleNamespace(run=self._run)
+
+    def _run(self, verb, keys, args):
+        self.told.append([json.loads(args[0]), *args[1:]])
+        if self.away:
+            raise LimiterUnavailable("redis://nowhere", "no answer")
+        return int(self.watched)
+
+
+@pytest.fixture
+def limiter():
+    return Told()
+
+
+@pytest.fixture
+def make(notices, clock):
+    def make_puts(limiter, **settings):
+        settings = build_settings(settings)
+        return Puts(settings, TierDirectory(settings, lambda: limiter, notices, clock), clock)
+
+    return make_puts
+
+
+def put(puts, headers=TASK, queue="q"):
+    puts.tell("shop.pay", None, headers, (), {}, queue)
+
+
+def test_while_somebody_watches_each_is_told(make, limiter):
+    puts = make(limiter)
+    for _ in range(3):
+        put(puts)
+    row = [["t1", "shop.pay", "q"], "tenant:42", "pro", "2.5", 0, ""]
+    assert limiter.told == [row] * 3
+
+
+def test_while_nobody_watches_it_asks_once_a_second(make, limiter, clock):
+    limiter.watched = False
+    puts = make(limiter)
+    for _ in range(3):
+        put(puts)
+    assert len(limiter.told) == 1
+    limiter.watched = True
+    clock.advance(LOOK_SECONDS)
+    for _ in range(3):
+        put(puts)
+    assert len(limiter.told) == 4
+
+
+def test_a_redis_that_does_not_answer_is_left_alone(make, limiter, clock):
+    limiter.away = True
+    puts = make(limiter)
+    for _ in range(3):
+        put(puts)
+        clock.advance(LOOK_SECONDS)
+    assert len(limiter.told) == 1
+    clock.advance(AWAY_SECONDS)
+    put(puts)
+    assert len(limiter.told) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "queue", "row"),
+    [
+        ({**TASK, "eta": ETA}, "q", (["t1", "shop.pay", "q"], "tenant:42", "pro", "2.5", ETA_MS)),
+        ({**TASK, "eta": "soon"}, None, (["t1", "shop.pay", ""], "tenant:42", "pro", "2.5", 0)),
+        ({HEADER: {"tenant": 42}}, "q", (["", "shop.pay", "q"], "tenant:_invalid", "", "1", 0)),
+        ({HEADER: {"v": 1}}, "limited", (["", "shop.pay", "limited"], "", "", "1", 0)),
+        ({}, "limited", (["", "shop.pay", "limited"], "", "", "1", 0)),
+        ({HEADER: {"v": 1}}, "q", None),
+        ({}, "q", None),
+        ({}, None, None),
+    ],
+)
+def test_a_task_is_told_where_a_gate_asks_about_it(make, limiter, headers, queue, row):
+    puts = make(limiter, queues={"limited": {"global_limit": 1}})
+    put(puts, headers, queue)
+    assert limiter.told == ([[*row, ""]] if row else [])
+
+
+def test_who_has_no_redis_tells_nobody(make):
+    puts = make(InMemoryLimiter())
+    put(puts)
+    put(puts)
