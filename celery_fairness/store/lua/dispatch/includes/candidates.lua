@@ -103,7 +103,7 @@ local function look_at_group(prefix, queue, name, group, first, rules, turns, lo
     return nil, true
   end
   if another_first(prefix, queue, turns, name, tag) then
-    if turns.left[#turns.left] ~= queue then turns.left[#turns.left + 1] = queue end
+    turns.left[#turns.left + 1] = queue
     return nil, false
   end
   local place = name .. " " .. queue

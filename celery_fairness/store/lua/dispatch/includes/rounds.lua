@@ -27,7 +27,7 @@ end
 
 -- Returns the queue whose turn it is; nil where nobody's is any more.
 local function queue_of(rounds, turns)
-  if #rounds.queues == 0 and turns.left and #turns.left > 0 then
+  if #rounds.queues == 0 and turns.left then
     begin_round(rounds, turns.left)
     turns.left = nil
   end
@@ -36,7 +36,7 @@ local function queue_of(rounds, turns)
     for index = 1, #rounds.asked do
       if rooms[rounds.asked[index]] == 0 then full[#full + 1] = rounds.asked[index] end
     end
-    rounds.rooms, rounds.lends, turns.left = {}, false, {}
+    rounds.rooms, turns.left = {}, {}
     begin_round(rounds, full)
   end
   if rounds.turn > #rounds.queues then rounds.turn = 1 end
