@@ -87,7 +87,8 @@ def make_service(make_shop: Callable[..., Shop]) -> Iterator[Callable[..., Servi
     yield make
     for each in made:
         if each.command is not None:
-            each.command.kill()
+            # In order: a killed worker tells nobody of the tasks that have just ended.
+            each.command.stop()
             each.command.discard_log()
 
 
