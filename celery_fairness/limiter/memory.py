@@ -30,7 +30,7 @@ from celery_fairness.decision import (
 )
 from celery_fairness.limiter.copies import CopyMemory
 from celery_fairness.limiter.here import crowded_here
-from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks
+from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks, key_of, places_of
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
@@ -101,7 +101,7 @@ class InMemoryLimiter(SaidInMemory):
                 return Refused(Reason.SUPERSEDED, None, tier, limit, held, news)
             ahead = self._parked.known
             if ahead and copy is not None and self._copies.seq(copy) is not None:
-                self._parked.forget(copy.message, lease.keys)
+                self._parked.forget(copy.message, places_of(request))
                 ahead = False
             promised = self._parked.promised(request.tier_key, now) if ahead else 0
             over = limit is not None and held + promised >= limit
@@ -110,7 +110,7 @@ class InMemoryLimiter(SaidInMemory):
             if enforcement is not Enforcement.OFF:
                 closed = [each for each in (self._closed(it, now, ahead) for it in limits) if each]
                 if ahead and not over and not closed and enforcement is Enforcement.ON:
-                    queue = self._queue(request, limits)
+                    queue = key_of(self._queue(request, limits))
                     closed = [_Closed(Limit(queue), Reason.BEHIND_OTHERS, NEVER)] if queue else []
                 if here and not over and not closed:
                     closed = [_Closed(here, Reason.AT_LOCAL_LIMIT, NEVER, TRY_AGAIN_MS)]
@@ -206,9 +206,9 @@ class InMemoryLimiter(SaidInMemory):
             seq = self._copies.seq(copy)
             ahead = self._parked.known and seq is None
             kept = self._keeps(request, now, ahead)
-            if not kept.key and ahead:
-                kept = kept._replace(key=self._queue(request, read_limits(request.limits)))
-            if kept.others or not kept.key:
+            if not kept.place and ahead:
+                kept = kept._replace(place=self._queue(request, read_limits(request.limits)))
+            if kept.others or not kept.place:
                 return Parking.ASK_AGAIN
             self._parked.park(request, copy, seq, kept, message, expires_ms, now)
             self._bell.set()
@@ -326,27 +326,27 @@ class InMemoryLimiter(SaidInMemory):
             self._leases[key] = leases
 
     def _queue(self, request: SlotRequest, limits: Sequence[Limit]) -> str:
-        numbered = map(self._numbered, limits)
-        waits = [limit.key for limit in numbered if limit.on_limit == "wait"]
+        waits = [limit.name for limit in limits if self._numbered(limit).on_limit == "wait"]
         return self._parked.queue([request.tier_key, *waits])
 
     def _keeps(self, request: SlotRequest, now: int, ahead: bool, early: float = 0.0) -> Kept:
         """The rules of ``lua/dispatch/includes/gate_kept.lua``."""
-        key, closed_ms, others = "", 0.0, False
+        place, closed_ms, others = "", 0.0, False
         if self._tier_waits and request.tenant:
             most = self._tables.entitlement(request.tenant, request.tier)[1]
-            limit = self._steered(request, most)
+            most = self._steered(request, most)
             held = sum(end > now for end in self._leases.get(request.tier_key, {}).values())
             held += self._parked.promised(request.tier_key, now) if ahead else 0
-            if limit is not None and held >= limit:
-                key, closed_ms = request.tier_key, LOOK_MS
-        for each in map(self._numbered, read_limits(request.limits)):
+            if most is not None and held >= most:
+                place, closed_ms = request.tier_key, LOOK_MS
+        for limit in read_limits(request.limits):
+            each = self._numbered(limit)
             closed = self._closed(each, now, ahead, early)
             if closed is not None and each.on_limit != "wait" and not self._stopped(closed):
                 others = True
-            elif closed is not None and not key:
-                key, closed_ms = each.key, closed.wait_ms
-        return Kept(key, closed_ms, others)
+            elif closed is not None and not place:
+                place, closed_ms = limit.name, closed.wait_ms
+        return Kept(place, closed_ms, others)
 
     def _closed(self, limit: Limit, now: int, ahead: bool, early: float = 0.0) -> _Closed | None:
         """Return why a limit is closed and for how long, None where it is open."""

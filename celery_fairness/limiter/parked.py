@@ -1,10 +1,11 @@
 """Tasks that a gate refused and that wait in the limiter: as ``lua/dispatch/promote.lua`` says.
 
-A task waits at one of the limits that keep it, in the order in which tasks came. When all of its
-limits are open it is *promoted*: given to a worker that publishes it again. Until it comes to a
-gate it is *promised* one start of each limit, for one lease at most; newcomers do not take what is
-promised, nor pass those that wait for the same limit. A promoted task whose worker does not say
-that the broker has it is promoted again after one lease, as another copy.
+A task waits at one *place*, a limit that keeps it with the numbers by which it is judged, in the
+order in which tasks came. When all of its limits are open it is *promoted*: given to a worker that
+publishes it again. Until it comes to a gate it is *promised* one start of each limit, for one lease
+at most; newcomers do not take what is promised, nor pass those that wait at the same place. A
+promoted task whose worker does not say that the broker has it is promoted again after one lease, as
+another copy.
 
 Invariant: a message that was parked is here until the broker has it or a copy of it has come to a
 gate; of all its copies one starts.
@@ -33,12 +34,13 @@ class Kept(NamedTuple):
     """What keeps a task.
 
     Attributes:
-        key: At which it waits; "" where all that says ``wait`` is open.
+        place: At which it waits: a limit's name, or the key of a tier; "" where all that says
+            ``wait`` is open.
         closed_ms: For how long.
         others: A limit refuses it that does not say ``wait``.
     """
 
-    key: str
+    place: str
     closed_ms: float
     others: bool
 
@@ -50,8 +52,19 @@ class _Task(NamedTuple):
     message: str
 
     @property
-    def keys(self) -> list[str]:
-        return self.request.lease.keys
+    def places(self) -> list[str]:
+        return places_of(self.request)
+
+
+def places_of(request: SlotRequest) -> list[str]:
+    """Return all places at which a task may wait, its tenant's tier first."""
+    tier = [request.tier_key] if request.tenant else []
+    return [*tier, *(limit.name for limit in read_limits(request.limits))]
+
+
+def key_of(place: str) -> str:
+    """Return the key of a place."""
+    return place.partition("|")[0]
 
 
 @dataclass(slots=True)
@@ -81,11 +94,11 @@ class ParkedTasks:
 
     def waiting(self, key: str) -> int:
         """Return how many wait at ``key``."""
-        return len(self._waits.get(key, {}))
+        return sum(len(self._waits[place]) for place in self._places(key))
 
-    def queue(self, keys: Iterable[str]) -> str:
-        """Return the first of ``keys`` at which some wait, "" where none do."""
-        return next((key for key in keys if self.waiting(key)), "")
+    def queue(self, places: Iterable[str]) -> str:
+        """Return the first of ``places`` at which some wait, "" where none do."""
+        return next((place for place in places if place in self._waits), "")
 
     def look(self, key: str, at: int) -> None:
         """Look at ``key`` at a logical time, or before."""
@@ -104,9 +117,9 @@ class ParkedTasks:
                 self.freed(key)
             self._promoted.pop(tag, None)
 
-    def forget(self, tag: str, keys: Iterable[str]) -> None:
+    def forget(self, tag: str, places: Iterable[str]) -> None:
         """Forget a task that has come to a gate."""
-        self._leave(tag, keys)
+        self._leave(tag, places)
         for table in (self._promoted, self._expires, self._tasks):
             table.pop(tag, None)
         self._note()
@@ -127,12 +140,12 @@ class ParkedTasks:
             seq = self._sequence
         tag, serial = copy.message, request.next_serial
         self.copies[tag] = Copies(serial, serial, None, seq)
-        self._leave(tag, request.lease.keys)
+        self._leave(tag, places_of(request))
         self.known = True
         self._tasks[tag] = _Task(seq, expires_ms, request, message)
         if expires_ms is not None:
             self._expires[tag] = expires_ms
-        self._wait_at(tag, seq, kept.key, now + round(min(kept.closed_ms, LOOK_MS)))
+        self._wait_at(tag, seq, kept.place, now + round(min(kept.closed_ms, LOOK_MS)))
 
     def promote(
         self,
@@ -152,7 +165,7 @@ class ParkedTasks:
         def give(tag: str, promised: bool) -> None:
             task, copies = self._tasks[tag], self.copies.get(tag, Copies())
             named = f"{serial}{1 + 4 * len(given)}"
-            self._leave(tag, task.keys)
+            self._leave(tag, task.places)
             self.copies[tag] = Copies(copies.next or named, named, None, task.seq)
             self._expires.pop(tag, None)
             self._promoted[tag] = now + lease_ms
@@ -164,34 +177,34 @@ class ParkedTasks:
             del self._promoted[tag]
             task = self._tasks.get(tag)
             if task is not None:
-                self._leave(tag, task.keys)
+                self._leave(tag, task.places)
                 if task.expires_ms is not None:
                     self._expires[tag] = task.expires_ms
-                self._wait_at(tag, task.seq, task.keys[0], 0)
+                self._wait_at(tag, task.seq, task.places[0], 0)
         for tag in _due(self._expires, server_now, want):
             self._ends(tag)
             give(tag, promised=False)
         for key in _due(self._opens, now, KEYS_AT_MOST):
-            self._opens[key] = now
-            for _ in range(TASKS_AT_MOST):
-                if len(given) >= want:
+            del self._opens[key]
+            closed: set[str] = set()
+            looks = 0
+            while heads := self._heads(key, closed):
+                if looks == TASKS_AT_MOST or len(given) >= want:
+                    self.look(key, now)
                     break
-                waits = self._waits.get(key)
-                if not waits:
-                    del self._opens[key]
-                    break
-                tag = min(waits, key=lambda each: waits[each])
-                task = self._tasks[tag]
-                kept = keeps(task.request)
-                if not kept.key:
+                seq, place, tag = min(heads)
+                kept = keeps(self._tasks[tag].request)
+                looks += kept.place != place
+                if not kept.place:
                     give(tag, promised=True)
                     continue
                 at = now + round(min(kept.closed_ms, LOOK_MS))
-                if kept.key == key:
-                    self._opens[key] = at
-                    break
-                self._take(self._waits, key, tag)
-                self._wait_at(tag, task.seq, kept.key, at)
+                if kept.place == place:
+                    closed.add(place)
+                    self.look(key, at)
+                else:
+                    self._take(self._waits, place, tag)
+                    self._wait_at(tag, seq, kept.place, at)
         first = min(self._opens.values(), default=now + LOOK_MS)
         sleep_ms = max(0, ceil(min(first - now, LOOK_MS)))
         self._note()
@@ -213,8 +226,8 @@ class ParkedTasks:
                 continue
             del self._tasks[tag]
             self._expires.pop(tag, None)
-            for key in task.keys:
-                self._take(self._waits, key, tag)
+            for place in task.places:
+                self._take(self._waits, place, tag)
         return parked
 
     def _ends(self, tag: str) -> None:
@@ -227,14 +240,27 @@ class ParkedTasks:
         tier = [request.tier_key] if self.tier_waits and request.tenant else []
         return list(dict.fromkeys([*tier, *keys]))
 
-    def _wait_at(self, tag: str, seq: int, key: str, at: int) -> None:
-        self._waits.setdefault(key, {})[tag] = seq
-        self.look(key, at)
+    def _places(self, key: str) -> list[str]:
+        return [place for place in self._waits if key_of(place) == key]
 
-    def _leave(self, tag: str, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._take(self._waits, key, tag)
-            self._take(self._promised, key, tag)
+    def _heads(self, key: str, closed: set[str]) -> list[tuple[int, str, str]]:
+        """Return who waits longest at each place of a key, but for those that are ``closed``."""
+        heads = []
+        for place in self._places(key):
+            if place not in closed:
+                waits = self._waits[place]
+                tag = min(waits, key=lambda each: waits[each])
+                heads.append((waits[tag], place, tag))
+        return heads
+
+    def _wait_at(self, tag: str, seq: int, place: str, at: int) -> None:
+        self._waits.setdefault(place, {})[tag] = seq
+        self.look(key_of(place), at)
+
+    def _leave(self, tag: str, places: Iterable[str]) -> None:
+        for place in places:
+            self._take(self._waits, place, tag)
+            self._take(self._promised, key_of(place), tag)
 
     def _note(self) -> None:
         self.known = bool(self._tasks or self._promoted)

@@ -1,8 +1,8 @@
 """Tasks of a gate that wait in Redis: what must agree about them.
 
-A task waits at one of its limits, or was given to a worker that publishes it again. A task that
-waits or expires without its record would stop the scripts that promote; one that waits where
-nobody looks would wait for ever.
+A task waits at one place, a limit's key and numbers, or was given to a worker that publishes it
+again. A task that waits or expires without its record would stop the scripts that promote; one that
+waits where nobody looks would wait for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.looking.keys import Keys, read_parked
+from celery_fairness.looking.keys import Keys, key_of_limit, read_parked
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
 
@@ -22,11 +22,11 @@ class ParkedAtGate:
 
     Attributes:
         tag: What all copies of its message have in common.
-        keys: Of limits at which it may wait.
+        places: At which it may wait.
     """
 
     tag: str
-    keys: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     def commands(self, keys: Keys) -> list[Command]:
         """Return what reads all that is compared."""
@@ -34,15 +34,15 @@ class ParkedAtGate:
             ("HGET", keys.gate_tasks, self.tag),
             ("ZSCORE", keys.gate_promoted, self.tag),
             ("ZSCORE", keys.gate_expires, self.tag),
-            *(("ZSCORE", keys.of("gate_wait", key), self.tag) for key in self.keys),
+            *(("ZSCORE", keys.of("gate_at", place), self.tag) for place in self.places),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
         record, promoted, ends, *waits = answers
         places = [
-            f"gate_wait:{key}"
-            for key, since in zip(self.keys, waits, strict=True)
+            f"gate_at:{place}"
+            for place, since in zip(self.places, waits, strict=True)
             if since is not None
         ]
         if not record:
@@ -55,7 +55,7 @@ class ParkedAtGate:
         if task is None:
             yield Finding("a record can be read", self.tag, "a task of a gate", "another text")
             return
-        if not set(task.keys) <= set(self.keys):
+        if not set(task.places) <= set(self.places):
             return  # Whoever comes to it by its record looks at all of them.
         places += ["gate_promoted"] if promoted is not None else []
         if len(places) != 1:
@@ -66,23 +66,34 @@ class ParkedAtGate:
 
 
 @dataclass(frozen=True, slots=True)
-class GateKey:
+class GatePlace:
     """Where tasks of a gate wait somebody looks."""
 
-    key: str
+    place: str
 
     def commands(self, keys: Keys) -> list[Command]:
         """Return what reads all that is compared."""
+        key = key_of_limit(self.place)
         return [
-            ("EXISTS", keys.of("gate_wait", self.key)),
-            ("ZSCORE", keys.gate_opens, self.key),
+            ("EXISTS", keys.of("gate_at", self.place)),
+            ("ZSCORE", keys.of("gate_places", key), self.place),
+            ("ZSCORE", keys.gate_looks, key),
             ("HEXISTS", keys.clock, "parked"),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        waits, opens, said = answers
-        if waits and opens is None:
-            yield Finding("parked is looked at", self.key, "its key in gate_opens", "none")
-        if waits and not said:
-            yield Finding("parked is looked at", self.key, "parked in clock", "none")
+        waits, known, looks, said = answers
+        if not waits:
+            if known is not None:
+                yield Finding("a place has tasks", self.place, "a parked task", "none")
+            return
+        key = key_of_limit(self.place)
+        missing = {
+            f"its place in gate_places:{key}": known is None,
+            "its key in gate_looks": looks is None,
+            "parked in clock": not said,
+        }
+        for expected, is_missing in missing.items():
+            if is_missing:
+                yield Finding("parked is looked at", self.place, expected, "none")

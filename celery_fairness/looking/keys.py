@@ -14,6 +14,8 @@ from celery_fairness.scheduling.words import SYSTEM
 ORDER_LENGTH = 17
 #: Fields before the message of a record of ``gate_tasks``.
 PARKED_FIELDS = 8
+#: Fields of a limit that are its name; those behind them say what becomes of a task.
+NAME_FIELDS = 4
 
 _RECORD = re.compile(
     r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?(?:@?\d*\+?)(\S*)\n"
@@ -96,7 +98,7 @@ class Keys:
         self.events = prefix + "events"
         self.exceeded = prefix + "exceeded"
         self.gate_expires = prefix + "gate_expires"
-        self.gate_opens = prefix + "gate_opens"
+        self.gate_looks = prefix + "gate_looks"
         self.gate_promoted = prefix + "gate_promoted"
         self.gate_tasks = prefix + "gate_tasks"
         self.herald = prefix + "herald"
@@ -151,26 +153,27 @@ def is_tenants(key: str) -> bool:
     return key == SYSTEM or key.startswith("tenant:")
 
 
-class ParkedKeys(NamedTuple):
+class ParkedPlaces(NamedTuple):
     """What a record of ``gate_tasks`` says of where it may be.
 
     Attributes:
-        keys: Of its limits, that of its tenant's tier before.
+        places: The names of its limits, the key of its tenant's tier before.
         expires: It does.
     """
 
-    keys: tuple[str, ...]
+    places: tuple[str, ...]
     expires: bool
 
 
-def read_parked(record: str) -> ParkedKeys | None:
+def read_parked(record: str) -> ParkedPlaces | None:
     """Return where a task of a gate may wait."""
     fields = record.partition("\n")[0].split(" ")
     if len(fields) != PARKED_FIELDS:
         return None
     words = fields[6].split(",") if fields[6] else []
-    keys = dict.fromkeys([fields[2], *map(key_of_limit, words)])
-    return ParkedKeys(tuple(key for key in keys if key), fields[1] != "")
+    names = ("|".join(word.split("|")[:NAME_FIELDS]) for word in words)
+    places = dict.fromkeys([fields[2], *names])
+    return ParkedPlaces(tuple(each for each in places if each), fields[1] != "")
 
 
 def read_row(text: str) -> Row | None:

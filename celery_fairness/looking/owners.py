@@ -18,7 +18,7 @@ from celery_fairness.looking.checks import (
     QueueKeys,
 )
 from celery_fairness.looking.closed import ClosedTenant
-from celery_fairness.looking.gate import GateKey, ParkedAtGate
+from celery_fairness.looking.gate import GatePlace, ParkedAtGate
 from celery_fairness.looking.keys import (
     key_of_limit,
     lane_parts,
@@ -63,14 +63,16 @@ _SINGLE = {
     ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("charged", "herald", "heralded"),
-    *("gate_bell", "gate_expires", "gate_opens", "gate_promoted", "gate_tasks", "gate_watched"),
+    *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks", "gate_watched"),
+    # What an older version has parked, until a worker takes it to its place.
+    "gate_opens",
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
     *("task_events", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
     *("aside", "bell", "left", "copy", "dead", "expires", "gate_promised", "later", "minute"),
-    *("here", "pace", "reply", "rescheduled", "tenant", "unranked"),
+    *("gate_wait", "here", "pace", "reply", "rescheduled", "tenant", "unranked"),
 }
 
 
@@ -102,7 +104,8 @@ class Owners:
             "began": self._began,
             "candidates": self._candidates,
             "full": partial(self._ring, "full"),
-            "gate_wait": self._gate_wait,
+            "gate_at": self._gate_at,
+            "gate_places": self._gate_places,
             "group": self._group,
             "groups": self._groups,
             "kinds": self._kinds,
@@ -149,7 +152,7 @@ class Owners:
         for tag, record in reader.pairs("HSCAN", keys.gate_tasks):
             self._compared["parked"] += 1
             task = read_parked(record)
-            yield ParkedAtGate(tag, () if task is None else task.keys)
+            yield ParkedAtGate(tag, () if task is None else task.places)
         for tag, _ in reader.pairs("ZSCAN", keys.gate_expires):
             yield ParkedAtGate(tag)
         for queue, _ in reader.pairs("HSCAN", keys.queue_limits):
@@ -268,10 +271,14 @@ class Owners:
             limit, _, queue = both.partition(" ")
             yield WaitingLimit(limit, queue)
 
-    def _gate_wait(self, key: str) -> Iterator[Check]:
-        yield GateKey(key)
-        for tag, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_wait", key)):
-            yield ParkedAtGate(tag, (key,))
+    def _gate_at(self, place: str) -> Iterator[Check]:
+        yield GatePlace(place)
+        for tag, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_at", place)):
+            yield ParkedAtGate(tag, (place,))
+
+    def _gate_places(self, key: str) -> Iterator[Check]:
+        for place, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_places", key)):
+            yield GatePlace(place)
 
     def _limit_key(self, key: str) -> Iterator[Check]:
         yield LimitKey(key)

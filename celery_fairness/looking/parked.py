@@ -81,6 +81,7 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     judge = Judge(reader, looker)
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(task.limits))
+    places = (*(each.limit.key for each in of_tenant), *(limit.name for limit in task.limits))
     explained = partial(
         Explanation,
         task_id=task.task_id,
@@ -90,8 +91,8 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
         state="parked",
         limits=tuple(each.told for each in judged),
     )
-    for each in judged:
-        ahead = reader.read("ZRANK", reader.keys.of("gate_wait", each.limit.key), task.tag)
+    for each, place in zip(judged, places, strict=True):
+        ahead = reader.read("ZRANK", reader.keys.of("gate_at", place), task.tag)
         if ahead is not None:
             blocker = _with_ancestors(reader, _blocker(reader, each, int(ahead)), task)
             return explained(

@@ -42,9 +42,13 @@ class Names:
         """Return the leases of the limit ``key``."""
         return f"{self._prefix}leases:{key}"
 
-    def gate_wait(self, key: str) -> str:
-        """Return the parked tasks that wait at the limit ``key``."""
-        return f"{self._prefix}gate_wait:{key}"
+    def gate_places(self, key: str) -> str:
+        """Return the places of the limit ``key`` at which parked tasks wait."""
+        return f"{self._prefix}gate_places:{key}"
+
+    def gate_at(self, place: str) -> str:
+        """Return the parked tasks that wait at a place: a limit's key and numbers."""
+        return f"{self._prefix}gate_at:{place}"
 
     def minute(self, minute: str) -> str:
         """Return what was in one minute, by its number; "": what stands before any number."""

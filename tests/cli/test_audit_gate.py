@@ -51,7 +51,7 @@ def test_nothing_is_found_where_everything_agrees(parked: Callable[[], Audit]) -
 
 PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "a task that waits without its record": (
-        ("ZADD", "gate_wait:api", 1, "gone"),
+        ("ZADD", "gate_at:api|1||", 1, "gone"),
         {("parked is kept", "gone")},
     ),
     "a task that expires without its record": (
@@ -59,12 +59,12 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
         {("parked is kept", "gone")},
     ),
     "a task that waits nowhere": (
-        ("ZREM", "gate_wait:api", "waits"),
+        ("ZREM", "gate_at:api|1||", "waits"),
         {("parked is in one place", "waits")},
     ),
     "a task that waits at two limits": (
-        ("ZADD", "gate_wait:db", 1, "waits"),
-        {("parked is in one place", "waits"), ("parked is looked at", "db")},
+        ("ZADD", "gate_at:db|1||", 1, "waits"),
+        {("parked is in one place", "waits"), ("parked is looked at", "db|1||")},
     ),
     "a task that waits and was promoted": (
         ("ZADD", "gate_promoted", 1, "waits"),
@@ -83,12 +83,20 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
         {("a record can be read", "odd")},
     ),
     "a limit at which nobody looks": (
-        ("ZREM", "gate_opens", "api"),
-        {("parked is looked at", "api")},
+        ("ZREM", "gate_looks", "api"),
+        {("parked is looked at", "api|1||")},
     ),
     "a clock that does not say that something is parked": (
         ("HDEL", "clock", "parked"),
-        {("parked is looked at", "api")},
+        {("parked is looked at", "api|1||")},
+    ),
+    "a place that its key does not know": (
+        ("ZREM", "gate_places:api", "api|1||"),
+        {("parked is looked at", "api|1||")},
+    ),
+    "a place at which nobody waits": (
+        ("ZADD", "gate_places:api", 0, "api|7||"),
+        {("a place has tasks", "api|7||")},
     ),
 }
 

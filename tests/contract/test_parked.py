@@ -519,20 +519,55 @@ def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: 
         limiter.park(replace(ask("b", ONE), copy=None), "message")
 
 
-def test_whoever_has_the_stricter_numbers_keeps_those_behind_it(
+def test_d03_whoever_has_stricter_numbers_keeps_nobody_else(limiter: Limiter) -> None:
+    held = [take(limiter, TWO) for _ in range(2)]
+    park(limiter, ask("never", Limit("api", 0)))
+    park(limiter, ask("strict", ONE))
+    park(limiter, ask("wide", TWO))
+    limiter.release([held[0]])
+    assert names(promote(limiter)) == ["wide"]
+    limiter.release([held[1]])
+    # What is promised counts as what runs does.
+    assert promote(limiter) == []
+    limiter.forgo("wide", ["api"])
+    assert names(promote(limiter)) == ["strict"]
+    assert limiter.parked("api") == 1
+
+
+def test_d03_a_newcomer_stands_behind_those_with_its_own_numbers(limiter: Limiter) -> None:
+    take(limiter, ONE)
+    park(limiter, ask("strict", ONE))
+    passes = ask("wide", Limit("api", 3))
+    assert isinstance(limiter.acquire(passes), Admitted)
+    assert isinstance(limiter.acquire(ask("other", ONE)), Refused)
+
+
+def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: Limiter) -> None:
+    numbers = [Limit("api", n) for n in (4, 3, 2, 5)]
+    held = [take(limiter, Limit("api", 5)) for _ in range(5)]
+    for name, limit in zip("abcdefgh", numbers * 2, strict=True):
+        park(limiter, ask(name, limit))
+    limiter.release(held)
+    # As many as each of them allows, and no more.
+    assert names(promote(limiter)) == ["a", "b", "d", "e", "h"]
+
+
+def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    """Of a key only the first is looked at: what a task costs does not grow with who waits."""
-    take(limiter, TWO)
-    park(limiter, ask("strict", ONE))
-    behind = ask("wide", TWO)
-    assert isinstance(limiter.acquire(behind), Refused)
-    assert limiter.park(behind, "message of wide") is Parking.PARKED
-    assert promote(limiter) == []
-    assert limiter.unpark(["strict"], cancelled=True) == 1
-    assert names(promote(limiter)) == ["strict"]
-    clock.advance(1.0)
-    assert names(promote(limiter)) == ["wide"]
+    limits = [Limit("api", 0, throttle=(1, 1_000 + n)) for n in range(30)]
+    for n, limit in enumerate(limits):
+        park(limiter, ask(f"never{n}", limit))
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    limiter.release([held])
+    given: list[str] = []
+    for _ in range(8):
+        clock.advance(0.001)
+        given += names(promote(limiter))
+    assert given == ["a"]
+    # And nobody is asked again at once when all were looked at.
+    assert limiter.promote(16, "s").sleep_seconds > 0.5
 
 
 def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter) -> None:

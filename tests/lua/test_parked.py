@@ -93,7 +93,8 @@ def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("held"))
     park(limiter, "a", "b")
-    assert {"gate_tasks", "gate_wait:api", "gate_opens", "gate_bell"} <= gate_keys(client)
+    tables = {"gate_tasks", "gate_at:api|1||", "gate_places:api", "gate_looks", "gate_bell"}
+    assert tables <= gate_keys(client)
     limiter.release([ask("held").lease])
     for name in "ab":
         # Not one more than is asked for: the key is to be looked at again.
@@ -338,7 +339,7 @@ def test_a_message_that_nobody_can_read_is_told_by_its_tag(make_limiter, client,
 @pytest.mark.parametrize(
     # The second as a copy that came to a gate with other limits may leave it.
     ("table", "score"),
-    [("gate_expires", 1), ("gate_wait:api", 0)],
+    [("gate_expires", 1), ("gate_at:api|1||", 0)],
 )
 def test_a_tag_without_a_record_keeps_nobody_waiting(make_limiter, client, table, score):
     limiter = make_limiter(frozen=True)
@@ -391,13 +392,13 @@ def test_whoever_comes_later_does_not_put_off_the_next_look_at_their_key(
     """Else a stream of newcomers would keep those that wait from ever being looked at."""
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("held"))
-    opens = NAMES.prefix + "gate_opens"
+    looks = NAMES.prefix + "gate_looks"
     park(limiter, "a")
-    first = client.zscore(opens, "api")
+    first = client.zscore(looks, "api")
     assert first == clock.now_ms + 1_000
     clock.advance(0.4)
     park(limiter, "b")
-    assert client.zscore(opens, "api") == first
+    assert client.zscore(looks, "api") == first
 
 
 def test_a_copy_that_was_refused_is_parked_whatever_it_would_have_published(make_limiter):
@@ -420,3 +421,30 @@ def test_a_task_without_a_tenant_waits_for_no_tier(make_limiter):
     assert limiter.park(system("a"), "message") is Parking.PARKED
     limiter.release([system("held").lease])
     assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
+
+
+def test_what_an_older_version_has_parked_is_taken_to_its_place(make_limiter, client, clock):
+    """That had one list for each key, whatever the numbers, and times of its own."""
+    limiter = make_limiter(frozen=True, tier_on_limit="wait", tiers={"pro": {"concurrency": 1}})
+    limiter.acquire(ask("held"))
+    words = {"a": "api|0|||w", "b": WORD, "c": "db|1|||w,api|1|||w"}
+    for name, word in words.items():
+        park_one = ask(name, word)
+        limiter.acquire(park_one)
+        assert limiter.park(park_one, "message") is Parking.PARKED
+    places = [key for key in gate_keys(client) if key.startswith(("gate_at:", "gate_places:"))]
+    client.delete(*(NAMES.prefix + each for each in (*places, "gate_looks")))
+    for key, tags in (("api", "ab"), ("tenant:42", "c"), ("db", ["gone"])):
+        client.zadd(NAMES.prefix + "gate_wait:" + key, {tag: n for n, tag in enumerate(tags, 1)})
+        client.zadd(NAMES.prefix + "gate_opens", {key: clock.now_ms + 1})
+    assert limiter.promote(16, "s").tasks == ()
+    assert client.exists(NAMES.prefix + "gate_wait:api")
+    clock.advance(0.001)
+    # One key at a time, and each once more, to see that nothing is left.
+    assert [limiter.promote(16, "s") for _ in range(6)] == [Promotion((), 0.0)] * 6
+    assert limiter.promote(16, "s").sleep_seconds > 0.5
+    left = {key for key in gate_keys(client) if key.startswith(("gate_at:", "gate_wait:"))}
+    assert left == {"gate_at:tenant:42"}
+    assert not client.exists(NAMES.prefix + "gate_opens")
+    limiter.release([ask("held").lease])
+    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["b"]

@@ -50,17 +50,19 @@ local limits = limits_now(prefix, words, rules)
 rules.ahead = said.parked and not seq
 local at, closed_ms, others = kept_by(prefix, task, limits, rules)
 if others then return 0 end
-if not at and rules.ahead then at = (queue_of_gate(prefix, key, limits) or {}).key end
+if not at and rules.ahead then
+  local behind = queue_of_gate(prefix, key, limits)
+  at = behind and (behind.name or behind.key)
+end
 if not at then return 0 end
 
 seq = seq or whole(redis.call("INCR", prefix .. "sequence"))
 copy_parked(prefix, tag, next_serial, next_serial, seq, memory.told, keep_ms)
-leave_gate(prefix, tag, parked_keys(key, words))
+leave_gate(prefix, tag, parked_places(key, words))
 redis.call("HSET", prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
 redis.call("HSET", prefix .. "gate_tasks", tag, table.concat(
   {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
 if expires_ms ~= "" then redis.call("ZADD", prefix .. "gate_expires", expires_ms, tag) end
-redis.call("ZADD", prefix .. "gate_wait:" .. at, seq, tag)
-look_at_gate(prefix, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))
+wait_at(prefix, tag, seq, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))
 ring_gate(prefix)
 return 1

@@ -1,6 +1,6 @@
 --[[
   promote: give a worker tasks that wait for a gate's limits and may start by now, to be published
-  again: of each limit the one that waits longest first. Each is promised its starts for one lease; one
+  again: of each key the one that waits longest first. Each is promised its starts for one lease; one
   whose worker does not say within it that the broker has it is given to the next.
 
   What expired is given too, whatever its limits say: whoever receives it ends it.
@@ -25,6 +25,8 @@
 --- @include "copies"
 --- @include "gate_kept"
 --- @include "gate_ends"
+--- @include "gate_heads"
+--- @include "gate_older"
 local prefix, lease_ms, enforcement = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local default_tier, default_limit, tier_waits = ARGV[3], ARGV[4], ARGV[5]
 local want, next_serial, keep_ms = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
@@ -44,26 +46,21 @@ local function parked_task(tag)
   local record = redis.call("HGET", prefix .. "gate_tasks", tag)
   if not record then return nil end
   local task = read_parked(record)
-  task.record, task.keys = record, parked_keys(task.key, task.words)
+  task.record, task.places = record, parked_places(task.key, task.words)
   return task
-end
-
-local function wait_at(tag, task, key, at)
-  redis.call("ZADD", prefix .. "gate_wait:" .. key, task.seq, tag)
-  look_at_gate(prefix, key, at)
 end
 
 local function give(tag, task, promises, ended)
   local copy, serial = prefix .. "copy:" .. tag, next_serial .. whole(#answer)
   local published = redis.call("HGET", copy, "next") or serial
-  leave_gate(prefix, tag, task.keys)
+  leave_gate(prefix, tag, task.places)
   copy_parked(prefix, tag, published, serial, task.seq, task.told, keep_ms)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   redis.call("ZADD", prefix .. "gate_promoted", whole(logical + lease_ms), tag)
   if promises then
-    local keys = parked_keys(rules.tier_waits and task.key or "", task.words)
-    for index = 1, #keys do
-      local promises_key = prefix .. "gate_promised:" .. keys[index]
+    local places = parked_places(rules.tier_waits and task.key or "", task.words)
+    for index = 1, #places do
+      local promises_key = prefix .. "gate_promised:" .. key_of_place(places[index])
       redis.call("ZREMRANGEBYSCORE", promises_key, "-inf", whole(logical))
       redis.call("ZADD", promises_key, whole(logical + lease_ms), tag)
       redis.call("PEXPIRE", promises_key, keep_ms)
@@ -81,9 +78,9 @@ for index = 1, #over do
   local task = parked_task(over[index])
   redis.call("ZREM", prefix .. "gate_promoted", over[index])
   if task then
-    leave_gate(prefix, over[index], task.keys)
+    leave_gate(prefix, over[index], task.places)
     if task.expires ~= "" then redis.call("ZADD", prefix .. "gate_expires", task.expires, over[index]) end
-    wait_at(over[index], task, task.keys[1], 0)
+    wait_at(prefix, over[index], task.seq, task.places[1], 0)
   end
 end
 
@@ -100,50 +97,52 @@ for index = 1, #expired do
   end
 end
 
-local due = redis.call(
-  "ZRANGEBYSCORE", prefix .. "gate_opens", "-inf", whole(logical), "LIMIT", 0, KEYS_AT_MOST)
-for index = 1, #due do
-  local key, again = due[index], logical
-  for _ = 1, TASKS_AT_MOST do
-    if #answer > 4 * want then break end
-    local tag = redis.call("ZRANGE", prefix .. "gate_wait:" .. key, 0, 0)[1]
-    if not tag then
-      again = nil
-      break
-    end
-    local task = parked_task(tag)
-    local at, closed_ms
+local older = take_older(prefix, logical)
+
+-- Gives what may start of those that wait at a key. Returns when it is looked at again, nil where nobody
+-- waits there any more.
+local function look_at_key(key, since)
+  local heads, more = heads_of(prefix, key, since, logical)
+  local again, looks = more and since or math.huge, 0
+  -- Each is kept, is looked at or is the last.
+  for _ = 0, TASKS_AT_MOST + PLACES_AT_MOST do
+    local head = first_head(prefix, heads)
+    if not head then return again < math.huge and again or nil end
+    if looks == TASKS_AT_MOST or #answer > 4 * want then return math.min(again, logical) end
+    local task, at, closed_ms = parked_task(head.tag), nil, nil
     if task and enforcement == "on" then
       at, closed_ms = kept_by(prefix, task, limits_now(prefix, task.words, rules), rules)
     end
-    if not task then
-      -- It has come to a gate by now, with other limits.
-      redis.call("ZREM", prefix .. "gate_wait:" .. key, tag)
-    elseif not at then
-      give(tag, task, enforcement == "on")
-    elseif at == key then
-      again = logical + math.min(closed_ms, LOOK_AT_LIMIT_MS)
-      break
+    local open_at = at and logical + math.min(closed_ms, LOOK_AT_LIMIT_MS)
+    if at and key_of_place(at) == key then again = math.min(again, open_at) end
+    if at == head.place then
+      head.kept = true
+    elseif task and not at then
+      give(head.tag, task, enforcement == "on")
     else
-      redis.call("ZREM", prefix .. "gate_wait:" .. key, tag)
-      wait_at(tag, task, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))
+      -- Without a record it has come to a gate by now, with other limits.
+      leave_place(prefix, head.tag, head.place)
+      if at then wait_at(prefix, head.tag, task.seq, at, open_at) end
     end
+    if not head.kept then head.tag, looks = nil, looks + 1 end
   end
+end
+
+local due = redis.call("ZRANGEBYSCORE", prefix .. "gate_looks", "-inf", whole(logical), "WITHSCORES",
+  "LIMIT", 0, KEYS_AT_MOST)
+for index = 1, #due, 2 do
+  local again = look_at_key(due[index], tonumber(due[index + 1]))
   if again then
-    redis.call("ZADD", prefix .. "gate_opens", whole(again), key)
+    redis.call("ZADD", prefix .. "gate_looks", whole(again), due[index])
   else
-    redis.call("ZREM", prefix .. "gate_opens", key)
+    redis.call("ZREM", prefix .. "gate_looks", due[index])
   end
 end
 
 -- Promotions and expiries are looked for so often too.
-local first = redis.call("ZRANGE", prefix .. "gate_opens", 0, 0, "WITHSCORES")[2]
+local first = redis.call("ZRANGE", prefix .. "gate_looks", 0, 0, "WITHSCORES")[2]
 local sleep_ms = first and math.min(tonumber(first) - logical, LOOK_AT_LIMIT_MS) or LOOK_AT_LIMIT_MS
-answer[1] = math.max(0, math.ceil(sleep_ms))
+answer[1] = older and 0 or math.max(0, math.ceil(sleep_ms))
 if answer[1] == 0 then ring_gate(prefix) end
-if redis.call("EXISTS", prefix .. "gate_tasks", prefix .. "gate_promoted") == 0 then
-  redis.call("HDEL", prefix .. "clock", "parked")
-  redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_opens")
-  answer[1] = -1
-end
+if not still_parked(prefix) then answer[1] = -1 end
 return answer

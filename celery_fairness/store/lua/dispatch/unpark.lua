@@ -27,9 +27,9 @@ for index = 2, #ARGV do
     local task = read_parked(record)
     redis.call("HDEL", prefix .. "gate_tasks", tag)
     redis.call("ZREM", prefix .. "gate_expires", tag)
-    local keys = parked_keys(task.key, task.words)
+    local places = parked_places(task.key, task.words)
     -- It waits again where this comes late; what was promised lasts until it comes to a gate.
-    for position = 1, #keys do redis.call("ZREM", prefix .. "gate_wait:" .. keys[position], tag) end
+    for position = 1, #places do leave_place(prefix, tag, places[position]) end
     parked = parked + 1
   elseif record and not promoted and how == "cancelled" then
     tell_parked_end(prefix, tag, record, "fairness.cancelled")

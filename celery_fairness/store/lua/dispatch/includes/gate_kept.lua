@@ -5,7 +5,7 @@
 --- @include "limits"
 --- @include "gate_parked"
 
--- The key at which a task waits, nil where all lets it through; how long that is closed; and whether a
+-- The place at which a task waits, nil where all lets it through; how long that is closed; and whether a
 -- limit refuses it that does not say "wait".
 local function kept_by(prefix, task, limits, rules)
   local at, closed_ms, others = nil, 0, false
@@ -27,7 +27,7 @@ local function kept_by(prefix, task, limits, rules)
       if limit.on_limit ~= "w" and stopped_ms(prefix, limit, rules) == 0 then
         others = true
       elseif not at then
-        at, closed_ms = limit.key, wait
+        at, closed_ms = limit.name, wait
       end
     end
   end

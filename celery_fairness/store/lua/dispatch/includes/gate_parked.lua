@@ -6,9 +6,11 @@
   not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
   wait for longer than its copies are remembered.
 
-  A task waits at one of its limits (`gate_wait`), in the order of SEQ, or it was promoted
-  (`gate_promoted`): it was given to a worker that publishes it again, and of each of its limits it was
-  promised one start (`gate_promised`), until it comes to a gate or the promise ends.
+  A task waits at one *place* (`gate_at`), in the order of SEQ: one of its limits with its numbers, as a
+  limit's name says, or its tenant's tier, which the key alone names. `gate_places` has the places of a
+  key, each with the logical time of the last look at it, 0 before, and `gate_looks` when the key is looked
+  at. Or it was promoted (`gate_promoted`): it was given to a worker that publishes it again, and of each of
+  its limits it was promised one start (`gate_promised`), until it comes to a gate or the promise ends.
 
   All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
   any broker's.
@@ -26,14 +28,17 @@ local function read_parked(record)
     concurrency = concurrency, words = words, told = told}
 end
 
--- The keys of all limits of a task.
-local function parked_keys(key, words)
-  local keys = {key ~= "" and key or nil}
+-- All places at which a task may wait.
+local function parked_places(key, words)
+  local places = {key ~= "" and key or nil}
   for word in string.gmatch(words, "[^,]+") do
-    local limit_key = string.match(word, "^[^|]*")
-    if limit_key ~= key then keys[#keys + 1] = limit_key end
+    places[#places + 1] = string.match(word, "^[^|]*|[^|]*|[^|]*|[^|]*")
   end
-  return keys
+  return places
+end
+
+local function key_of_place(place)
+  return string.match(place, "^[^|]*")
 end
 
 -- Of the copies of a parked message two may run: the last one that was published, and the next.
@@ -50,39 +55,58 @@ end
 
 -- Looks at a key at a logical time, or before.
 local function look_at_gate(prefix, key, at)
-  local known = redis.call("ZSCORE", prefix .. "gate_opens", key)
+  local known = redis.call("ZSCORE", prefix .. "gate_looks", key)
   if known and tonumber(known) <= at then return end
-  redis.call("ZADD", prefix .. "gate_opens", whole(at), key)
+  redis.call("ZADD", prefix .. "gate_looks", whole(at), key)
 end
 
--- Takes a task out of every limit's list, and back what it was promised.
-local function leave_gate(prefix, tag, keys)
-  for index = 1, #keys do
-    redis.call("ZREM", prefix .. "gate_wait:" .. keys[index], tag)
-    redis.call("ZREM", prefix .. "gate_promised:" .. keys[index], tag)
+-- Lets a task wait at a place that is looked at then.
+local function wait_at(prefix, tag, seq, place, at)
+  local key = key_of_place(place)
+  redis.call("ZADD", prefix .. "gate_at:" .. place, seq, tag)
+  redis.call("ZADD", prefix .. "gate_places:" .. key, "NX", 0, place)
+  look_at_gate(prefix, key, at)
+end
+
+local function leave_place(prefix, tag, place)
+  if redis.call("ZREM", prefix .. "gate_at:" .. place, tag) == 0 then return end
+  if redis.call("EXISTS", prefix .. "gate_at:" .. place) == 1 then return end
+  redis.call("ZREM", prefix .. "gate_places:" .. key_of_place(place), place)
+end
+
+-- Takes a task out of every place, and back what it was promised.
+local function leave_gate(prefix, tag, places)
+  for index = 1, #places do
+    leave_place(prefix, tag, places[index])
+    redis.call("ZREM", prefix .. "gate_promised:" .. key_of_place(places[index]), tag)
   end
+end
+
+-- Whether anything is parked; where nothing is nobody looks for it any more.
+local function still_parked(prefix)
+  if redis.call("EXISTS", prefix .. "gate_tasks", prefix .. "gate_promoted") > 0 then return true end
+  redis.call("HDEL", prefix .. "clock", "parked")
+  redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_looks", prefix .. "gate_opens")
+  return false
 end
 
 -- Forgets a task that is on its broker again, or nowhere any more.
-local function forget_parked(prefix, tag, keys)
-  leave_gate(prefix, tag, keys)
+local function forget_parked(prefix, tag, places)
+  leave_gate(prefix, tag, places)
   redis.call("ZREM", prefix .. "gate_promoted", tag)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   local known = redis.call("HDEL", prefix .. "gate_tasks", tag)
-  if redis.call("EXISTS", prefix .. "gate_tasks", prefix .. "gate_promoted") == 0 then
-    redis.call("HDEL", prefix .. "clock", "parked")
-    redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_opens")
-  end
+  still_parked(prefix)
   return known
 end
 
--- The first limit, the tier's before, at which others of a gate wait already, and which says that whoever
--- it refuses waits; nil where there is none. Of the tier's only its key is said.
+-- The first limit, the tier's before, at whose place others of a gate wait already, and which says that
+-- whoever it refuses waits; nil where there is none. Of the tier's only its key is said.
 local function queue_of_gate(prefix, key, limits)
-  if key ~= "" and redis.call("EXISTS", prefix .. "gate_wait:" .. key) == 1 then return {key = key} end
+  if key ~= "" and redis.call("EXISTS", prefix .. "gate_at:" .. key) == 1 then return {key = key} end
   for index = 1, #limits do
     local limit = limits[index]
-    if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_wait:" .. limit.key) == 1 then
+    if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_at:" .. limit.name) == 1 then
       return limit
     end
   end
