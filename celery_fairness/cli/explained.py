@@ -35,10 +35,12 @@ def explanation_lines(found: Explanation) -> list[str]:
         by = f": {found.put_back_by} has put it back" if found.put_back_by else ""
         lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now{by}")
         return [*lines, *_limits(found)]
-    where = "at its limit" if found.state == "parked" else "in its lane"
-    lines.append(f"{count(found.ahead_in_lane or 0, 'task')} before it {where}")
+    parked = found.state == "parked"
+    where = "of its tenant before it at its limit" if parked else "before it in its lane"
+    lines.append(f"{count(found.ahead_in_lane or 0, 'task')} {where}")
     if found.ahead_in_ring is not None:
-        lines.append(f"{count(found.ahead_in_ring, 'tenant')} before its own in the ring")
+        where = "at its limit" if parked else "in the ring"
+        lines.append(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
     if found.starts_in_seconds is not None:
         lines.append(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:

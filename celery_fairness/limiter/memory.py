@@ -30,7 +30,8 @@ from celery_fairness.decision import (
 )
 from celery_fairness.limiter.copies import CopyMemory
 from celery_fairness.limiter.here import crowded_here
-from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks, key_of, places_of
+from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks
+from celery_fairness.limiter.places import key_of
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
 from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
@@ -101,7 +102,7 @@ class InMemoryLimiter(SaidInMemory):
                 return Refused(Reason.SUPERSEDED, None, tier, limit, held, news)
             ahead = self._parked.known
             if ahead and copy is not None and self._copies.seq(copy) is not None:
-                self._parked.forget(copy.message, places_of(request))
+                self._parked.forget(copy.message, request)
                 ahead = False
             promised = self._parked.promised(request.tier_key, now) if ahead else 0
             over = limit is not None and held + promised >= limit
@@ -225,7 +226,8 @@ class InMemoryLimiter(SaidInMemory):
             def keeps(request: SlotRequest) -> Kept:
                 return self._keeps(request, now, True, EARLY) if on else Kept("", 0, others=False)
 
-            return self._parked.promote(want, serial, now, server_now, lease_ms, keeps, on)
+            times = now, server_now, lease_ms
+            return self._parked.promote(want, serial, *times, keeps, self._tables.weight, on)
 
     def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
         """Say that tasks are published, or that they are cancelled."""

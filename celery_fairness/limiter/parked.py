@@ -1,11 +1,10 @@
 """Tasks that a gate refused and that wait in the limiter: as ``lua/dispatch/promote.lua`` says.
 
-A task waits at one *place*, a limit that keeps it with the numbers by which it is judged, in the
-order in which tasks came. When all of its limits are open it is *promoted*: given to a worker that
-publishes it again. Until it comes to a gate it is *promised* one start of each limit, for one lease
-at most; newcomers do not take what is promised, nor pass those that wait at the same place. A
-promoted task whose worker does not say that the broker has it is promoted again after one lease, as
-another copy.
+A task waits at one place (``places``), a limit that keeps it. When all of its limits are open and
+its turn has come it is *promoted*: given to a worker that publishes it again. Until it comes to a
+gate it is *promised* one start of each limit, for one lease at most; newcomers do not take what is
+promised, nor pass those that wait at the same place. A promoted task whose worker does not say that
+the broker has it is promoted again after one lease, as another copy.
 
 Invariant: a message that was parked is here until the broker has it or a copy of it has come to a
 gate; of all its copies one starts.
@@ -20,7 +19,9 @@ from typing import NamedTuple
 
 from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest
 from celery_fairness.limiter.copies import Copies, CopyMemory
+from celery_fairness.limiter.places import Places, key_of
 from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduling.words import SYSTEM
 from celery_fairness.units import Milliseconds, seconds
 
 #: As in the scripts.
@@ -55,16 +56,15 @@ class _Task(NamedTuple):
     def places(self) -> list[str]:
         return places_of(self.request)
 
+    @property
+    def tenant(self) -> str:
+        return self.request.tier_key or SYSTEM
+
 
 def places_of(request: SlotRequest) -> list[str]:
     """Return all places at which a task may wait, its tenant's tier first."""
     tier = [request.tier_key] if request.tenant else []
     return [*tier, *(limit.name for limit in read_limits(request.limits))]
-
-
-def key_of(place: str) -> str:
-    """Return the key of a place."""
-    return place.partition("|")[0]
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class ParkedTasks:
     known: bool = False
     _sequence: int = 0
     _tasks: dict[str, _Task] = field(default_factory=dict)
-    _waits: dict[str, dict[str, int]] = field(default_factory=dict)
+    _places: Places = field(default_factory=Places)
     _opens: dict[str, int] = field(default_factory=dict)
     _expires: dict[str, int] = field(default_factory=dict)
     _promoted: dict[str, int] = field(default_factory=dict)
@@ -94,11 +94,11 @@ class ParkedTasks:
 
     def waiting(self, key: str) -> int:
         """Return how many wait at ``key``."""
-        return sum(len(self._waits[place]) for place in self._places(key))
+        return self._places.waiting(key)
 
     def queue(self, places: Iterable[str]) -> str:
         """Return the first of ``places`` at which some wait, "" where none do."""
-        return next((place for place in places if place in self._waits), "")
+        return next((place for place in places if place in self._places), "")
 
     def look(self, key: str, at: int) -> None:
         """Look at ``key`` at a logical time, or before."""
@@ -117,9 +117,9 @@ class ParkedTasks:
                 self.freed(key)
             self._promoted.pop(tag, None)
 
-    def forget(self, tag: str, places: Iterable[str]) -> None:
+    def forget(self, tag: str, request: SlotRequest) -> None:
         """Forget a task that has come to a gate."""
-        self._leave(tag, places)
+        self._leave(tag, request)
         for table in (self._promoted, self._expires, self._tasks):
             table.pop(tag, None)
         self._note()
@@ -140,12 +140,12 @@ class ParkedTasks:
             seq = self._sequence
         tag, serial = copy.message, request.next_serial
         self.copies[tag] = Copies(serial, serial, None, seq)
-        self._leave(tag, places_of(request))
+        self._leave(tag, request)
         self.known = True
         self._tasks[tag] = _Task(seq, expires_ms, request, message)
         if expires_ms is not None:
             self._expires[tag] = expires_ms
-        self._wait_at(tag, seq, kept.place, now + round(min(kept.closed_ms, LOOK_MS)))
+        self._wait_at(tag, kept.place, now + round(min(kept.closed_ms, LOOK_MS)))
 
     def promote(
         self,
@@ -155,6 +155,7 @@ class ParkedTasks:
         server_now: int,
         lease_ms: int,
         keeps: Callable[[SlotRequest], Kept],
+        weight: Callable[[SlotRequest], float],
         enforced: bool,
     ) -> Promotion:
         """Give at most ``want`` tasks that may start by now; see ``Limiter.promote``."""
@@ -165,22 +166,24 @@ class ParkedTasks:
         def give(tag: str, promised: bool) -> None:
             task, copies = self._tasks[tag], self.copies.get(tag, Copies())
             named = f"{serial}{1 + 4 * len(given)}"
-            self._leave(tag, task.places)
+            self._leave(tag, task.request)
             self.copies[tag] = Copies(copies.next or named, named, None, task.seq)
             self._expires.pop(tag, None)
             self._promoted[tag] = now + lease_ms
-            for key in self._promises(task.request) if promised and enforced else ():
-                self._promised.setdefault(key, {})[tag] = now + lease_ms
+            if promised and enforced:
+                self._places.charge(task.tenant, task.places, weight(task.request))
+                for key in self._promises(task.request):
+                    self._promised.setdefault(key, {})[tag] = now + lease_ms
             given.append(Promoted(Copy(tag, named), task.message, ended=not promised))
 
         for tag in _due(self._promoted, now, SWEEP_AT_MOST):
             del self._promoted[tag]
             task = self._tasks.get(tag)
             if task is not None:
-                self._leave(tag, task.places)
+                self._leave(tag, task.request)
                 if task.expires_ms is not None:
                     self._expires[tag] = task.expires_ms
-                self._wait_at(tag, task.seq, task.places[0], 0)
+                self._wait_at(tag, task.places[0], 0)
         for tag in _due(self._expires, server_now, want):
             self._ends(tag)
             give(tag, promised=False)
@@ -188,23 +191,22 @@ class ParkedTasks:
             del self._opens[key]
             closed: set[str] = set()
             looks = 0
-            while heads := self._heads(key, closed):
+            while head := self._places.head(key, closed):
                 if looks == TASKS_AT_MOST or len(given) >= want:
                     self.look(key, now)
                     break
-                seq, place, tag = min(heads)
-                kept = keeps(self._tasks[tag].request)
-                looks += kept.place != place
+                kept = keeps(self._tasks[head.tag].request)
+                looks += kept.place != head.place
                 if not kept.place:
-                    give(tag, promised=True)
+                    give(head.tag, promised=True)
                     continue
                 at = now + round(min(kept.closed_ms, LOOK_MS))
-                if kept.place == place:
-                    closed.add(place)
+                if kept.place == head.place:
+                    closed.add(head.place)
                     self.look(key, at)
                 else:
-                    self._take(self._waits, place, tag)
-                    self._wait_at(tag, seq, kept.place, at)
+                    self._places.leave(head.tag, head.tenant, [head.place])
+                    self._wait_at(head.tag, kept.place, at)
         first = min(self._opens.values(), default=now + LOOK_MS)
         sleep_ms = max(0, ceil(min(first - now, LOOK_MS)))
         self._note()
@@ -226,8 +228,7 @@ class ParkedTasks:
                 continue
             del self._tasks[tag]
             self._expires.pop(tag, None)
-            for place in task.places:
-                self._take(self._waits, place, tag)
+            self._places.leave(tag, task.tenant, task.places)
         return parked
 
     def _ends(self, tag: str) -> None:
@@ -240,26 +241,15 @@ class ParkedTasks:
         tier = [request.tier_key] if self.tier_waits and request.tenant else []
         return list(dict.fromkeys([*tier, *keys]))
 
-    def _places(self, key: str) -> list[str]:
-        return [place for place in self._waits if key_of(place) == key]
-
-    def _heads(self, key: str, closed: set[str]) -> list[tuple[int, str, str]]:
-        """Return who waits longest at each place of a key, but for those that are ``closed``."""
-        heads = []
-        for place in self._places(key):
-            if place not in closed:
-                waits = self._waits[place]
-                tag = min(waits, key=lambda each: waits[each])
-                heads.append((waits[tag], place, tag))
-        return heads
-
-    def _wait_at(self, tag: str, seq: int, place: str, at: int) -> None:
-        self._waits.setdefault(place, {})[tag] = seq
+    def _wait_at(self, tag: str, place: str, at: int) -> None:
+        task = self._tasks[tag]
+        self._places.wait(tag, task.seq, task.tenant, place)
         self.look(key_of(place), at)
 
-    def _leave(self, tag: str, places: Iterable[str]) -> None:
+    def _leave(self, tag: str, request: SlotRequest) -> None:
+        places = places_of(request)
+        self._places.leave(tag, request.tier_key or SYSTEM, places)
         for place in places:
-            self._take(self._waits, place, tag)
             self._take(self._promised, key_of(place), tag)
 
     def _note(self) -> None:

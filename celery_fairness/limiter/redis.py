@@ -251,9 +251,7 @@ class RedisLimiter:
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""
-        places = self._redis.read("ZRANGE", self._names.gate_places(key), 0, -1)
-        sizes = [("ZCARD", self._names.gate_at(place)) for place in places]
-        return sum(self._redis.read_together(sizes)) if sizes else 0
+        return int(self._redis.read("HGET", self._names.gate_waiting, key) or 0)
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until tasks that are parked may start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from celery_fairness.decision import SlotRequest
 from celery_fairness.settings import Settings
 from celery_fairness.tiers import Tier
 
@@ -57,3 +58,8 @@ class Tables:
         if record is None or record[1] == "":
             return judged.name, judged.concurrency
         return judged.name, None if record[1] is None else int(record[1])
+
+    def weight(self, request: SlotRequest) -> float:
+        """Return the weight of a task's tenant now; 1 where the table does not know its tier."""
+        tier = self.entitlement(request.tenant, request.tier)[0] if request.tenant else ""
+        return float(self.tiers[tier].weight) if tier in self.tiers else 1.0

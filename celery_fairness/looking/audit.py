@@ -27,7 +27,7 @@ from celery_fairness.looking.checks import (
 from celery_fairness.looking.keys import ORDER_LENGTH, read_record, read_row
 from celery_fairness.looking.owners import Owners
 from celery_fairness.looking.reading import Command, Reader, batches
-from celery_fairness.looking.sums import SumOfQueue
+from celery_fairness.looking.sums import SumOfKey, SumOfQueue
 from celery_fairness.looking.values import Audit, Finding
 from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.words import Rules
@@ -145,12 +145,16 @@ class Auditor:
     def _sums(self) -> None:
         for queue, _ in self._reader.pairs("HSCAN", self._keys.waiting):
             self._compared["queues"] += 1
-            total = SumOfQueue(self._reader, queue)
-            found = total.findings()
-            if found is None:
-                self._note(f"{queue}: too many tenants come and go to compare their sum")
-            else:
-                self._doubt(("sum", queue), found, partial(_or_nothing, total))
+            self._sum(queue, SumOfQueue(self._reader, queue))
+        for key, _ in self._reader.pairs("HSCAN", self._keys.gate_waiting):
+            self._sum(key, SumOfKey(self._reader, key))
+
+    def _sum(self, name: str, total: SumOfQueue | SumOfKey) -> None:
+        found = total.findings()
+        if found is None:
+            self._note(f"{name}: too many tenants come and go to compare their sum")
+        else:
+            self._doubt(("sum", name), found, partial(_or_nothing, total))
 
     def _number(self) -> list[Finding]:
         queues = (tuple(sorted(set(self._reader.names(kind)))) for kind in ("later", "dead"))
@@ -259,5 +263,5 @@ def _has(values: array[int], value: int) -> bool:
     return place < len(values) and values[place] == value
 
 
-def _or_nothing(total: SumOfQueue) -> list[Finding]:
+def _or_nothing(total: SumOfQueue | SumOfKey) -> list[Finding]:
     return total.findings() or []

@@ -101,6 +101,8 @@ class Keys:
         self.gate_looks = prefix + "gate_looks"
         self.gate_promoted = prefix + "gate_promoted"
         self.gate_tasks = prefix + "gate_tasks"
+        self.gate_virtual = prefix + "gate_virtual"
+        self.gate_waiting = prefix + "gate_waiting"
         self.herald = prefix + "herald"
         self.heralded = prefix + "heralded"
         self.idle = prefix + "idle"
@@ -157,10 +159,12 @@ class ParkedPlaces(NamedTuple):
     """What a record of ``gate_tasks`` says of where it may be.
 
     Attributes:
+        tenant: Who is charged.
         places: The names of its limits, the key of its tenant's tier before.
         expires: It does.
     """
 
+    tenant: str
     places: tuple[str, ...]
     expires: bool
 
@@ -173,7 +177,13 @@ def read_parked(record: str) -> ParkedPlaces | None:
     words = fields[6].split(",") if fields[6] else []
     names = ("|".join(word.split("|")[:NAME_FIELDS]) for word in words)
     places = dict.fromkeys([fields[2], *names])
-    return ParkedPlaces(tuple(each for each in places if each), fields[1] != "")
+    told = tuple(each for each in places if each)
+    return ParkedPlaces(fields[2] or SYSTEM, told, fields[1] != "")
+
+
+def turn_name(tenant: str, seq: int) -> str:
+    """Return what a tenant is called among those of a place, by its first task."""
+    return f"{seq:016} {tenant}"
 
 
 def read_row(text: str) -> Row | None:

@@ -18,7 +18,7 @@ from celery_fairness.looking.checks import (
     QueueKeys,
 )
 from celery_fairness.looking.closed import ClosedTenant
-from celery_fairness.looking.gate import GatePlace, ParkedAtGate
+from celery_fairness.looking.gate import GateKey, GatePlace, GateTurn, ParkedAtGate
 from celery_fairness.looking.keys import (
     key_of_limit,
     lane_parts,
@@ -63,7 +63,8 @@ _SINGLE = {
     ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
     *("charged", "herald", "heralded"),
-    *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks", "gate_watched"),
+    *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks"),
+    *("gate_virtual", "gate_waiting", "gate_watched"),
     # What an older version has parked, until a worker takes it to its place.
     "gate_opens",
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
@@ -105,7 +106,9 @@ class Owners:
             "candidates": self._candidates,
             "full": partial(self._ring, "full"),
             "gate_at": self._gate_at,
+            "gate_finish": self._gate_key,
             "gate_places": self._gate_places,
+            "gate_turns": self._gate_turns,
             "group": self._group,
             "groups": self._groups,
             "kinds": self._kinds,
@@ -152,9 +155,12 @@ class Owners:
         for tag, record in reader.pairs("HSCAN", keys.gate_tasks):
             self._compared["parked"] += 1
             task = read_parked(record)
-            yield ParkedAtGate(tag, () if task is None else task.places)
+            yield ParkedAtGate(tag, *(() if task is None else (task.tenant, task.places)))
         for tag, _ in reader.pairs("ZSCAN", keys.gate_expires):
             yield ParkedAtGate(tag)
+        for table in (keys.gate_waiting, keys.gate_virtual):
+            for key, _ in reader.pairs("HSCAN", table):
+                yield GateKey(key)
         for queue, _ in reader.pairs("HSCAN", keys.queue_limits):
             yield LimitOfQueue(queue)
         for _, queue in reader.pairs("HSCAN", keys.queue_keys):
@@ -271,14 +277,29 @@ class Owners:
             limit, _, queue = both.partition(" ")
             yield WaitingLimit(limit, queue)
 
-    def _gate_at(self, place: str) -> Iterator[Check]:
+    def _gate_at(self, name: str) -> Iterator[Check]:
+        tenant, _, place = name.partition(" ")
         yield GatePlace(place)
-        for tag, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_at", place)):
-            yield ParkedAtGate(tag, (place,))
+        lane = self._keys.of("gate_at", name)
+        first = self._reader.read("ZRANGE", lane, 0, 0, "WITHSCORES")
+        if first:
+            yield GateTurn(tenant, place, int(float(first[1])))
+        for tag, _ in self._reader.pairs("ZSCAN", lane):
+            yield ParkedAtGate(tag, tenant, (place,))
+
+    def _gate_turns(self, place: str) -> Iterator[Check]:
+        yield GatePlace(place)
+        for name, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_turns", place)):
+            seq, _, tenant = name.partition(" ")
+            yield GateTurn(tenant, place, int(seq))
 
     def _gate_places(self, key: str) -> Iterator[Check]:
+        yield GateKey(key)
         for place, _ in self._reader.pairs("ZSCAN", self._keys.of("gate_places", key)):
             yield GatePlace(place)
+
+    def _gate_key(self, key: str) -> Iterator[Check]:
+        yield GateKey(key)
 
     def _limit_key(self, key: str) -> Iterator[Check]:
         yield LimitKey(key)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from celery_fairness.looking.ancestors import with_ancestors
+from celery_fairness.looking.at_gate import before_parked
 from celery_fairness.looking.expecting import Before, wait_for_limit
 from celery_fairness.looking.finding import Told, read_message
 from celery_fairness.looking.holders import with_jobs
@@ -77,7 +78,7 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
 
 
 def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
-    """Return at which limit a task waits, and how many wait there since longer."""
+    """Return at which limit a task waits, and what goes before it there."""
     judge = Judge(reader, looker)
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(task.limits))
@@ -91,12 +92,14 @@ def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
         state="parked",
         limits=tuple(each.told for each in judged),
     )
+    tiers = looker.tiers()
     for each, place in zip(judged, places, strict=True):
-        ahead = reader.read("ZRANK", reader.keys.of("gate_at", place), task.tag)
-        if ahead is not None:
-            blocker = _with_ancestors(reader, _blocker(reader, each, int(ahead)), task)
+        before = before_parked(reader, tiers, task.key, place, task.tag)
+        if before is not None:
+            blocker = _with_ancestors(reader, _blocker(reader, each, before.tasks), task)
             return explained(
-                ahead_in_lane=int(ahead),
+                ahead_in_lane=before.of_tenant,
+                ahead_in_ring=before.tenants,
                 blocked_by=(blocker,),
                 starts_in_seconds=blocker.starts_in_seconds,
             )
@@ -112,7 +115,7 @@ def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Block
     return next(with_ancestors([replace(blocker, holders=holders)], callers))
 
 
-def _blocker(reader: Reader, judged: Judged, before: int) -> Blocker:
+def _blocker(reader: Reader, judged: Judged, before: Before) -> Blocker:
     """Return the limit at which a task waits."""
     limit, state = judged.limit, judged.state
     if not judged.closed:
@@ -121,6 +124,6 @@ def _blocker(reader: Reader, judged: Judged, before: int) -> Blocker:
         judged = judged._replace(closed="rate" if by_time else "concurrency")
     starts_in = None
     if judged.closed in ("concurrency", "rate"):
-        starts_in = wait_for_limit(reader, limit, state, Before(before))
+        starts_in = wait_for_limit(reader, limit, state, before)
     (blocker,) = judged.blockers(starts_in, None)
     return blocker

@@ -1,4 +1,8 @@
-"""Whether a queue's count is the sum of its tenants' counts, while tasks come and go."""
+"""Whether a count is the sum of its parts, while tasks come and go.
+
+Of a queue the parts are its tenants' counts, of a key at which a gate has parked tasks the lists of
+these.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +76,40 @@ class SumOfQueue:
 
     def _of_tenant(self, key: str) -> Command:
         return ("HGET", self._reader.keys.of("account", key), f"q:{self._queue}")
+
+
+class SumOfKey:
+    """Parked tasks that wait at one key of a gate; ``findings`` looks anew each time."""
+
+    def __init__(self, reader: Reader, key: str) -> None:
+        self._reader = reader
+        self._key = key
+
+    def findings(self) -> list[Finding] | None:
+        """Return what does not agree; None where no moment could be seen."""
+        keys = self._reader.keys
+        count: Command = ("HGET", keys.gate_waiting, self._key)
+        of_key: Command = ("ZRANGE", keys.of("gate_places", self._key), 0, -1)
+        for _ in range(TRIES):
+            places = self._reader.read(*of_key)
+            lanes = self._lanes(places)
+            if len(lanes) > AT_ONCE:
+                return None
+            sizes: list[Command] = [("ZCARD", keys.of("gate_at", lane)) for lane in lanes]
+            turns: list[Command] = [("ZCARD", keys.of("gate_turns", place)) for place in places]
+            counted, now, *found = self._reader.together([count, of_key, *turns, *sizes])
+            numbers = list(map(int, found))
+            tenants, total = sum(numbers[: len(turns)]), sum(numbers[len(turns) :])
+            if now == places and tenants == len(lanes) and 0 not in numbers:
+                if int(counted or 0) == total:
+                    return []
+                return [Finding("parked of a key", self._key, str(total), str(counted))]
+        return None
+
+    def _lanes(self, places: list[str]) -> list[str]:
+        """Return the lists of tasks that wait at places; one call more than ``AT_ONCE`` at most."""
+        keys, lanes = self._reader.keys, list[str]()
+        for place in places:
+            names = self._reader.read("ZRANGE", keys.of("gate_turns", place), 0, AT_ONCE)
+            lanes += [f"{name.partition(' ')[2]} {place}" for name in names]
+        return lanes

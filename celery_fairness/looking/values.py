@@ -331,9 +331,9 @@ class Explanation(Value):
         owner: The process that runs it, else "".
         due_in_seconds: How long until its time; None where it waits for none.
         ahead_in_lane: Tasks of its tenant, its priority and its limits that go before it; of a
-            parked one, those that wait at its limit since longer.
-        ahead_in_ring: Tenants of its queue that have their turn before its tenant; None where that
-            is not in the ring: see ``blocked_by``.
+            parked one, those of its tenant that wait at its limit since longer.
+        ahead_in_ring: Tenants of its queue that have their turn before its tenant, of a parked one
+            those at its limit; None where that is not in the ring: see ``blocked_by``.
         blocked_by: Which of its limits keep it; of one that a gate parked, that at which it waits.
             Empty: no limit keeps it. A worker that takes its queue, knows its name and is not at
             the ``rate_limit`` of that starts it when it is its turn: of those Redis knows nothing.

@@ -32,6 +32,8 @@ class Names:
         self.ends = prefix + "ends"
         #: Heard by who promotes parked tasks.
         self.gate_bell = prefix + "gate_bell"
+        #: How many parked tasks wait at each key.
+        self.gate_waiting = prefix + "gate_waiting"
 
     @property
     def prefix(self) -> str:
@@ -41,14 +43,6 @@ class Names:
     def leases(self, key: str) -> str:
         """Return the leases of the limit ``key``."""
         return f"{self._prefix}leases:{key}"
-
-    def gate_places(self, key: str) -> str:
-        """Return the places of the limit ``key`` at which parked tasks wait."""
-        return f"{self._prefix}gate_places:{key}"
-
-    def gate_at(self, place: str) -> str:
-        """Return the parked tasks that wait at a place: a limit's key and numbers."""
-        return f"{self._prefix}gate_at:{place}"
 
     def minute(self, minute: str) -> str:
         """Return what was in one minute, by its number; "": what stands before any number."""

@@ -49,22 +49,30 @@ def test_nothing_is_found_where_everything_agrees(parked: Callable[[], Audit]) -
     assert found.compared["parked"] == 3
 
 
+WAITS = "gate_at:tenant:waits api|1||"
+TURN = "tenant:waits api|1||"
 PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "a task that waits without its record": (
-        ("ZADD", "gate_at:api|1||", 1, "gone"),
-        {("parked is kept", "gone")},
+        ("ZADD", WAITS, 9, "gone"),
+        {("parked is kept", "gone"), ("parked of a key", "api")},
     ),
     "a task that expires without its record": (
         ("ZADD", "gate_expires", 1, "gone"),
         {("parked is kept", "gone")},
     ),
     "a task that waits nowhere": (
-        ("ZREM", "gate_at:api|1||", "waits"),
-        {("parked is in one place", "waits")},
+        ("ZREM", WAITS, "waits"),
+        {
+            ("parked is in one place", "waits"),
+            ("parked has its turn", TURN),
+        },
     ),
     "a task that waits at two limits": (
-        ("ZADD", "gate_at:db|1||", 1, "waits"),
-        {("parked is in one place", "waits"), ("parked is looked at", "db|1||")},
+        ("ZADD", "gate_at:tenant:waits db|1||", 1, "waits"),
+        {
+            ("parked is in one place", "waits"),
+            ("parked has its turn", "tenant:waits db|1||"),
+        },
     ),
     "a task that waits and was promoted": (
         ("ZADD", "gate_promoted", 1, "waits"),
@@ -84,19 +92,55 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     ),
     "a limit at which nobody looks": (
         ("ZREM", "gate_looks", "api"),
-        {("parked is looked at", "api|1||")},
+        {("parked is looked at", "api")},
     ),
     "a clock that does not say that something is parked": (
         ("HDEL", "clock", "parked"),
-        {("parked is looked at", "api|1||")},
+        {("parked is looked at", "api")},
     ),
     "a place that its key does not know": (
         ("ZREM", "gate_places:api", "api|1||"),
-        {("parked is looked at", "api|1||")},
+        {
+            ("a place has tasks", "api|1||"),
+            ("a key has parked tasks", "api"),
+            ("parked of a key", "api"),
+        },
     ),
     "a place at which nobody waits": (
         ("ZADD", "gate_places:api", 0, "api|7||"),
         {("a place has tasks", "api|7||")},
+    ),
+    "a tenant without its turn": (
+        ("ZREM", "gate_turns:api|1||", "0000000000000001 tenant:waits"),
+        {("parked has its turn", TURN), ("parked of a key", "api")},
+    ),
+    "a turn of nobody": (
+        ("ZADD", "gate_turns:api|1||", 0, "0000000000000009 tenant:nobody"),
+        {("parked has its turn", "tenant:nobody api|1||")},
+    ),
+    "a turn by a task that is not the first": (
+        ("ZADD", "gate_turns:api|1||", 0, "0000000000000002 tenant:waits"),
+        {("parked has its turn", TURN), ("parked of a key", "api")},
+    ),
+    "a key whose tasks are not counted": (
+        ("HDEL", "gate_waiting", "api"),
+        {("parked is looked at", "api")},
+    ),
+    "a key that counts too many": (
+        ("HINCRBY", "gate_waiting", "api", 1),
+        {("parked of a key", "api")},
+    ),
+    "a key whose time stands still": (
+        ("HDEL", "gate_virtual", "api"),
+        {("parked is looked at", "api")},
+    ),
+    "a count of a key at which nobody waits": (
+        ("HSET", "gate_waiting", "db", 1),
+        {("a key has parked tasks", "db"), ("parked of a key", "db")},
+    ),
+    "a debt at a key at which nobody waits": (
+        ("ZADD", "gate_finish:db", 1, "tenant:waits"),
+        {("a key has parked tasks", "db")},
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.tenants import tier_key
+from celery_fairness.tiers import Tier
 from tests.contract.conftest import FrozenClock
 
 _serials = itertools.count(1)
@@ -568,6 +570,54 @@ def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(
     assert given == ["a"]
     # And nobody is asked again at once when all were looked at.
     assert limiter.promote(16, "s").sleep_seconds > 0.5
+
+
+def order_of(limiter: Limiter, held: Lease, times: int) -> tuple[str, Lease]:
+    """Return who starts when one slot frees after the other, by first letters, and who holds it."""
+    given = ""
+    for _ in range(times):
+        limiter.release([held])
+        (task,) = promote(limiter)
+        given += task.copy.message[0]
+        limiter.unpark([task.copy.message])
+        held = take(limiter, Limit("api"))
+        limiter.forgo(task.copy.message, ["api"])
+    return given, held
+
+
+def test_a_limit_that_tenants_share_is_divided_among_them_by_turns(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
+    for n in range(9):
+        park(limiter, ask(f"flood{n}", ONE, tenant="flood"))
+    for n in range(2):
+        park(limiter, ask(f"quiet{n}", ONE, tenant="quiet"))
+        park(limiter, ask(f"system{n}", ONE))
+    assert order_of(limiter, held, 9)[0] == "fqsfqsfff"
+
+
+def test_those_that_wait_have_their_turns_by_weight(limiter: Limiter) -> None:
+    limiter.publish_tiers([Tier("free", None), Tier("pro", None, weight=2.0)], "settings")
+    held = take(limiter, ONE)
+    for n in range(12):
+        heavy = replace(ask(f"heavy{n}", ONE, tenant="heavy"), tier="pro")
+        park(limiter, heavy)
+        park(limiter, ask(f"light{n}", ONE, tenant="light"))
+    assert Counter(order_of(limiter, held, 12)[0]) == {"h": 8, "l": 4}
+
+
+def test_who_waits_with_one_task_after_the_other_has_no_more_turns(limiter: Limiter) -> None:
+    """Whose start was forgotten with its last task would be first each time."""
+    held = take(limiter, ONE)
+    for tenant in "abc":
+        for n in range(9):
+            park(limiter, ask(f"{tenant}{n}", ONE, tenant=tenant))
+    order = "x"
+    for n in range(16):
+        if order[-1] == "x":
+            park(limiter, ask(f"x{n}", ONE, tenant="x"))
+        given, held = order_of(limiter, held, 1)
+        order += given
+    assert Counter(order[1:]) == dict.fromkeys("abcx", 4)
 
 
 def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter) -> None:

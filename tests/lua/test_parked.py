@@ -93,7 +93,8 @@ def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("held"))
     park(limiter, "a", "b")
-    tables = {"gate_tasks", "gate_at:api|1||", "gate_places:api", "gate_looks", "gate_bell"}
+    tables = {"gate_tasks", "gate_looks", "gate_bell", "gate_virtual", "gate_waiting"}
+    tables |= {"gate_places:api", "gate_turns:api|1||", "gate_at:tenant:42 api|1||"}
     assert tables <= gate_keys(client)
     limiter.release([ask("held").lease])
     for name in "ab":
@@ -337,14 +338,18 @@ def test_a_message_that_nobody_can_read_is_told_by_its_tag(make_limiter, client,
 
 
 @pytest.mark.parametrize(
-    # The second as a copy that came to a gate with other limits may leave it.
-    ("table", "score"),
-    [("gate_expires", 1), ("gate_at:api|1||", 0)],
+    # The others as a copy that came to a gate with other limits or another tenant may leave it.
+    ("table", "tag", "score"),
+    [
+        ("gate_expires", "gone", 1),
+        ("gate_at:tenant:42 api|1||", "gone", 9),
+        ("gate_turns:api|1||", "0000000000000000 tenant:43", 0),
+    ],
 )
-def test_a_tag_without_a_record_keeps_nobody_waiting(make_limiter, client, table, score):
+def test_a_tag_without_a_record_keeps_nobody_waiting(make_limiter, client, table, tag, score):
     limiter = make_limiter(frozen=True)
     park_messages(limiter, a=MESSAGE)
-    client.zadd(NAMES.prefix + table, {"gone": score})
+    client.zadd(NAMES.prefix + table, {tag: score})
     limiter.release([ask("held").lease])
     assert [each.copy.message for each in limiter.promote(16, "s").tasks] == ["a"]
     assert not client.exists(NAMES.prefix + table)
@@ -432,8 +437,8 @@ def test_what_an_older_version_has_parked_is_taken_to_its_place(make_limiter, cl
         park_one = ask(name, word)
         limiter.acquire(park_one)
         assert limiter.park(park_one, "message") is Parking.PARKED
-    places = [key for key in gate_keys(client) if key.startswith(("gate_at:", "gate_places:"))]
-    client.delete(*(NAMES.prefix + each for each in (*places, "gate_looks")))
+    older = {"gate_tasks", "gate_bell", "gate_promoted"}
+    client.delete(*(NAMES.prefix + each for each in gate_keys(client) - older))
     for key, tags in (("api", "ab"), ("tenant:42", "c"), ("db", ["gone"])):
         client.zadd(NAMES.prefix + "gate_wait:" + key, {tag: n for n, tag in enumerate(tags, 1)})
         client.zadd(NAMES.prefix + "gate_opens", {key: clock.now_ms + 1})
@@ -444,7 +449,7 @@ def test_what_an_older_version_has_parked_is_taken_to_its_place(make_limiter, cl
     assert [limiter.promote(16, "s") for _ in range(6)] == [Promotion((), 0.0)] * 6
     assert limiter.promote(16, "s").sleep_seconds > 0.5
     left = {key for key in gate_keys(client) if key.startswith(("gate_at:", "gate_wait:"))}
-    assert left == {"gate_at:tenant:42"}
+    assert left == {"gate_at:tenant:42 tenant:42"}
     assert not client.exists(NAMES.prefix + "gate_opens")
     limiter.release([ask("held").lease])
     assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["b"]

@@ -79,7 +79,7 @@ if gone then
 end
 
 -- Who waited here has what it was promised; a newcomer does not take what others were.
-if said.parked and memory.seq then forget_parked(prefix, message, parked_places(key, words)) end
+if said.parked and memory.seq then forget_parked(prefix, key, message, parked_places(key, words)) end
 rules.ahead = said.parked and not memory.seq and is_of_broker(said, broker)
 local counts, events, closed = prefix .. "counts", prefix .. "events", nil
 local taken = limit >= 0 and held + promised(prefix, key, rules) or held

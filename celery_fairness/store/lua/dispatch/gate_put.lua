@@ -21,7 +21,7 @@ local cost, eta_ms, frozen_ms = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local now = server_now(frozen_ms)
 local watched, told = tonumber(redis.call("HGET", prefix .. "clock", "watched") or 0), 0
 if watched > now then
-  append_watched_of(prefix, "task.put", cjson.decode(job), named_at_gate(key), "tier", tier,
+  append_watched_of(prefix, "task.put", cjson.decode(job), tenant_of(key), "tier", tier,
     "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
   told = 1
 end

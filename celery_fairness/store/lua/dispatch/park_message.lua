@@ -58,11 +58,11 @@ if not at then return 0 end
 
 seq = seq or whole(redis.call("INCR", prefix .. "sequence"))
 copy_parked(prefix, tag, next_serial, next_serial, seq, memory.told, keep_ms)
-leave_gate(prefix, tag, parked_places(key, words))
+leave_gate(prefix, key, tag, parked_places(key, words))
 redis.call("HSET", prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
 redis.call("HSET", prefix .. "gate_tasks", tag, table.concat(
   {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
 if expires_ms ~= "" then redis.call("ZADD", prefix .. "gate_expires", expires_ms, tag) end
-wait_at(prefix, tag, seq, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))
+wait_at(prefix, {key = key, seq = seq}, tag, at, logical + math.min(closed_ms, LOOK_AT_LIMIT_MS))
 ring_gate(prefix)
 return 1

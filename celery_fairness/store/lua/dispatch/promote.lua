@@ -25,7 +25,6 @@
 --- @include "copies"
 --- @include "gate_kept"
 --- @include "gate_ends"
---- @include "gate_heads"
 --- @include "gate_older"
 local prefix, lease_ms, enforcement = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local default_tier, default_limit, tier_waits = ARGV[3], ARGV[4], ARGV[5]
@@ -53,18 +52,14 @@ end
 local function give(tag, task, promises, ended)
   local copy, serial = prefix .. "copy:" .. tag, next_serial .. whole(#answer)
   local published = redis.call("HGET", copy, "next") or serial
-  leave_gate(prefix, tag, task.places)
+  leave_gate(prefix, task.key, tag, task.places)
   copy_parked(prefix, tag, published, serial, task.seq, task.told, keep_ms)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   redis.call("ZADD", prefix .. "gate_promoted", whole(logical + lease_ms), tag)
   if promises then
-    local places = parked_places(rules.tier_waits and task.key or "", task.words)
-    for index = 1, #places do
-      local promises_key = prefix .. "gate_promised:" .. key_of_place(places[index])
-      redis.call("ZREMRANGEBYSCORE", promises_key, "-inf", whole(logical))
-      redis.call("ZADD", promises_key, whole(logical + lease_ms), tag)
-      redis.call("PEXPIRE", promises_key, keep_ms)
-    end
+    local _, weight = entitled(prefix, task, rules)
+    charge_turns(prefix, tenant_of(task.key), task.places, weight)
+    promise_starts(prefix, tag, rules.tier_waits and task.key or "", task.words, rules, lease_ms, keep_ms)
   end
   answer[#answer + 1] = tag
   answer[#answer + 1] = serial
@@ -78,9 +73,9 @@ for index = 1, #over do
   local task = parked_task(over[index])
   redis.call("ZREM", prefix .. "gate_promoted", over[index])
   if task then
-    leave_gate(prefix, over[index], task.places)
+    leave_gate(prefix, task.key, over[index], task.places)
     if task.expires ~= "" then redis.call("ZADD", prefix .. "gate_expires", task.expires, over[index]) end
-    wait_at(prefix, over[index], task.seq, task.places[1], 0)
+    wait_at(prefix, task, over[index], task.places[1], 0)
   end
 end
 
@@ -104,27 +99,27 @@ local older = take_older(prefix, logical)
 local function look_at_key(key, since)
   local heads, more = heads_of(prefix, key, since, logical)
   local again, looks = more and since or math.huge, 0
-  -- Each is kept, is looked at or is the last.
+  -- Each closes its place, is looked at or is the last.
   for _ = 0, TASKS_AT_MOST + PLACES_AT_MOST do
     local head = first_head(prefix, heads)
     if not head then return again < math.huge and again or nil end
     if looks == TASKS_AT_MOST or #answer > 4 * want then return math.min(again, logical) end
-    local task, at, closed_ms = parked_task(head.tag), nil, nil
+    local task, at, closed_ms = head.tag and parked_task(head.tag), nil, nil
     if task and enforcement == "on" then
       at, closed_ms = kept_by(prefix, task, limits_now(prefix, task.words, rules), rules)
     end
     local open_at = at and logical + math.min(closed_ms, LOOK_AT_LIMIT_MS)
     if at and key_of_place(at) == key then again = math.min(again, open_at) end
     if at == head.place then
-      head.kept = true
+      head.closed = true
     elseif task and not at then
       give(head.tag, task, enforcement == "on")
-    else
+    elseif head.tag then
       -- Without a record it has come to a gate by now, with other limits.
-      leave_place(prefix, head.tag, head.place)
-      if at then wait_at(prefix, head.tag, task.seq, at, open_at) end
+      leave_place(prefix, head.tenant, head.tag, head.place)
+      if at then wait_at(prefix, task, head.tag, at, open_at) end
     end
-    if not head.kept then head.tag, looks = nil, looks + 1 end
+    if not head.closed then looks = looks + 1 end
   end
 end
 

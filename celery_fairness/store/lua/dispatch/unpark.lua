@@ -29,7 +29,7 @@ for index = 2, #ARGV do
     redis.call("ZREM", prefix .. "gate_expires", tag)
     local places = parked_places(task.key, task.words)
     -- It waits again where this comes late; what was promised lasts until it comes to a gate.
-    for position = 1, #places do leave_place(prefix, tag, places[position]) end
+    for position = 1, #places do leave_place(prefix, tenant_of(task.key), tag, places[position]) end
     parked = parked + 1
   elseif record and not promoted and how == "cancelled" then
     tell_parked_end(prefix, tag, record, "fairness.cancelled")

@@ -5,13 +5,20 @@
 --- @include "limits"
 --- @include "gate_parked"
 
+-- How many tasks a parked task's tenant may run now, -1 is any number; and its weight.
+local function entitled(prefix, task, rules)
+  if task.key == "" then return -1, 1 end
+  local _, most, weight = entitlement(prefix .. "tiers", prefix .. task.tenant_key, task.tier,
+    task.concurrency, rules.default_tier, rules.default_limit, {})
+  return most, weight
+end
+
 -- The place at which a task waits, nil where all lets it through; how long that is closed; and whether a
 -- limit refuses it that does not say "wait".
 local function kept_by(prefix, task, limits, rules)
   local at, closed_ms, others = nil, 0, false
   if rules.tier_waits and task.key ~= "" then
-    local _, most = entitlement(prefix .. "tiers", prefix .. task.tenant_key, task.tier, task.concurrency,
-      rules.default_tier, rules.default_limit, {})
+    local most = entitled(prefix, task, rules)
     if rules.steered then
       most = tenant_limit(prefix, task.key, string.match(task.tenant_key, ":(.*)$"), most, rules)
     end

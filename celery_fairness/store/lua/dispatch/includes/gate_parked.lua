@@ -6,15 +6,15 @@
   not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
   wait for longer than its copies are remembered.
 
-  A task waits at one *place* (`gate_at`), in the order of SEQ: one of its limits with its numbers, as a
-  limit's name says, or its tenant's tier, which the key alone names. `gate_places` has the places of a
-  key, each with the logical time of the last look at it, 0 before, and `gate_looks` when the key is looked
-  at. Or it was promoted (`gate_promoted`): it was given to a worker that publishes it again, and of each of
-  its limits it was promised one start (`gate_promised`), until it comes to a gate or the promise ends.
+  A task waits at one of its places (gate_places.lua), or it was promoted (`gate_promoted`): it was given to a
+  worker that publishes it again, and of each of its limits it was promised one start (`gate_promised`),
+  until it comes to a gate or the promise ends.
 
   All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
   any broker's.
 ]]
+--- @include "gate_watched"
+--- @include "gate_places"
 
 -- Whether what is parked may be given to who publishes to a broker, and theirs be parked beside it.
 local function is_of_broker(said, broker)
@@ -26,19 +26,6 @@ local function read_parked(record)
     string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
   return {seq = seq, expires = expires, key = key, tenant_key = tenant_key, tier = tier,
     concurrency = concurrency, words = words, told = told}
-end
-
--- All places at which a task may wait.
-local function parked_places(key, words)
-  local places = {key ~= "" and key or nil}
-  for word in string.gmatch(words, "[^,]+") do
-    places[#places + 1] = string.match(word, "^[^|]*|[^|]*|[^|]*|[^|]*")
-  end
-  return places
-end
-
-local function key_of_place(place)
-  return string.match(place, "^[^|]*")
 end
 
 -- Of the copies of a parked message two may run: the last one that was published, and the next.
@@ -53,31 +40,21 @@ local function ring_gate(prefix)
   if redis.call("LLEN", prefix .. "gate_bell") == 0 then redis.call("RPUSH", prefix .. "gate_bell", 1) end
 end
 
--- Looks at a key at a logical time, or before.
-local function look_at_gate(prefix, key, at)
-  local known = redis.call("ZSCORE", prefix .. "gate_looks", key)
-  if known and tonumber(known) <= at then return end
-  redis.call("ZADD", prefix .. "gate_looks", whole(at), key)
-end
-
--- Lets a task wait at a place that is looked at then.
-local function wait_at(prefix, tag, seq, place, at)
-  local key = key_of_place(place)
-  redis.call("ZADD", prefix .. "gate_at:" .. place, seq, tag)
-  redis.call("ZADD", prefix .. "gate_places:" .. key, "NX", 0, place)
-  look_at_gate(prefix, key, at)
-end
-
-local function leave_place(prefix, tag, place)
-  if redis.call("ZREM", prefix .. "gate_at:" .. place, tag) == 0 then return end
-  if redis.call("EXISTS", prefix .. "gate_at:" .. place) == 1 then return end
-  redis.call("ZREM", prefix .. "gate_places:" .. key_of_place(place), place)
+-- Promises a task one start of each of its limits, for a lease.
+local function promise_starts(prefix, tag, key, words, rules, lease_ms, keep_ms)
+  local places = parked_places(key, words)
+  for index = 1, #places do
+    local promises = prefix .. "gate_promised:" .. key_of_place(places[index])
+    redis.call("ZREMRANGEBYSCORE", promises, "-inf", whole(rules.logical))
+    redis.call("ZADD", promises, whole(rules.logical + lease_ms), tag)
+    redis.call("PEXPIRE", promises, keep_ms)
+  end
 end
 
 -- Takes a task out of every place, and back what it was promised.
-local function leave_gate(prefix, tag, places)
+local function leave_gate(prefix, key, tag, places)
   for index = 1, #places do
-    leave_place(prefix, tag, places[index])
+    leave_place(prefix, tenant_of(key), tag, places[index])
     redis.call("ZREM", prefix .. "gate_promised:" .. key_of_place(places[index]), tag)
   end
 end
@@ -91,8 +68,8 @@ local function still_parked(prefix)
 end
 
 -- Forgets a task that is on its broker again, or nowhere any more.
-local function forget_parked(prefix, tag, places)
-  leave_gate(prefix, tag, places)
+local function forget_parked(prefix, key, tag, places)
+  leave_gate(prefix, key, tag, places)
   redis.call("ZREM", prefix .. "gate_promoted", tag)
   redis.call("ZREM", prefix .. "gate_expires", tag)
   local known = redis.call("HDEL", prefix .. "gate_tasks", tag)
@@ -103,10 +80,10 @@ end
 -- The first limit, the tier's before, at whose place others of a gate wait already, and which says that
 -- whoever it refuses waits; nil where there is none. Of the tier's only its key is said.
 local function queue_of_gate(prefix, key, limits)
-  if key ~= "" and redis.call("EXISTS", prefix .. "gate_at:" .. key) == 1 then return {key = key} end
+  if key ~= "" and redis.call("EXISTS", prefix .. "gate_turns:" .. key) == 1 then return {key = key} end
   for index = 1, #limits do
     local limit = limits[index]
-    if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_at:" .. limit.name) == 1 then
+    if limit.on_limit == "w" and redis.call("EXISTS", prefix .. "gate_turns:" .. limit.name) == 1 then
       return limit
     end
   end

@@ -14,14 +14,14 @@ local function tell_gate_attempt(prefix, what, job, key, lease, ...)
     "owner", string.match(lease, "^([^@]+)@") or "", ...)
 end
 
--- What a task is told under; `key` is that of its tenant's tier, "" without one.
-local function named_at_gate(key)
+-- Who a task is charged to; `key` is that of its tenant's tier, "" without one.
+local function tenant_of(key)
   return key ~= "" and key or "_system"
 end
 
 local function tell_gate_started(prefix, lease, job, key, logical)
   if job == "" then return end
-  local named = named_at_gate(key)
+  local named = tenant_of(key)
   tell_gate_attempt(prefix, "task.started", job, named, lease, "waited_seconds", "")
   redis.call("HSET", prefix .. "gate_watched", lease, string.format("%.0f %s\n%s", logical, named, job))
   redis.call("PEXPIRE", prefix .. "gate_watched", WATCHED_LEASES_MS)

@@ -1,0 +1,71 @@
+--[[
+  gate_turns: whose turn it is of the tenants that have parked tasks at a place.
+
+  `gate_at:TENANT PLACE` has the tasks of a tenant there in the order of SEQ, `gate_turns:PLACE` its tenants in
+  that of the key's own virtual time (`gate_virtual`); of equal ones the one whose first task waits longest
+  is before, whose SEQ is in its name there. `gate_finish:KEY` has who is ahead of that time.
+
+  A tenant begins to wait at the larger of its own finish and the key's time: no credit for having been
+  away, no debt forgiven. What is given to be published again charges its tenant, at every key of the task
+  at which anybody waits, one divided by its weight. Where nobody waits at a key its time begins anew.
+]]
+
+-- Places of one key that one call looks at; where there are more the others come with the next.
+local PLACES_AT_MOST = 8
+-- Debts that one start clears away.
+local CLEAR_DEBTS_AT_MOST = 4
+
+local function key_of_place(place)
+  return string.match(place, "^[^|]*")
+end
+
+-- A tenant among those of a place, by its first task.
+local function turn_name(tenant, seq)
+  return string.format("%016.0f %s", seq, tenant)
+end
+
+local function next_start(prefix, key, tenant, virtual)
+  return math.max(tonumber(redis.call("ZSCORE", prefix .. "gate_finish:" .. key, tenant) or 0), tonumber(virtual))
+end
+
+local function first_of(prefix, tenant, place)
+  local row = redis.call("ZRANGE", prefix .. "gate_at:" .. tenant .. " " .. place, 0, 0, "WITHSCORES")
+  return row[1], row[2]
+end
+
+-- Takes a tenant out of its place by its first task; returns its start, nil where somebody has deleted it.
+local function take_turn(prefix, tenant, seq, place)
+  local turns, name = prefix .. "gate_turns:" .. place, turn_name(tenant, seq)
+  local start = redis.call("ZSCORE", turns, name)
+  redis.call("ZREM", turns, name)
+  return tonumber(start)
+end
+
+local function charge_turn(prefix, key, tenant, weight)
+  local virtual = redis.call("HGET", prefix .. "gate_virtual", key)
+  if not virtual then return end
+  local debts, start = prefix .. "gate_finish:" .. key, next_start(prefix, key, tenant, virtual)
+  local finish = start + 1 / weight
+  redis.call("HSET", prefix .. "gate_virtual", key, start)
+  redis.call("ZADD", debts, finish, tenant)
+  local passed = redis.call("ZRANGEBYSCORE", debts, "-inf", start, "LIMIT", 0, CLEAR_DEBTS_AT_MOST)
+  if #passed > 0 then redis.call("ZREM", debts, unpack(passed)) end
+  local places = redis.call(
+    "ZRANGEBYSCORE", prefix .. "gate_places:" .. key, "-inf", "+inf", "LIMIT", 0, PLACES_AT_MOST)
+  for index = 1, #places do
+    local _, first = first_of(prefix, tenant, places[index])
+    if first then
+      redis.call("ZADD", prefix .. "gate_turns:" .. places[index], "XX", finish, turn_name(tenant, first))
+    end
+  end
+end
+
+-- A task that could wait at these places is given to be published again.
+local function charge_turns(prefix, tenant, places, weight)
+  local seen = {}
+  for index = 1, #places do
+    local key = key_of_place(places[index])
+    if not seen[key] then charge_turn(prefix, key, tenant, weight) end
+    seen[key] = true
+  end
+end
