@@ -244,16 +244,16 @@ class HeldLease:
     Attributes:
         id: Its name.
         expires_in_seconds: Until it ends unless renewed.
-        owner: Of a claimed task: the process that holds it.
+        owner: Of a claimed task the process that holds it; at a gate its worker.
         queue: Of a claimed task: where it waited.
         state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
         task: Of a claimed task: its name, as it is written in keys.
         charged: Of a claimed task: the key of its tenant, ``_system`` without one.
-        task_id: Of a claimed task: its id, "" where its message says none.
-        held_seconds: Of a claimed task: for how long it has held its place; None where that is not
-            known.
-        usual_seconds: Of a claimed task: how long those of its name held theirs lately; None where
-            nothing was known of that when it was claimed.
+        task_id: Its id, "" where its message says none, or a gate's lease names none.
+        held_seconds: For how long it has held its place; None where that is not known, as of the
+            tier's slots at a gate.
+        usual_seconds: Of a claimed task: how long those of its name held theirs lately; at a gate,
+            how long the key's last slots were held. None where nothing was known of that.
     """
 
     id: str

@@ -383,7 +383,7 @@ class InMemoryLimiter(SaidInMemory):
     def _count_start(self, limit: Limit, lease: str, now: int) -> None:
         # As ``lua/dispatch/includes/gate_slots.lua`` says.
         if not limit.key.startswith("tenant:"):
-            self._paces.begins(limit, lease, now)
+            self._paces.holds(limit, lease, now)
         if limit.rates or limit.throttle or limit.key in self._windows:
             window = self._windows.setdefault(limit.key, Window())
             window.start(limit, now)

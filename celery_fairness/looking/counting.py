@@ -71,15 +71,18 @@ class Starts:
 def starts_of(reader: Reader, key: str) -> Starts:
     """Return what is remembered of the starts of a key."""
     keys = reader.keys
-    (count, ideal, most, asked), log = reader.together(
+    (count, ideal, most, asked), log, slots = reader.together(
         [
             ("HMGET", keys.of("window", key), "count", "ideal", "most", "asked"),
             ("ZRANGE", keys.of("starts", key), 0, -1),
+            ("HGET", keys.of("pace", key), "asked"),
         ]
     )
-    if count is None:
-        return Starts()
+    # Of a limit that says slots alone a gate notes the number with how long they are held.
+    asked = asked or (f"{slots}||" if slots else None)
     limit = limit_named(f"{key}|{asked}") if asked else None
+    if count is None:
+        return Starts(asked=limit)
     pairs = (each.partition(" ") for each in log)
     times = tuple((int(number), int(at)) for number, _, at in pairs)
     return Starts(int(count), float(ideal), int(most), limit, times)

@@ -1,7 +1,8 @@
 """Which tasks hold the leases of a gate, as far as Redis knows.
 
-The id of such a lease says of a task that is named whether it is that one's, and names none. Named
-are those that were refused before they started, as the last events say, and whoever called a task.
+The id of such a lease names the task, unless that has an id of an unusual form or an older version
+took the lease; then it says of a task that is named whether it is that one's. What a task is, is
+known of those that were refused before they started, as the last events say.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def with_jobs(
         leases: Those of a key.
         callers: Ids of tasks that may be among them.
     """
-    if all(each.owner for each in leases):
+    if all(each.task for each in leases):
         return leases
     jobs = {each: Job(each, "", "") for each in callers} | dict(_started(reader))
-    return tuple(each if each.owner else _named(each, jobs.values()) for each in leases)
+    return tuple(each if each.task else _named(each, jobs.values()) for each in leases)
 
 
 def _named(lease: HeldLease, jobs: Iterable[Job]) -> HeldLease:

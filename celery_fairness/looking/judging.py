@@ -127,7 +127,7 @@ class Judge:
         if state.stops is None:
             # On the gate path nobody has asked yet.
             state = with_steering(self._reader, state)
-            state = replace(state, leases=tuple(with_rows(self._reader, state.leases)))
+            state = replace(state, leases=tuple(with_rows(self._reader, state.key, state.leases)))
         judged = self._judged(own, state)
         if local is None or not self._looker.enforced:
             return judged

@@ -137,7 +137,7 @@ class Looker:
         state = self._of_tier(reader, key, written)
         of_all = tier_key(Reserved(written), None)
         state = with_steering(reader, state, of_all if of_all != key else "")
-        return replace(state, leases=tuple(tenant.with_rows(reader, state.leases)))
+        return replace(state, leases=tuple(tenant.with_rows(reader, state.key, state.leases)))
 
     def tier_limit(self, reader: Reader, key: str, written: str) -> int | None:
         """Return the limit of such a tenant, whatever people say of its key; None: unlimited."""

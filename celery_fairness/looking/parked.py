@@ -124,6 +124,8 @@ def _blocker(reader: Reader, judged: Judged, before: Before) -> Blocker:
         judged = judged._replace(closed="rate" if by_time else "concurrency")
     starts_in = None
     if judged.closed in ("concurrency", "rate"):
-        starts_in = wait_for_limit(reader, limit, state, before)
+        usual = (each.usual_seconds for each in state.leases)
+        takes = next((each for each in usual if each is not None), None)
+        starts_in = wait_for_limit(reader, limit, state, before._replace(takes=takes))
     (blocker,) = judged.blockers(starts_in, None)
     return blocker

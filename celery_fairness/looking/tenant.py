@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import HeldLease, LimitState, WaitingLane
+from celery_fairness.ids import holder_of
 from celery_fairness.looking.finding import read_message
 from celery_fairness.looking.keys import Row, part_length, read_row
 from celery_fairness.looking.places import LANES_AT_MOST, orders_of
@@ -43,7 +44,7 @@ def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
         waiting += _lanes(reader, state.key, queue)
     return replace(
         state,
-        leases=tuple(with_rows(reader, state.leases)),
+        leases=tuple(with_rows(reader, state.key, state.leases)),
         waiting=tuple(waiting),
         closed=closed is not None,
         full_in=tuple(
@@ -65,16 +66,28 @@ def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
         yield WaitingLane(queue, int(rank), of_rank[rank])
 
 
-def with_rows(reader: Reader, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
-    """Yield leases with what is known of the tasks that hold them."""
+def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
+    """Yield leases of a key with what is known of the tasks that hold them."""
     logical = logical_now(reader) if leases else 0.0
+    mean = reader.read("HGET", reader.keys.of("pace", key), "mean") if leases else None
     for start in range(0, len(leases), ROWS):
         some = leases[start : start + ROWS]
         rows = reader.read("HMGET", reader.keys.running, *(lease.id for lease in some))
         for lease, text in zip(some, rows, strict=True):
             row = read_row(text) if text else None
+            if row is not None:
+                yield with_row(lease, row, logical)
+                continue
             # One of the gate, or one that has ended since.
-            yield lease if row is None else with_row(lease, row, logical)
+            owner, task_id = holder_of(lease.id)
+            began = reader.read("ZSCORE", reader.keys.of("began", key), lease.id)
+            yield replace(
+                lease,
+                owner=owner,
+                task_id=task_id,
+                held_seconds=None if began is None else max(0.0, (logical - float(began)) / 1000),
+                usual_seconds=None if began is None or not mean else float(mean) / 1000,
+            )
 
 
 def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:

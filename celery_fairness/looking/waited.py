@@ -45,7 +45,7 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
         # Those of other keys come with the tasks.
         limit=numbers.concurrency if numbers and row and state.key == row.key else None,
         local_limit=numbers.local if numbers else None,
-        leases=tuple(with_rows(reader, state.leases)),
+        leases=tuple(with_rows(reader, state.key, state.leases)),
         waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
     )
 

@@ -61,7 +61,7 @@ class Pace:
 
 
 class Paces:
-    """What keys know whose limits say ``reschedule``."""
+    """What keys know whose limits say ``reschedule``, and of a gate's leases."""
 
     def __init__(self) -> None:
         #: By key and lease: when it began, logical.
@@ -72,8 +72,13 @@ class Paces:
         self.put_back: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
 
     def begins(self, limit: Limit, lease: str, logical: int) -> None:
-        """A task starts that has ``limit``, as that is judged now."""
-        if limit.on_limit == "reschedule" and limit.concurrency is not None:
+        """A task is claimed that has ``limit``, as that is judged now."""
+        if limit.on_limit == "reschedule":
+            self.holds(limit, lease, logical)
+
+    def holds(self, limit: Limit, lease: str, logical: int) -> None:
+        """A lease begins; at a gate nothing else says since when it is held."""
+        if limit.concurrency is not None:
             self.began[limit.key][lease] = logical
 
     def ends(self, key: str, lease: str, logical: int) -> None:

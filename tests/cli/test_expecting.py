@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -18,7 +17,6 @@ from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.tiers import Tier
-from tests.contract.test_parked import ask, park, take
 
 STEP_MS = 100
 RULES = Rules(default_limit=None, lease_ms=15_000)
@@ -214,42 +212,6 @@ def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
     line = "grandparent, which called it, holds a slot of api: if that waits for its result, "
     assert line + "neither ends" in run("explain", "child").output
     assert fairness.explain("stranger").blocked_by[0].ancestors == ()
-
-
-def test_a_task_that_a_gate_parked_starts_when_its_rate_lets_it(client, redis_url, make_fairness):
-    client.flushdb()
-    fairness = make_fairness(url=redis_url)
-    hourly, one = Limit("mail", None, ((1, 3_600_000),)), Limit("api", 1)
-    for limit in (hourly, one):
-        take(fairness.limiter, limit)
-        for number in range(2):
-            park(fairness.limiter, ask(f"{limit.key}{number}", limit))
-    assert 7_190 < fairness.explain("mail1").starts_in_seconds <= 7_201
-    # A lease of the gate does not say since when it is held.
-    assert fairness.explain("api1").starts_in_seconds is None
-
-
-def test_what_goes_before_a_parked_task_is_counted_by_turns_and_weights(
-    client, redis_url, make_fairness
-):
-    client.flushdb()
-    tiers = {"free": {"concurrency": None}, "pro": {"concurrency": None, "weight": 2.0}}
-    fairness = make_fairness(url=redis_url, fairness={"tiers": tiers})
-    fairness.publish_tiers([Tier("free", None), Tier("pro", None, weight=2.0)])
-    spaced = Limit("mail", None, throttle=(1, 1_000))
-    take(fairness.limiter, spaced)
-    for number in range(20):
-        park(fairness.limiter, ask(f"flood{number}", spaced, tenant="flood"))
-    for number in range(5):
-        heavy = replace(ask(f"heavy{number}", spaced, tenant="heavy"), tier="pro")
-        park(fairness.limiter, heavy)
-        park(fairness.limiter, ask(f"quiet{number}", spaced, tenant="quiet"))
-    # flood0 heavy0 quiet0 heavy1 | flood1 heavy2 quiet1 heavy3 | flood2 heavy4 quiet2 ...
-    for name, place in {"flood0": 1, "quiet0": 3, "heavy3": 8, "quiet2": 11, "flood9": 20}.items():
-        told = fairness.explain(name)
-        assert told.starts_in_seconds == pytest.approx(place, abs=1.1), name
-        assert told.ahead_in_lane == int(name[-1])
-    assert [fairness.explain(f"{each}4").ahead_in_ring for each in ("flood", "heavy")] == [0, 1]
 
 
 def test_who_has_more_weight_goes_before(load, fairness):

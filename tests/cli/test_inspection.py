@@ -129,9 +129,6 @@ def test_s43_rl005_a_key_of_a_limit_has_all_numbers(fairness, world):
 def test_s43_what_a_limit_does_not_say_is_left_out(fairness, world, limits, parts):
     world.start("t1", "a", limits)
     limit = {ONE: 1, API: 2}.get(limits)
-    if limits == ONE and isinstance(world, Gate):
-        # No start is remembered, and a lease of a gate says nothing of its task.
-        limit = None
     found = dumped(fairness, "api")
     assert found.keys() == {"key", "concurrency", "waiting_count"} | parts
     available = None if limit is None else limit - 1

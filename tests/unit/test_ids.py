@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 
 import pytest
 
 from celery_fairness.decision import Lease
-from celery_fairness.ids import is_lease_of, new_id, new_lease_id
+from celery_fairness.ids import holder_of, is_lease_of, new_id, new_lease_id
 
 
 @pytest.mark.parametrize("size_bytes", [1, 4, 12])
@@ -48,3 +49,35 @@ def test_a_lease_of_a_gate_tells_its_worker_and_its_task():
     assert is_lease_of(named, "t1")
     assert not is_lease_of(named, "t2")
     assert Lease(new_lease_id("t1"), "api").worker == ""
+
+
+@pytest.mark.parametrize(
+    ("task_id", "named"),
+    [
+        ("4fd6adab-96d7-4b3f-9e8c-0d4b5a1f2c11", True),
+        ("t1", True),
+        ("a" * 64, True),
+        ("a" * 65, False),
+        ("a.b", False),
+        ("me@home", False),
+        ("t 1", False),
+        ("\ud800", False),
+        ("", False),
+        # As a digest looks.
+        ("0123456789ab", False),
+    ],
+)
+def test_a_lease_names_its_task_where_that_has_a_usual_id(task_id, named):
+    lease = new_lease_id(task_id, "ab12")
+    assert holder_of(lease) == ("ab12", task_id if named else "")
+    assert is_lease_of(lease, task_id) or not task_id
+    assert len(lease) < 110
+    assert lease.isascii()
+    assert not set(lease) & set(" ,|")
+
+
+def test_a_lease_of_an_older_version_is_known_by_its_tasks_digest():
+    digest = hashlib.sha256(b"t1").hexdigest()[:12]
+    assert is_lease_of(f"ab12@0011.{digest}", "t1")
+    assert holder_of(f"ab12@0011.{digest}") == ("ab12", "")
+    assert holder_of("0011") == ("", "")

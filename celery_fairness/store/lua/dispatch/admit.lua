@@ -53,7 +53,7 @@ local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurre
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
 
 local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
-local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge,
+local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge, of_gate = true,
   snooze_ms = snooze_ms, paced = said.paced, entered = said.entered, watched = said.watched}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
 local copy, limits = prefix .. "copy:" .. message, of_one_key(limits_now(prefix, words, rules))

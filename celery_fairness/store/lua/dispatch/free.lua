@@ -24,9 +24,11 @@ for index = 4, #ARGV - 1, 2 do
   local holder, key, held = ARGV[index], ARGV[index + 1], nil
   if what ~= "promises" then
     held = redis.call("ZREM", prefix .. "leases:" .. key, holder)
-    if said.paced then note_end(prefix, holder, key, rules) end
     if said.watched then tell_gate_ended(prefix, holder, what == "died" and what or "done", logical) end
-    if string.sub(key, 1, 7) ~= "tenant:" then limits[#limits + 1] = key end
+    if string.sub(key, 1, 7) ~= "tenant:" then
+      if said.paced then note_end(prefix, holder, key, rules) end
+      limits[#limits + 1] = key
+    end
   else
     held = redis.call("ZREM", prefix .. "gate_promised:" .. key, holder)
     redis.call("ZREM", prefix .. "gate_promoted", holder)

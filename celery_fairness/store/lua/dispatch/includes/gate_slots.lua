@@ -33,6 +33,10 @@ end
 local function begin_slot(prefix, limit, lease, rules)
   if string.sub(limit.key, 1, 7) == "tenant:" or not note_begin(prefix, limit, lease, rules) then return end
   redis.call("PEXPIRE", prefix .. "began:" .. limit.key, KEEP_LEASES_MS)
+  -- Of one without windows nothing else says by which number it was judged, for people who look.
+  if limit.rates ~= "" or limit.throttle ~= "" then return end
+  local pace = prefix .. "pace:" .. limit.key
+  if redis.call("HSET", pace, "asked", limit.concurrency) == 1 then redis.call("PEXPIRE", pace, PACE_KEPT_MS) end
 end
 
 -- How long until the first lease of a key ends by itself, -1 where that of a claim is first.

@@ -6,7 +6,8 @@
 
   `began:KEY` says when leases of the key began, by the logical clock; `pace:KEY` how long the last ones
   lived in the mean, and the server's time at which the next task is tried again (`next`). Leases begin
-  here where a limit with a concurrency says `reschedule`; `paced` in the clock says that one did.
+  here where a limit with a concurrency says `reschedule`, and at a gate where it says anything, for nothing
+  else says since when they are held there; `paced` in the clock says that one did.
 
   `rescheduled:KEY` remembers where some of these tasks wait, as "PLACE QUEUE" with their time.
 ]]
@@ -28,7 +29,7 @@ local FORWARD_AT_MOST = 100
 
 -- A lease begins of a task that has `limit`, as that is judged now; says whether that is noted.
 local function note_begin(prefix, limit, lease, rules)
-  if limit.on_limit ~= "r" or not limit.concurrency then return false end
+  if not limit.concurrency or limit.on_limit ~= "r" and not rules.of_gate then return false end
   if not rules.paced then redis.call("HSET", prefix .. "clock", "paced", 1) end
   rules.paced = true
   redis.call("ZADD", prefix .. "began:" .. limit.key, rules.logical, lease)
