@@ -75,6 +75,11 @@ def prepare_worker(app: Any, settings: Settings) -> None:
             "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's and is "
             "ignored: limits lie beside the queues on this broker"
         )
+    if "tier_on_limit" in settings.model_fields_set and settings.tier_on_limit == "reschedule":
+        logger.warning(
+            "tier_on_limit is 'reschedule' and is ignored: on this broker a task over its tier's "
+            "limit waits in Redis, where that costs nothing"
+        )
 
 
 def stop_claiming() -> None:

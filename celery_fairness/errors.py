@@ -328,7 +328,8 @@ class RateLimitExceeded(FairnessError):
     """Raised by a task's body: whoever keeps the counts, such as an API, said that it was too much.
 
     The keys of the task's limits cool down for everybody, and the task runs again after that
-    without spending one of its retries. A task without limits waits alone.
+    without spending one of its retries. A task without limits waits alone; one that is no FairTask
+    fails with it, as with any error.
 
     Attributes:
         until: When to go on: a datetime with a time zone, or Unix seconds.

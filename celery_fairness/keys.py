@@ -114,8 +114,8 @@ class KeyTemplate:
         """Return the key of one task, and whether it is made from its tenant.
 
         A value outside the key pattern, longer than 120 characters, beginning with ``h_`` or with
-        a separator of this template in it is written as ``h_`` and 32 hex digits of its SHA-256,
-        and so is a whole key of more than 255 characters.
+        a separator of this template in it is written as ``h_`` and 32 hex digits of its SHA-256;
+        so is a queue with a colon, and a whole key of more than 255 characters.
 
         Raises:
             KeyMissing: A field has no value and ``missing`` is ``error``.
@@ -143,7 +143,9 @@ class KeyTemplate:
             raise KeyInvalid(problem, values.task, self.text, name)
         try:
             text = str.__str__(value) if isinstance(value, str) else str(value)
-            return key_part(text) if self._apart.isdisjoint(text) else key_hash(text)
+            # A queue is written as in the key of its own limit.
+            is_part = self._apart.isdisjoint(text) and not (name == "queue" and ":" in text)
+            return key_part(text) if is_part else key_hash(text)
         except UnicodeEncodeError:
             problem = "expected text that is valid UTF-8, got: lone surrogates"
         except ValueError:

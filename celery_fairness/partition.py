@@ -96,6 +96,7 @@ def _all(
     except (TypeError, ValueError):
         bound = None
     if bound is None:
-        return {"args": list(args), "kwargs": dict(kwargs)}
+        # Named ones are the same whoever sends them, but for those that a signature has besides.
+        return {"args": list(args), "kwargs": dict(kwargs)} if args else dict(kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)

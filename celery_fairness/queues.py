@@ -1,7 +1,7 @@
 """What the settings say of queues: limits, how these are partitioned, and how much may wait.
 
-Weakness: a queue whose name has a colon stands in keys as a hash, so the key of a policy that is
-made from ``queue:{queue}`` is not that of its limit.
+A queue whose name has a colon stands in keys as a hash, so that a key says what is the queue and
+what the partition.
 """
 
 from __future__ import annotations

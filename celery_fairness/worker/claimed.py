@@ -18,7 +18,9 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
 from celery.worker.state import task_ready
 
+from celery_fairness.registry import find
 from celery_fairness.scheduling.words import Verdict
+from celery_fairness.worker.unsaid import tell_of_unsaid
 
 if TYPE_CHECKING:
     _Request = Any
@@ -68,6 +70,9 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         self._held = home.book.get(message.delivery_tag)
         if self._held is not None:
             self._held.attended = True
+            fairness = find(self.app)
+            if fairness is not None:
+                tell_of_unsaid(fairness.notices, self.task, self._request_dict)
             acknowledged = message.channel.acknowledged
             # Nothing is written for an ack, so it needs no turn of the loop.
             self._on_ack = lambda *_: acknowledged(message)

@@ -17,6 +17,7 @@ from celery_fairness.cooling import wait_after, wait_until
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.queues import queue_key
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
+from celery_fairness.worker.unsaid import says_too_little, with_declared
 
 logger = logging.getLogger("celery_fairness")
 
@@ -52,13 +53,13 @@ def _wait(task: Any, error: RateLimitExceeded) -> float:
         return wait_until(error.until)
     if error.retry_after is not None:
         return wait_after(error.retry_after)
-    return float(task.default_retry_delay)
+    return wait_after(task.default_retry_delay)
 
 
 def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
     """Let the key that the error names cool down, else those of the task's policies."""
     fairness = registry.wired(task.app)
-    charge = charge_of(task.request.headers or {}, (), {}, None, None, fairness.settings)
+    charge = _charge(fairness, task)
     policies = [limit.key for limit in charge.limits]
     if error.key is not None:
         keys = [error.key]
@@ -72,6 +73,16 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
         except (LimiterUnavailable, ValueError) as problem:
             # The task waits alone.
             logger.warning("%s does not cool down: %s", got(key), problem)
+
+
+def _charge(fairness: Any, task: Any) -> Charge:
+    """Return under which limits the attempt runs."""
+    request = task.request
+    headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
+    if not fairness.claims and says_too_little(task, headers):
+        known = fairness.settings, fairness.directory, fairness.notices
+        headers = with_declared(*known, task, headers, request.args, request.kwargs)
+    return charge_of(headers, (), {}, None, None, fairness.settings)
 
 
 def _tier_and_queue(task: Any, charge: Charge) -> set[str]:

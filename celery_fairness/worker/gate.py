@@ -52,6 +52,7 @@ from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.parked import as_text, expires_ms
 from celery_fairness.worker.resend import Resender, whole_message
+from celery_fairness.worker.unsaid import with_declared
 
 logger = logging.getLogger("celery_fairness")
 
@@ -118,6 +119,8 @@ class Gate:
         source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
+        known = self._settings, self._directory, self._notices
+        request = with_declared(*known, task, request, args, kwargs)
         charge = charge_of(request, args, kwargs, source, task.service, self._settings)
         of_queue = words_of_queue(self._settings, self._notices, task, request, args, kwargs)
         return replace(charge, of_queue=of_queue)

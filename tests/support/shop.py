@@ -20,7 +20,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 
-from celery_fairness import Fairness, FairTask, RateLimitExceeded
+from celery_fairness import Fairness, FairTask, RateLimitExceeded, RateLimitPolicy
 from celery_fairness.errors import LimiterUnavailable
 
 #: How a body ends, where its argument ``how`` says so.
@@ -176,6 +176,21 @@ def _add_tasks(app: Celery) -> None:
     def replaced(self: Any, limit: dict[str, Any], user: str | None = None) -> int:
         """Be replaced by an addition that has a limit."""
         raise self.replace(add.s(7, 8, user=user).set(limits=[limit]))
+
+    @task(
+        base=FairTask,
+        bind=True,
+        tenant="user",
+        name="shop.narrow",
+        limits=[RateLimitPolicy("narrow", concurrency=1)],
+    )
+    def narrow(self: Any, user: str | None = None, gate: str | None = None) -> Any:
+        """Wait for a file under a limit of its own; return the header that came with it."""
+        ledger_line("start", self.name, self.request.id, user="narrow")
+        if gate is not None:
+            wait_for_file(gate, 30)
+        ledger_line("end", self.name, self.request.id, user="narrow")
+        return (self.request.headers or {}).get("fairness")
 
     @task(base=FairTask, tenant="user", name="shop.total")
     def total(numbers: list[int], user: str | None = None) -> int:
