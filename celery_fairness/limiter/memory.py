@@ -10,8 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import ceil
-from typing import NamedTuple
 
 from celery_fairness.decision import (
     Admitted,
@@ -28,9 +26,10 @@ from celery_fairness.decision import (
     SlotRequest,
     slots_of,
 )
+from celery_fairness.limiter.closed import Closed, longest
 from celery_fairness.limiter.copies import CopyMemory
 from celery_fairness.limiter.here import crowded_here
-from celery_fairness.limiter.parked import EARLY, LOOK_MS, Kept, ParkedTasks
+from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks, early_ms
 from celery_fairness.limiter.places import key_of
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
@@ -42,14 +41,6 @@ from celery_fairness.tiers import Tier, by_name
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 
 _FULL = Reason.AT_CONCURRENCY_LIMIT
-
-
-class _Closed(NamedTuple):
-    limit: Limit
-    reason: Reason
-    wait_ms: float
-    #: How soon a task that is tried again may come.
-    again_ms: float = 0.0
 
 
 class InMemoryLimiter(SaidInMemory):
@@ -106,15 +97,15 @@ class InMemoryLimiter(SaidInMemory):
                 ahead = False
             promised = self._parked.promised(request.tier_key, now) if ahead else 0
             over = limit is not None and held + promised >= limit
-            closed: list[_Closed] = []
+            closed: list[Closed] = []
             here = crowded_here(self._queues, self._leases, limits, lease.worker, now)
             if enforcement is not Enforcement.OFF:
                 closed = [each for each in (self._closed(it, now, ahead) for it in limits) if each]
                 if ahead and not over and not closed and enforcement is Enforcement.ON:
                     queue = key_of(self._queue(request, limits))
-                    closed = [_Closed(Limit(queue), Reason.BEHIND_OTHERS, NEVER)] if queue else []
+                    closed = [Closed(Limit(queue), Reason.BEHIND_OTHERS, NEVER)] if queue else []
                 if here and not over and not closed:
-                    closed = [_Closed(here, Reason.AT_LOCAL_LIMIT, NEVER, TRY_AGAIN_MS)]
+                    closed = [Closed(here, Reason.AT_LOCAL_LIMIT, NEVER, TRY_AGAIN_MS)]
                 self._counts.update([f"refused:{tier}"] * over + ["limited"] * bool(closed))
             if (over or closed) and enforcement is Enforcement.ON:
                 reason, wait, key, action = self._judged(request, now, over, limit, closed)
@@ -133,19 +124,19 @@ class InMemoryLimiter(SaidInMemory):
             return Admitted(lease, tier, limit, held + bool(request.tenant), observed, news)
 
     def _judged(
-        self, request: SlotRequest, now: int, over: bool, limit: int | None, closed: list[_Closed]
+        self, request: SlotRequest, now: int, over: bool, limit: int | None, closed: list[Closed]
     ) -> tuple[Reason, float | None, str, str]:
         """Return why, for how long, which key and what of the task, as ``admit.lua`` does."""
         for action in ("drop", "reschedule"):
             for each in closed:
-                if each.limit.on_limit == action and not self._stopped(each):
+                if each.limit.on_limit == action and not each.stopped:
                     self._counts["dropped" if action == "drop" else "rescheduled"] += 1
-                    wait = _longest(closed)
+                    wait = longest(closed)
                     if action == "reschedule":
                         wait = self._pace(each, closed, now, request.lease.id)
                     return each.reason, wait, each.limit.key.partition(" ")[0], action
         if not over:
-            return closed[0].reason, _longest(closed), closed[0].limit.key, "wait"
+            return closed[0].reason, longest(closed), closed[0].limit.key, "wait"
         if limit == 0:
             return Reason.PAUSED, None, "", "wait"
         wait = None
@@ -154,14 +145,11 @@ class InMemoryLimiter(SaidInMemory):
             wait = seconds(min(live) - now) if live else None
         return Reason.AT_CONCURRENCY_LIMIT, wait, "", "wait"
 
-    def _pace(self, by: _Closed, closed: list[_Closed], now: int, lease: str) -> float:
+    def _pace(self, by: Closed, closed: list[Closed], now: int, lease: str) -> float:
         """Return how long a task waits that ``by`` puts back, in seconds."""
         asked = by.limit, max(each.again_ms for each in closed), by.reason is _FULL
         times = int(self._clock()), now, self._snooze_ms
         return seconds(self._paces.wait_ms(*asked, *times, lease, 0))
-
-    def _stopped(self, closed: _Closed) -> bool:
-        return closed.reason in (Reason.PAUSED, Reason.COOLING_DOWN)
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Keep ``leases`` and move the clock."""
@@ -219,14 +207,16 @@ class InMemoryLimiter(SaidInMemory):
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
     ) -> Promotion:
         """Give parked tasks that may start by now."""
-        on, lease_ms = enforcement is Enforcement.ON, self._lease_ms
+        on = enforcement is Enforcement.ON
         with self._lock:
-            now, server_now = self._tick(), int(self._clock())
+            now = self._tick()
+            times = now, int(self._clock()), self._lease_ms
 
             def keeps(request: SlotRequest) -> Kept:
-                return self._keeps(request, now, True, EARLY) if on else Kept("", 0, others=False)
+                return (
+                    self._keeps(request, now, True, early=True) if on else Kept("", 0, others=False)
+                )
 
-            times = now, server_now, lease_ms
             return self._parked.promote(want, serial, *times, keeps, self._tables.weight, on)
 
     def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
@@ -331,7 +321,7 @@ class InMemoryLimiter(SaidInMemory):
         waits = [limit.name for limit in limits if self._numbered(limit).on_limit == "wait"]
         return self._parked.queue([request.tier_key, *waits])
 
-    def _keeps(self, request: SlotRequest, now: int, ahead: bool, early: float = 0.0) -> Kept:
+    def _keeps(self, request: SlotRequest, now: int, ahead: bool, early: bool = False) -> Kept:
         """The rules of ``lua/dispatch/includes/gate_kept.lua``."""
         place, closed_ms, others = "", 0.0, False
         if self._tier_waits and request.tenant:
@@ -344,13 +334,13 @@ class InMemoryLimiter(SaidInMemory):
         for limit in read_limits(request.limits):
             each = self._numbered(limit)
             closed = self._closed(each, now, ahead, early)
-            if closed is not None and each.on_limit != "wait" and not self._stopped(closed):
+            if closed is not None and each.on_limit != "wait" and not closed.stopped:
                 others = True
             elif closed is not None and not place:
                 place, closed_ms = limit.name, closed.wait_ms
         return Kept(place, closed_ms, others)
 
-    def _closed(self, limit: Limit, now: int, ahead: bool, early: float = 0.0) -> _Closed | None:
+    def _closed(self, limit: Limit, now: int, ahead: bool, early: bool = False) -> Closed | None:
         """Return why a limit is closed and for how long, None where it is open."""
         promised = self._parked.promised(limit.key, now) if ahead else 0
         server_now = int(self._clock())
@@ -360,7 +350,7 @@ class InMemoryLimiter(SaidInMemory):
             paused = limit.concurrency == 0 or self._stops.paused_ms(limit.key, server_now)
             again_ms = TRY_AGAIN_MS if stopped_ms == NEVER else stopped_ms
             reason = Reason.PAUSED if paused else Reason.COOLING_DOWN
-            return _Closed(limit, reason, stopped_ms, again_ms)
+            return Closed(limit, reason, stopped_ms, again_ms)
         waits: list[tuple[Reason, float]] = []
         live = [end for end in self._leases.get(limit.key, {}).values() if end > now]
         if limit.concurrency is not None and len(live) + promised >= limit.concurrency:
@@ -372,13 +362,12 @@ class InMemoryLimiter(SaidInMemory):
                 wait_ms = window.rate_wait_ms(starts - promised, period_ms, now)
             waits.append((Reason.AT_RATE_LIMIT, wait_ms))
         if limit.throttle:
-            wait_ms = window.throttle_wait_ms(*limit.throttle, now, promised - early)
-            waits.append((Reason.AT_THROTTLE, wait_ms))
-        waits = [(reason, wait_ms) for reason, wait_ms in waits if wait_ms > 0]
-        if not waits:
+            wait_ms = window.throttle_wait_ms(*limit.throttle, now, promised)
+            waits.append((Reason.AT_THROTTLE, wait_ms - early * early_ms(*limit.throttle)))
+        if not (waits := [(reason, wait_ms) for reason, wait_ms in waits if wait_ms > 0]):
             return None
         again_ms = max(TRY_AGAIN_MS if reason is _FULL else wait_ms for reason, wait_ms in waits)
-        return _Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits), again_ms)
+        return Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits), again_ms)
 
     def _count_start(self, limit: Limit, lease: str, now: int) -> None:
         # As ``lua/dispatch/includes/gate_slots.lua`` says.
@@ -394,9 +383,3 @@ class InMemoryLimiter(SaidInMemory):
         self._forget_said(now)
         for key in [key for key, until in self._idle.items() if until <= now]:
             del self._idle[key], self._windows[key]
-
-
-def _longest(closed: list[_Closed]) -> float | None:
-    """Return when all of them are open, in seconds; None where nobody knows."""
-    wait_ms = max(each.wait_ms for each in closed)
-    return None if wait_ms == NEVER else seconds(ceil(wait_ms))

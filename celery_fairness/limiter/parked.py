@@ -26,8 +26,8 @@ from celery_fairness.units import Milliseconds, seconds
 
 #: As in the scripts.
 LOOK_MS = 1000
-#: So much of a throttle's interval a promotion is early: a start may be as late.
-EARLY = 0.1
+#: So much of a throttle's interval a promotion is early, and so many ms, as in the scripts.
+EARLY, EARLY_MS = 0.1, 10
 SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
 
 
@@ -59,6 +59,12 @@ class _Task(NamedTuple):
     @property
     def tenant(self) -> str:
         return self.request.tier_key or SYSTEM
+
+
+def early_ms(starts: int, period_ms: int) -> float:
+    """Return how much too soon a task that a throttle keeps is promoted."""
+    interval = period_ms / starts
+    return max(EARLY * interval, min(EARLY_MS, 2 * interval))
 
 
 def places_of(request: SlotRequest) -> list[str]:

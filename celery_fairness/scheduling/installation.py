@@ -83,10 +83,12 @@ class Installation(Counting):
         self._freed: list[Sequence[str]] = []  # the keys of each lease that ended in this call
         #: What the last call heard of ends.
         self.took = Took()
+        #: Of the last kinds whose ends were told by themselves: how long they took, in ms.
+        self.kept_took: dict[str, int] = {}
 
     def begin(self, lease_ms: int) -> int:
         """A call begins; return its logical time."""
-        self.looks, self.took = self.budget.looks, Took()
+        self.looks, self.took = self.budget.looks, Took(self.kept_took)
         return self.clock.tick(self.now_ms(), lease_ms)
 
     # -- waiting ----------------------------------------------------------------------------------

@@ -285,6 +285,7 @@ class Scheduler(Entering):
         """Say what became of claimed tasks."""
         logical = self.begin(rules.lease_ms)
         answers = [self._settle(each, logical, rules) for each in ends]
+        self.kept_took = self.took.kept()
         self.open_freed(logical, rules)
         return answers
 

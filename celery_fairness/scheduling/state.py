@@ -39,6 +39,7 @@ def dump(installation: Installation) -> dict[str, Any]:
         "expires": {queue: dict(each) for queue, each in installation.expires.items() if each},
         "accounts": {key: astuple(each) for key, each in installation.accounts.items()},
         "closed": dict(installation.closed),
+        "took": list(installation.kept_took.items()),
         "ranked": installation.ranked,
         "unranked": {
             queue: dict(ring.unranked)

@@ -25,10 +25,13 @@ STEPS_AT_MOST = 20_000
 
 
 class Load:
-    """Workers with so many places, on the scripts; `takes` says how long a task of a kind does."""
+    """Workers with so many places, on the scripts; `takes` says how long a task of a kind does.
 
-    def __init__(self, client, places, takes, rules=RULES, queues=("celery",)):
-        self.client, self.places, self.takes = client, places, takes
+    `alone`: ends are told by themselves, as where places are free and no claim waits for one.
+    """
+
+    def __init__(self, client, places, takes, rules=RULES, queues=("celery",), *, alone=False):
+        self.client, self.places, self.takes, self.alone = client, places, takes, alone
         self.rules, self.queues = rules, queues
         self.now = 1_760_000_000_000
         self.number = 0
@@ -50,6 +53,9 @@ class Load:
         ended = [each for each in self.runs if each[0] <= self.now]
         self.runs = [each for each in self.runs if each[0] > self.now]
         ends = [Settle(task.lease, Verdict.DONE, task.lane) for _, task in ended]
+        if self.alone and ends:
+            self.run(verbs.SETTLE, verbs.settle_args(ends, self.rules, str(self.now)))
+            ends = []
         while True:
             self.number += 1
             want = self.places - len(self.runs)
@@ -111,9 +117,10 @@ def agree(fairness, load, task_id, by=2):
     return found
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("place", [3, 10, 39])
-def test_behind_its_tenants_limit(load, fairness, place):
-    made = load(10, {"work": 4_000})
+def test_behind_its_tenants_limit(load, fairness, place, alone):
+    made = load(10, {"work": 4_000}, alone=alone)
     for number in range(60):
         made.put("42", f"t{number}", tier="pro")
     made.play(13_000)

@@ -10,50 +10,63 @@ import pytest
 from celery_fairness.decision import Admitted, Lease, Parking, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.scheduling.limits import Limit
+from celery_fairness.worker.because import soon_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
-
-SECONDS = 5
 
 _serials = itertools.count(1)
 
 
 @pytest.mark.parametrize(
-    ("limit", "most", "period_ms", "broker_ms"),
+    ("limit", "most", "period_ms", "broker_ms", "seconds"),
     [
-        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 1),
-        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 10),
-        (Limit("api", rates=((40, 1_000),)), 40, 1_000, 10),
-        (Limit("api", rates=((5, 100),)), 5, 100, 4),
-        (Limit("api", rates=((1, 100),)), 1, 100, 4),
+        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 1, 5),
+        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 10, 5),
+        (Limit("api", throttle=(100, 1_000)), 100, 1_000, 8, 2),
+        (Limit("api", throttle=(100, 1_000)), 100, 1_000, 2, 2),
+        (Limit("api", throttle=(2, 1_000)), 2, 1_000, 8, 20),
+        (Limit("api", rates=((40, 1_000),)), 40, 1_000, 10, 5),
+        (Limit("api", rates=((5, 100),)), 5, 100, 4, 5),
+        (Limit("api", rates=((1, 100),)), 1, 100, 4, 5),
     ],
 )
 def test_parked_tasks_use_a_rate_and_a_throttle(
-    limiter: Limiter, clock: FrozenClock, limit: Limit, most: int, period_ms: int, broker_ms: int
+    limiter: Limiter,
+    clock: FrozenClock,
+    limit: Limit,
+    most: int,
+    period_ms: int,
+    broker_ms: int,
+    seconds: int,
 ) -> None:
     """``broker_ms`` lie between a promotion and a gate.
 
     A promoter asks when it was told to, and when it parks a task that came too soon.
     """
-    allowed = most * SECONDS * 1_000 // period_ms
+    allowed = most * seconds * 1_000 // period_ms
     requests = {name: ask(name, limit) for name in map(str, range(allowed + most))}
     starts: list[int] = []
 
     def come(name: str, request: SlotRequest) -> None:
         lease = Lease(f"{name}.{next(_serials)}", "api")
         request = replace(request, lease=lease, next_serial=f"n{lease.id}")
-        if isinstance(limiter.acquire(request), Admitted):
+        answer = limiter.acquire(request)
+        if isinstance(answer, Admitted):
             starts.append(clock.now_ms)
             limiter.release([lease])
+        elif soon := soon_seconds(answer):
+            # As a gate: it waits there, and asks again.
+            coming.append((clock.now_ms + round(soon * 1_000), name, request))
+            coming.sort(key=lambda each: each[0])
         else:
             assert limiter.park(request, f"message of {name}") is Parking.PARKED
 
     began = clock.now_ms
+    coming: list[tuple[int, str, SlotRequest]] = []
     for name, request in requests.items():
         come(name, request)
-    coming: list[tuple[int, str, SlotRequest]] = []
     look_at = began
-    while clock.now_ms < began + SECONDS * 1_000:
+    while clock.now_ms < began + seconds * 1_000:
         clock.advance(0.001)
         while coming and coming[0][0] <= clock.now_ms:
             _, name, request = coming.pop(0)
@@ -67,8 +80,9 @@ def test_parked_tasks_use_a_rate_and_a_throttle(
             name = task.copy.message
             limiter.unpark([name])
             coming.append((clock.now_ms + broker_ms, name, again(requests[name], task)))
-        assert given.sleep_seconds is not None
-        look_at = clock.now_ms + max(1, round(given.sleep_seconds * 1_000))
+            coming.sort(key=lambda each: each[0])
+        sleep = 1.0 if given.sleep_seconds is None else given.sleep_seconds
+        look_at = clock.now_ms + max(1, round(sleep * 1_000))
     assert len(starts) >= 0.95 * allowed
     for first, last in zip(starts, starts[most:], strict=False):
         # Throttled starts may make up for a tenth of their interval.

@@ -99,6 +99,8 @@ _WORDS = {
     'word in string.gmatch(words, "[^,]+")',
     'key in string.gmatch(ended[index], ",([^,]+)")',
     'word in string.gmatch(string.sub(lane, 3), "[^,]+")',
+    'kind, mean in string.gmatch(kept, "([^ ~]*)~(%d+)")',
+    'known, ms in string.gmatch(rules.kept_took, "([^ ~]*)~(%d+)")',
     "starts, period_ms in windows_of(limit.rates)",
     "starts, period_ms in windows_of(limit.throttle)",
 }

@@ -111,6 +111,8 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         times = (int(clock[name]) for name in ("logical", "seen", "epoch"))
         state["clock"] = (*times, clock["server"])
     state["ranked"] = "ranked" in clock
+    means = (each.split("~") for each in clock.get("took", "").split())
+    state["took"] = [(kind, int(mean)) for kind, mean in means]
     state["watched"] = int(clock.get("watched", 0))
     said = ("paused", "paused_until", "overrides")
     assert ("steered" in clock) == any(name in keys for name in said)

@@ -245,3 +245,40 @@ class TestParents:
         assert is_ignored(deliver(world, *limits, parent_id="p1"))
         assert is_ignored(deliver(world, *limits))
         assert "its parent" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("throttle", "slept", "outcome"),
+    [
+        ({"limit": 100, "period": "PT1S"}, [0.009], "traced"),
+        ({"limit": 50, "period": "PT1S"}, [0.018], "traced"),
+        # Longer than the way through the broker: it is parked.
+        ({"limit": 40, "period": "PT1S"}, [], "parked"),
+    ],
+)
+def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
+    world, clock, monkeypatch, throttle, slept, outcome
+):
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        clock.advance(seconds)
+
+    monkeypatch.setattr("celery_fairness.worker.gate.time.sleep", sleep)
+    spaced = {"key": "api", "throttle": throttle}
+    assert deliver(world, spaced) == "traced"
+    answer = deliver(world, spaced, id="t2")
+    assert ("traced" if answer == "traced" else "parked") == outcome
+    assert waited == slept
+    assert world.limiter.parked("api") == (outcome == "parked")
+
+
+def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_sent_back(
+    world, monkeypatch
+):
+    monkeypatch.setattr("celery_fairness.worker.gate.time.sleep", lambda _: None)
+    spaced = {"key": "api", "throttle": {"limit": 100, "period": "PT1S"}}
+    assert deliver(world, spaced) == "traced"
+    assert deliver(world, spaced, id="t2") != "traced"
+    assert (world.limiter.parked("api"), countdowns(world)) == (1, [])

@@ -69,6 +69,7 @@ local rules = {
   version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0),
   limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
   queued = said.queued, fairness_by = ARGV[12], timed = said.timed, paced = said.paced, watched = said.watched,
+  kept_took = said.took,
 }
 ranked = said.ranked
 local first_queue = 16 + 3 * told

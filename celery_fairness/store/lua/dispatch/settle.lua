@@ -39,5 +39,6 @@ local answer = {}
 for index = 7, #ARGV, 3 do
   answer[#answer + 1] = settle(prefix, rules, ARGV[index], ARGV[index + 1], ARGV[index + 2])
 end
+keep_took(prefix, rules, said.took)
 open_freed(prefix, rules)
 return answer

@@ -12,7 +12,8 @@
                      here: of which broker), paced (a task
                      started under a limit that puts back what it refuses), watched (ms, TIME until
                      which somebody watches tasks), ranked (a claim asked for the highest rank of a
-                     queue), entered (how often leases were entered again)
+                     queue), entered (how often leases were entered again), took (how long tasks
+                     of the last kinds held their places, took.lua)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -29,11 +30,11 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
   end
   local kept = redis.call(
     "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
-    "parked", "paced", "watched", "ranked", "entered")
+    "parked", "paced", "watched", "ranked", "entered", "took")
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
     parked = kept[9], paced = kept[10], watched = kept[11] and tonumber(kept[11]) > now,
-    ranked = kept[12], entered = kept[13],
+    ranked = kept[12], entered = kept[13], took = kept[14],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

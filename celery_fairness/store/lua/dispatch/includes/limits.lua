@@ -14,8 +14,9 @@
 --- @include "starts"
 --- @include "stopped"
 
--- So much of a throttle's interval a promotion is early: a start may be as late.
-local EARLY = 0.1
+-- So much of a throttle's interval a promotion is early, for a start may be as late; and where that is less so
+-- many ms, but not more than two intervals: what comes so much too soon a gate lets wait.
+local EARLY, EARLY_MS = 0.1, 10
 -- A lease of the gate may be released without a word: look again so soon.
 local LOOK_AT_LIMIT_MS = 1000
 
@@ -97,9 +98,9 @@ local function wait_ms(prefix, limit, rules)
     if rate > 0 then wait, again, why = math.max(wait, rate), math.max(again, rate), why or "rate" end
   end
   for starts, period_ms in windows_of(limit.throttle) do
-    local before = window[1] and ahead + 1 or ahead
-    if rules.promotes then before = before - EARLY end
-    local throttle = ideal + before * period_ms / starts - logical
+    local interval = period_ms / starts
+    local throttle = ideal + (window[1] and ahead + 1 or ahead) * interval - logical
+    if rules.promotes then throttle = throttle - math.max(EARLY * interval, math.min(EARLY_MS, 2 * interval)) end
     if throttle > 0 then wait, again, why = math.max(wait, throttle), math.max(again, throttle), why or "throttle" end
   end
   return wait, again, why
