@@ -298,7 +298,7 @@ def check_types(types: Iterable[str] | None) -> frozenset[str]:
     """
     if isinstance(types, str):
         raise ValueError(f"types: expected several types, got: {got(types)}")
-    asked = frozenset(types or ())
+    asked = frozenset(each if isinstance(each, str) else got(each) for each in types or ())
     for name in asked - TYPES.keys():
         hint = suggestion(name, TYPES)
         raise ValueError(f"types: expected types of events, got: {got(name)}{hint}")

@@ -23,7 +23,7 @@ from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.words import Said
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
-from celery_fairness.tenants import KEY_PATTERN, normalise, reserved, tier_key
+from celery_fairness.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 
 #: Longest time for which something is said, in seconds: 366 days.
@@ -114,21 +114,22 @@ class Holding:
         return self._limiter.connection.run(verb, (self._limiter.prefix,), args)
 
 
-def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
+def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:
     """Return a key as the scripts write it.
 
     Args:
         key: As people say it; a queue's as :meth:`Limiting.find` returns it.
         settings: Those in force.
         tenants: It may be a tenant's.
+        of_all: It may be that of all services of a tenant, where each counts apart.
 
     Raises:
         TenantInvalid: It cannot be a tenant.
         ValueError: It is of another form.
     """
-    kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    kind = key.partition(":")[0] if isinstance(key, str) else ""
     if kind == "tenant" and tenants:
-        return _of_tenant(key, name, settings)
+        return _of_tenant(key, settings, of_all)
     fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
     if fits and kind != "tenant":
         return str(key)
@@ -138,15 +139,15 @@ def written(key: Any, settings: Settings, *, tenants: bool = True) -> str:
     )
 
 
-def _of_tenant(key: str, name: str, settings: Settings) -> str:
-    service = None
-    if settings.tier_scope == "service":
-        name, _, service = name.rpartition(":")
-    tenant = normalise(name) if name else None
-    if tenant is None:
-        form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
-        raise ValueError(f"key: expected {form}, got: {got(key)}")
-    return tier_key(reserved(tenant), service)
+def _of_tenant(key: str, settings: Settings, of_all: bool) -> str:
+    by_service = settings.tier_scope == "service"
+    found = read_tier_key(key, by_service)
+    tenant = normalise(found[0]) if found else None
+    if found is None or tenant is None or (by_service and found[1] is None and not of_all):
+        form = "tenant:{tenant}:{service}" if by_service else "tenant:{tenant}"
+        more = ", or tenant:{tenant} of all its services" if by_service and of_all else ""
+        raise ValueError(f"key: expected {form}{more}, got: {got(key)}")
+    return tier_key(reserved(tenant), found[1])
 
 
 def _number(policy: RateLimitPolicy, name: str) -> Any:

@@ -145,7 +145,7 @@ class Overriding(Observing):
             raise ValueError("expected expires_in or expires_at, got: both")
         given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
         details = {"reason": reason, "author": author}
-        name = self._key(key, says=True)
+        name = self._key(key, of_all=False, says=True)
         self._holding.override(
             name,
             {name: value for name, value in given.items() if not isinstance(value, Unset)},
@@ -225,18 +225,21 @@ class Overriding(Observing):
             raise ValueError(f"limiter: expected one in Redis, got: {got(limiter)}")
         return Holding(limiter, self.settings)
 
-    def _key(self, key: Any, *, tenants: bool = True, says: bool = False) -> str:
+    def _key(
+        self, key: Any, *, tenants: bool = True, of_all: bool = True, says: bool = False
+    ) -> str:
         """Return a key as the scripts write it.
 
         Args:
             key: As people say it.
             tenants: It may be a tenant's.
+            of_all: It may be that of all services of a tenant, where each counts apart.
             says: Something will be said of it: where it is a queue's, claims ask for it.
         """
         queue = ""
         if isinstance(key, str) and key.startswith(PREFIX):
             key, queue = self._limiting.find(key, self._is_used)
-        name = written(key, self.settings, tenants=tenants)
+        name = written(key, self.settings, tenants=tenants, of_all=of_all)
         if says and queue:
             self._limiting.make_known(queue)
         return name

@@ -67,6 +67,7 @@ def normalise(value: Any) -> str | None:
 #: What stands for the service of tasks without one, where each service counts apart: else the
 #: tenant ``a:b`` would have the key of tenant ``a`` in service ``b``.
 NO_SERVICE = "_"
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def key_part(tenant: str) -> str:
@@ -99,6 +100,23 @@ def tier_key(tenant: str, service: str | None = None) -> str:
     """
     part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
     return f"tenant:{part}:{service}" if service else f"tenant:{part}"
+
+
+def read_tier_key(key: str, by_service: bool) -> tuple[str, str | None] | None:
+    """Return tenant and service of a tier limit's key as people type it; None: it is none.
+
+    Args:
+        key: Such as ``tenant:42``.
+        by_service: Each service counts apart. A key without one is then that of the tenant as a
+            whole, which may be paused; the last part of one with a colon is a service.
+    """
+    kind, _, name = key.partition(":")
+    if kind != "tenant" or not name:
+        return None
+    if not by_service or ":" not in name:
+        return name, None
+    tenant, _, service = name.rpartition(":")
+    return (tenant, service) if tenant and _SERVICE.fullmatch(service) else None
 
 
 def reserved(tenant: str) -> str:

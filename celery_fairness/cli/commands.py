@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FOUND = 1
 USAGE = 2
+#: Digits of a number that is typed, whatever may be meant.
+DIGITS_AT_MOST = 100
 #: EX_UNAVAILABLE of sysexits.h, as Celery's own commands.
 AWAY = 69
 
@@ -145,7 +147,8 @@ def _number(text: str) -> Any:
     """Return a concurrency as it was typed; what is none is left for the error that says so."""
     if text == "unlimited":
         return None
-    return int(text) if text.isdecimal() else text
+    # A longer one Python does not read.
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_AT_MOST else text
 
 
 @fairness.command()

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from celery_fairness.cli.tables import stops_lines
 from celery_fairness.cli.words import printable, quoted
 from celery_fairness.decision import KeyStops
+from celery_fairness.errors import NotFound
+from celery_fairness.tenants import read_tier_key
 
 if TYPE_CHECKING:
     from celery_fairness.extension import Fairness
+    from celery_fairness.looking.inspection import Inspection
 
-_TENANT = "tenant:"
+_TENANT, _QUEUE = "tenant:", "queue:"
 _COMMAND = "celery -A APP fairness"
 
 
@@ -48,14 +51,31 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
     found = of.inspect(stops.key)
     if found.limit != 0:
         return stops_lines(stops)
-    said = found.state.override
+    return [f"{stops.key}: not paused; nothing starts by {_stopped_by(of, found)}"]
+
+
+def _stopped_by(of: Fairness, found: Inspection) -> str:
+    """Return why a key that is not paused has a limit of 0, and which command ends that."""
+    key, tier, said = found.key, found.tier, found.state.override
+    tenant = read_tier_key(key, _by_service(of))
+    if tenant and tenant[1] and found.stops is not None and found.stops.paused:
+        of_all = f"{_TENANT}{tenant[0]}"
+        return f"a pause of all services of its tenant, until: {_COMMAND} resume {quoted(of_all)}"
     if said is not None and said.numbers.get("concurrency", 1) == 0:
-        by = f"an override of 0, until: {_COMMAND} override {quoted(stops.key)} --clear"
-    elif found.tier:
-        by = f"the limit of its tier {found.tier}, which is 0"
-    else:
-        by = "its limit, which is 0"
-    return [f"{stops.key}: not paused; nothing starts by {by}"]
+        return f"an override of 0, until: {_COMMAND} override {quoted(key)} --clear"
+    if tenant and tier:
+        own = (of.limiter.published_tiers()[1] or of.settings.tiers).get(tier)
+        if own is None or own.concurrency == 0:
+            return f"the limit of its tier {tier}, which is 0"
+        ends = f"{_COMMAND} tier {quoted(tenant[0])} {tier}"
+        return f"a limit of its own, which is 0, until: {ends}"
+    queue = key.removeprefix(_QUEUE)
+    try:
+        by_people = key != queue and of.queue_limit(queue).source == "people"
+    except NotFound:
+        by_people = False
+    ends = f", until: {_COMMAND} queue-limit {quoted(queue)} --clear" if by_people else ""
+    return f"its limit, which is 0{ends}"
 
 
 def _by_service(of: Fairness) -> bool:

@@ -24,7 +24,7 @@ from celery_fairness.looking.values import Audit, KeyRefusals, Minute, Status, T
 from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
-from celery_fairness.tenants import KEY_PATTERN, Reserved, reserved, tier_key
+from celery_fairness.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
 from celery_fairness.tiers import Tier
 
 _REFUSED = "refused:"
@@ -74,12 +74,13 @@ class Looker:
         ):
             state = self._limiter.inspect(key, "", self._settings.default_tier)
             return replace(state, tier="", limit=None, parked=self._limiter.parked(key))
-        service = None
-        if self._settings.tier_scope == "service":
-            name, _, service = name.rpartition(":")
-        if kind != "tenant" or not name:
-            form = "tenant:{tenant}" if service is None else "tenant:{tenant}:{service}"
+        by_service = self._settings.tier_scope == "service"
+        found = read_tier_key(key, by_service)
+        if found is None:
+            form = "tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
+            form = form if by_service else "tenant:{tenant}"
             raise ValueError(f"key: expected {form}, got: {got(key)}")
+        name, service = found
         who = reserved(name)
         limit_key = tier_key(who, service)
         self._directory.look()

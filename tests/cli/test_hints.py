@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from celery_fairness.tiers import Tier
 from tests.cli.clearing import send
 
 KEY = "api.stripe.com"
@@ -109,12 +111,76 @@ def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends
 def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fairness):
     fairness.set_tier("42", "free", concurrency=0)
     assert run("resume", "tenant:42").stdout == (
+        "tenant:42: not paused; nothing starts by a limit of its own, which is 0, until: "
+        "celery -A APP fairness tier 42 free\n"
+    )
+    fairness.publish_tiers([Tier("free", 0)])
+    assert run("resume", "tenant:42").stdout == (
         "tenant:42: not paused; nothing starts by the limit of its tier free, which is 0\n"
     )
     fairness.set_queue_limit("celery", global_limit=0)
     assert run("resume", "queue:celery").stdout == (
-        "queue:celery: not paused; nothing starts by its limit, which is 0\n"
+        "queue:celery: not paused; nothing starts by its limit, which is 0, until: "
+        "celery -A APP fairness queue-limit celery --clear\n"
     )
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_by_its_key(
+    run, make_fairness, redis_url, gate
+):
+    of = make_fairness(redis_url if gate else "", fairness={"tier_scope": "service"})
+    of.pause("42")
+    assert "tenant:42" in run("list", of=of).stdout
+    shown = run("inspect", "tenant:42", of=of)
+    assert (shown.exit_code, "paused until it is resumed" in shown.stdout) == (0, True)
+    assert run("resume", "tenant:42:pdf", of=of).stdout == (
+        "tenant:42:pdf: not paused; nothing starts by a pause of all services of its tenant, "
+        "until: celery -A APP fairness resume tenant:42\n"
+    )
+    assert run("resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
+    assert run("resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
+    assert run("pause", "tenant:42", of=of).exit_code == 0
+    assert of.inspect("tenant:42:pdf").stops.paused
+
+
+@pytest.mark.parametrize(
+    "name", ["42:", "42:x y", "42:b|c", "42:é", ":pdf", "42:\n", "4:" + "x" * 101]
+)
+def test_a_key_of_a_service_that_cannot_be_is_refused(make_fairness, name):
+    of = make_fairness(fairness={"tier_scope": "service"})
+    expected = "key: expected tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
+    for said in (of.pause, of.resume):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            said(key=f"tenant:{name}")
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        of.inspect(f"tenant:{name}")
+    for key in (f"tenant:{name}", "tenant:42"):
+        with pytest.raises(
+            ValueError, match=re.escape("key: expected tenant:{tenant}:{service}, got")
+        ):
+            of.override(key, concurrency=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("override", KEY, "--concurrency"),
+        ("tier", "42", "free", "--concurrency"),
+        ("queue-limit", "celery", "--global-limit"),
+    ],
+)
+def test_a_number_that_is_too_long_to_read_is_wrong_usage(run, shop, words):
+    done = run(*words, "9" * 4_301)
+    assert done.exit_code == 2
+    assert "expected" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("types", [[["a"]], [{}], [None], [5]])
+def test_types_of_events_that_are_none_are_told(fairness, types):
+    with pytest.raises(ValueError, match="types: expected types of events, got: "):
+        fairness.events(types=types)
 
 
 def test_blanks_around_the_types_of_events_are_no_part_of_them(run, shop):
