@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+from celery.result import AsyncResult
 from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import assert_nothing_left
 from tests.dispatch.test_shared_limits import KINDS, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
@@ -19,6 +24,13 @@ API = RateLimitPolicy("api.example.com", concurrency=1)
 def fairness(fair_shop: Shop) -> Fairness:
     """The installation, as an operator's process has it."""
     return Fairness.of(fair_shop.app)
+
+
+@pytest.fixture
+def keeps() -> Iterator[RedisServer]:
+    """A Redis that keeps what it knows, and may be killed."""
+    with RedisServer(args=("--appendonly", "yes", "--appendfsync", "always")) as server:
+        yield server
 
 
 def test_a_raised_number_starts_what_waits(
@@ -48,3 +60,48 @@ def test_a_paused_tenant_waits_until_its_time(fair_shop: Shop, fairness: Fairnes
     assert fairness.pause("42", expires_in=0.5).pause_seconds
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert not fairness.inspect("tenant:42").stops.paused
+
+
+def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_worker(
+    keeps: RedisServer, make_shop: Callable[..., Shop]
+) -> None:
+    # Results are in another Redis, which goes on.
+    shop = make_shop(variables={"CELERY_BROKER_URL": f"fair{keeps.url}"})
+    fairness = shop.fairness
+    worker = shop.worker(app=KINDS, concurrency=4)
+    mail, paused = (RateLimitPolicy(key, concurrency=5) for key in ("mail", "paused"))
+    fairness.override(API.key, concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.override(mail.key, concurrency=0, expires_in=3_600)
+    fairness.pause("43")
+    fairness.pause(key=paused.key)
+    said = [fairness.inspect(key).override for key in (API.key, mail.key)]
+    held = [send(shop, "41", mail), send(shop, "43"), send(shop, "42", paused)]
+
+    def nothing_else_starts() -> None:
+        """Whoever is not stopped is served, so whoever was put before has been looked at."""
+        before = len(shop.ledger("start"))
+        assert send(shop, "44").get(timeout=RESULT_SECONDS) == "done"
+        assert [entry["user"] for entry in shop.ledger("start")[before:]] == ["44"]
+        assert [fairness.inspect(key).override for key in (API.key, mail.key)] == said
+        assert fairness.inspect("tenant:43").stops.paused
+        assert fairness.inspect(paused.key).stops.paused
+
+    nothing_else_starts()
+    keeps.kill()
+    keeps.restart()
+    nothing_else_starts()
+    worker.terminate()
+    shop.worker(app=KINDS, concurrency=4)
+    nothing_else_starts()
+    gate = shop.gate_file()
+    raised: list[AsyncResult[Any]] = [send(shop, f"5{n}", API, gate=str(gate)) for n in range(3)]
+    eventually(lambda: len(shop.ledger("start")) == 5)
+    assert fairness.inspect(API.key).held == 2
+    nothing_else_starts()
+    assert fairness.inspect(API.key).rate.current_count == 2
+    gate.touch()
+    assert fairness.clear_override(mail.key)
+    fairness.resume("43")
+    fairness.resume(key=paused.key)
+    assert [each.get(timeout=RESULT_SECONDS) for each in (*held, *raised)] == ["done"] * 6
+    assert set(shop.runs().values()) == {1}

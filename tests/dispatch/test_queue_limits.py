@@ -12,6 +12,20 @@ from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
 
+def held(shop: Shop, queue: str) -> int:
+    """Return how many slots are held of a queue, or of one of its partitions."""
+    return shop.fairness.limiter.inspect(f"queue:{queue}", "", "").held
+
+
+def most_of(shop: Shop, name: str) -> int:
+    """Return the largest number of bodies of one kind that ran at the same time."""
+    most = running = 0
+    for entry in sorted(shop.ledger(name=name), key=lambda e: (e["at"], e["event"] == "start")):
+        running += 1 if entry["event"] == "start" else -1
+        most = max(most, running)
+    return most
+
+
 def test_s30_rlr005_a_declared_limit_holds_over_workers_tenants_and_kinds(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
@@ -72,6 +86,86 @@ def test_each_customer_has_the_limit_of_a_partitioned_queue_for_itself(
     two.touch()
     for result in twos:
         assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_s30_rlr005_each_kind_has_the_limit_of_a_queue_for_itself(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"queues": {"a": {"global_limit": 1, "by_kind": True}}})
+    shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
+    gate = shop.gate_file()
+    # Of tenants that each could start one.
+    results = [
+        send(shop, str(user), queue="a", gate=str(gate), name=name)
+        for user, name in enumerate(["late", "late", "late", "early", "early", "early"])
+    ]
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    # Whoever waits at no limit is served in the meantime.
+    assert send(shop, "9", queue="b", name="plain").get(timeout=RESULT_SECONDS) == "done"
+    began = sorted(entry["name"] for entry in shop.ledger("start"))
+    assert began == ["kinds.early", "kinds.late", "kinds.plain"]
+    assert [held(shop, f"a:kinds.{name}") for name in ("late", "early", "plain")] == [1, 1, 0]
+    assert shop.fairness.queue_limit("a").held == 2
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert {most_of(shop, f"kinds.{name}") for name in ("late", "early")} == {1}
+    assert_nothing_left(memory)
+
+
+def test_s30_rlr005_each_set_of_all_arguments_has_the_limit_of_a_queue_for_itself(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(fairness={"queues": {"a": {"global_limit": 1, "by_args": []}}})
+    shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
+    one, two = shop.gate_file(), shop.gate_file()
+    same = [send(shop, str(user), queue="a", gate=str(one)) for user in range(3)]
+    # Its kind is not asked for.
+    same.append(send(shop, "3", queue="a", gate=str(one), name="early"))
+    others = [
+        send(shop, "4", queue="a", gate=str(two)),
+        send(shop, "5", queue="a", gate=str(one), how="otherwise"),
+    ]
+    eventually(lambda: len(shop.ledger("start")) == 3)
+    assert send(shop, "9", queue="b").get(timeout=RESULT_SECONDS) == "done"
+    began = {entry["id"] for entry in shop.ledger("start") if entry["user"] != "9"}
+    assert began == {same[0].id, *(result.id for result in others)}
+    assert shop.fairness.queue_limit("a").held == 3
+    one.touch()
+    for result in (*same, others[1]):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    two.touch()
+    assert others[0].get(timeout=RESULT_SECONDS) == "done"
+    ids = {result.id for result in same}
+    events = sorted((e["at"], e["event"]) for e in shop.ledger() if e["id"] in ids)
+    assert [event for _, event in events] == ["start", "end"] * 4
+    assert_nothing_left(memory)
+
+
+def test_s30_arguments_that_are_said_in_another_way_are_the_same_set(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    tiers = {"free": {"concurrency": None}}
+    queues = {"a": {"global_limit": 1, "by_args": []}}
+    shop = make_fair_shop(fairness={"tiers": tiers, "queues": queues})
+    shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
+    gate = shop.gate_file()
+    in_queue = {"options": {"queue": "a"}}
+    same = [
+        shop.send("work", user="41", gate=str(gate), **in_queue),
+        shop.send("work", "ok", "41", gate=str(gate), **in_queue),
+        shop.send("work", how="ok", user="41", gate=str(gate), **in_queue),
+    ]
+    other = shop.send("work", user="42", gate=str(gate), **in_queue)
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    assert send(shop, "9", queue="b").get(timeout=RESULT_SECONDS) == "done"
+    began = {entry["id"] for entry in shop.ledger("start", "shop.work")}
+    assert began == {same[0].id, other.id}
+    gate.touch()
+    for result in (*same, other):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.most_at_once("41") == 1
     assert_nothing_left(memory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,11 @@ from tests.support.waiting import eventually
 API = RateLimitPolicy("api.example.com", concurrency=5)
 #: As the task's body says.
 COOL_SECONDS = 2.0
+#: How long it takes at most from the end of a body until its keys cool down.
+SAID_SECONDS = 1.5
+#: What stands before the time in the reason of a cool-down, by how the body says it.
+WHEN = {"429": ", retry after ", "429_until": " until ", "429_until_unix": " until "}
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 @pytest.fixture
@@ -82,6 +88,33 @@ def test_a_body_that_met_a_429_cools_its_keys_down_and_runs_again_without_a_retr
     assert [entry["retries"] for entry in shop.ledger("start") if entry["id"] == met.id] == [0, 0]
     assert "api.example.com cools down for" in worker.log_text()
     eventually(lambda: not memory.exists(f"{PREFIX}cooled"))
+    assert_nothing_left(memory)
+
+
+@pytest.mark.parametrize("how", ["429", "429_until", "429_until_unix"])
+def test_s41_s49_d05_one_event_says_which_key_cools_down_until_when_and_why(
+    fair_shop: Shop, fairness: Fairness, memory: Redis, how: str
+) -> None:
+    fair_shop.worker(app=KINDS, concurrency=1)
+    met = send(fair_shop, "41", API, name="fair", how=how)
+    assert met.get(timeout=RESULT_SECONDS) == "done"
+    (event,) = fairness.events(types=["rate_limit.dynamic_adjusted"]).events
+    assert event.data.keys() == {"key", "until", "reason"}
+    assert event.data["key"] == API.key
+    assert RFC_3339.fullmatch(event.data["until"])
+    until = datetime.fromisoformat(event.data["until"]).timestamp()
+    first, second = starts(fair_shop)
+    ended = min(entry["at"] for entry in fair_shop.ledger("end"))
+    # Events know milliseconds, and the worker needs a moment to say it.
+    assert first + COOL_SECONDS - 0.001 <= until <= ended + COOL_SECONDS + SAID_SECONDS
+    assert second >= until - 0.001
+    why, _, when = event.data["reason"].partition(WHEN[how])
+    assert why == "task kinds.fair: the limits of this task: too many requests"
+    if how == "429":
+        assert when == "2"
+    else:
+        asked = float(when) if how == "429_until_unix" else datetime.fromisoformat(when).timestamp()
+        assert 0 <= until - asked + 0.001 <= SAID_SECONDS
     assert_nothing_left(memory)
 
 

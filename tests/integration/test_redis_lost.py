@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from celery.result import AsyncResult
 
+from celery_fairness import RateLimitPolicy
 from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
@@ -118,6 +121,56 @@ def test_a_redis_that_lost_its_memory_gets_the_leases_back(
     gate.touch()
     assert running.get(timeout=RESULT_SECONDS) == "done"
     shop.await_held("42", 0, 2.0)
+
+
+def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_worker(
+    apart: Callable[..., Shop], limiter_server: RedisServer
+) -> None:
+    shop = apart()
+    fairness = shop.fairness
+    worker = shop.worker(pool="threads", concurrency=4)
+    api, mail, paused = (RateLimitPolicy(key, concurrency=1) for key in ("api", "mail", "paused"))
+    fairness.override("api", concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.override("mail", concurrency=0, expires_in=3_600)
+    fairness.pause("43")
+    fairness.pause(key="paused")
+    said = [fairness.inspect(key).override for key in ("api", "mail")]
+
+    def send(user: str, *limits: RateLimitPolicy, gate: str | None = None) -> AsyncResult[Any]:
+        return shop.send("work", user=user, gate=gate, options={"limits": list(limits)})
+
+    held = [send("41", mail), send("42", paused), send("43")]
+
+    def stopped_tasks_wait() -> None:
+        assert [fairness.limiter.parked(key) for key in ("mail", "paused")] == [1, 1]
+        # Who is refused by the tier comes again and again.
+        before = fairness.refusals().get("free", 0)
+        eventually(lambda: fairness.refusals().get("free", 0) > before + 1, RESULT_SECONDS)
+        assert [fairness.inspect(key).override for key in ("api", "mail")] == said
+        assert fairness.inspect("tenant:43").stops.paused
+        assert fairness.inspect("paused").stops.paused
+        assert not {result.id for result in held} & set(shop.runs())
+
+    eventually(lambda: fairness.limiter.parked("mail") + fairness.limiter.parked("paused") == 2)
+    stopped_tasks_wait()
+    limiter_server.kill()
+    limiter_server.restart()
+    stopped_tasks_wait()
+    worker.terminate()
+    shop.worker(pool="threads", concurrency=4)
+    stopped_tasks_wait()
+    gate = shop.gate_file()
+    raised = [send(f"5{n}", api, gate=str(gate)) for n in range(3)]
+    eventually(lambda: (fairness.inspect("api").held, fairness.inspect("api").parked) == (2, 1))
+    assert fairness.inspect("api").rate.current_count == 2
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    gate.touch()
+    assert fairness.clear_override("mail")
+    fairness.resume("43")
+    fairness.resume(key="paused")
+    for result in (*held, *raised):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
 
 
 def test_a_producer_waits_a_tenth_of_a_second_for_a_redis_that_hangs(
