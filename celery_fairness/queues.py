@@ -147,7 +147,7 @@ def read_queues(queues: Mapping[Any, Any]) -> tuple[dict[str, QueuePolicy], list
 def _name_problems(name: Any) -> list[str]:
     if isinstance(name, str) and name:
         return []
-    return [f"queue name: expected text, got: {got(name)}"]
+    return [f"queue name: expected text that is not empty, got: {got(name)}"]
 
 
 def read_queue(given: Any) -> QueuePolicy:
@@ -194,6 +194,7 @@ def _read_numbers(said: Mapping[str, Any]) -> tuple[RateLimitPolicy | None, list
 
 def _renamed(problem: str) -> str:
     name, colon, rest = problem.partition(":")
+    rest = rest.replace("a key, set its concurrency to 0", "a queue, set its global_limit to 0")
     return f"{_NAMES.get(name, name)}{colon}{rest}"
 
 

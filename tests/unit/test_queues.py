@@ -55,8 +55,8 @@ ARGUMENTS = (
     "or None, got: "
 )
 STARTS = (
-    "rate.limit: expected a whole number from 1 to 1000000 (to pause a key, set its concurrency to "
-    "0), got: "
+    "rate.limit: expected a whole number from 1 to 1000000 (to pause a queue, set its global_limit "
+    "to 0), got: "
 )
 PERIOD = (
     "rate.period: expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "
