@@ -76,6 +76,7 @@ def charge_of(
     source: TenantSource | None,
     service: str | None,
     settings: Scopes,
+    problem: str = "",
 ) -> Charge:
     """Return who is charged for a message that arrived.
 
@@ -86,13 +87,13 @@ def charge_of(
         source: Where the task declares its tenant, None where it does not.
         service: The task's service, for messages without a header.
         settings: Scope of the tier limit, and what a task without a tenant is.
+        problem: Why something else of the message cannot be told.
     """
-    problem = ""
     header = Header()
     try:
         if HEADER in headers:
             header = parse_header(headers[HEADER])
-            problem = header.invalid
+            problem = header.invalid or problem
         elif source is not None:
             header = Header(source.read(args, kwargs), service=service)
     except HeaderInvalid as error:

@@ -88,9 +88,7 @@ def _charge(fairness: Any, task: Any) -> Charge:
 def _tier_and_queue(task: Any, charge: Charge) -> set[str]:
     """Return the keys of the limits that a task has by its tenant and by its queue."""
     fairness, request = registry.wired(task.app), task.request
-    words = words_of_queue(
-        fairness.settings, fairness.notices, task, request, request.args, request.kwargs
-    )
+    words, _ = words_of_queue(fairness.settings, task, request, request.args, request.kwargs)
     of_queue = {word.partition("|")[0] for word in words.split(",")}
     partition = charge.partition[1] if charge.partition else ""
     return {charge.key, queue_key(queue_of(request)), partition, *of_queue}

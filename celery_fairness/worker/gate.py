@@ -122,8 +122,9 @@ class Gate:
             args, kwargs = (), {}
         known = self._settings, self._directory, self._notices
         request = with_declared(*known, task, request, args, kwargs)
-        charge = charge_of(request, args, kwargs, source, task.service, self._settings)
-        of_queue = words_of_queue(self._settings, self._notices, task, request, args, kwargs)
+        of_queue, problem = words_of_queue(self._settings, task, request, args, kwargs)
+        scopes = source, task.service, self._settings
+        charge = charge_of(request, args, kwargs, *scopes, problem=problem)
         return replace(charge, of_queue=of_queue)
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:

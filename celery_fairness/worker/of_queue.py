@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from celery_fairness.errors import KeyMissing
-from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of, words_of
 from celery_fairness.queues import queue_of_route
 from celery_fairness.settings import Settings
@@ -18,13 +17,14 @@ def queue_of(request: dict[str, Any]) -> str:
 
 
 def words_of_queue(
-    settings: Settings, notices: Notices, task: Any, request: dict[str, Any], args: Any, kwargs: Any
-) -> str:
+    settings: Settings, task: Any, request: dict[str, Any], args: Any, kwargs: Any
+) -> tuple[str, str]:
     """Return the limits of an attempt's queue as the scripts read them, "" where it has none.
+
+    Behind them why its partition cannot be told, "" where it can: it is in that of nobody.
 
     Args:
         settings: Those that name the queue.
-        notices: Where it is said that a partition cannot be read.
         task: Of the attempt.
         request: Its request, whose routing key is the queue.
         args: Its positional arguments.
@@ -32,13 +32,12 @@ def words_of_queue(
     """
     queue = queue_of(request)
     if queue not in settings.queues:
-        return ""
+        return "", ""
     policy = settings.queues[queue]
-    key = None
+    key, problem = None, ""
     if policy.partitioned:
         try:
             key = partition_of(policy, queue, task.name, task.run, args, kwargs)
         except KeyMissing as error:
-            notices.warning(f"partition:{task.name}", "%s", error)
-            key = nobodys(queue)
-    return words_of(queue, key)
+            key, problem = nobodys(queue), str(error)
+    return words_of(queue, key), problem

@@ -60,8 +60,8 @@ def test_another_one_is_an_error_that_names_it(most):
                 "by_args, by_kind, missing, max_waiting, got: 'max'"
             ),
         ),
-        ({"": {}}, "queue name: expected text, got: ''"),
-        ({3: {}}, "queue name: expected text, got: 3"),
+        ({"": {}}, "queue name: expected text that is not empty, got: ''"),
+        ({3: {}}, "queue name: expected text that is not empty, got: 3"),
     ],
 )
 def test_what_is_said_of_a_queue_is_understood_or_refused(queues, problem):

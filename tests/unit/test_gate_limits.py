@@ -15,7 +15,7 @@ from celery_fairness.decision import Lease, Reason, Refused, SlotRequest
 from celery_fairness.errors import RateLimitDropped
 from celery_fairness.header import HEADER
 from celery_fairness.ids import new_lease_id
-from tests.unit.test_gate import World, is_ignored
+from tests.unit.test_gate import World, a_task, is_ignored
 
 ONE = {"key": "api", "concurrency": 1}
 RARE = {"limit": 1, "period": "PT1H"}
@@ -282,3 +282,23 @@ def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_se
     assert deliver(world, spaced) == "traced"
     assert deliver(world, spaced, id="t2") != "traced"
     assert (world.limiter.parked("api"), countdowns(world)) == (1, [])
+
+
+def test_a_task_without_the_value_that_its_queue_asks_for_is_charged_to_a_tenant_of_its_own(
+    clock,
+):
+    queues = {"emails": {"global_limit": 1, "by_args": ["customer"], "missing": "error"}}
+    world = World(clock, queues=queues)
+
+    def body(customer=None):
+        """What the task does."""
+
+    task = a_task(run=body)
+    request = {"id": "t1", "delivery_info": {"routing_key": "emails"}}
+    header = {HEADER: {"v": 1, "tenant": "42"}}
+    charged = world.gate.charge(task, {**request, **header}, (), {"customer": 7})
+    assert charged.keys == "tenant:42,queue:emails:7,queue:emails"
+    for wrong in ({**request, **header}, request):
+        charged = world.gate.charge(task, wrong, (), {})
+        assert charged.keys == "tenant:_invalid,queue:emails:,queue:emails"
+        assert "{args.customer} has no value" in charged.problem
