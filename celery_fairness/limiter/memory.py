@@ -177,7 +177,7 @@ class InMemoryLimiter(SaidInMemory):
                 self._paces.ends(key, lease.id, self._reading())
                 if kept.pop(lease.id, None) is not None:
                     held += 1
-                    self._parked.freed(key)
+                    self._parked.freed(key, self._reading())
                     self._bell.set()
                 if not kept:
                     self._leases.pop(key, None)
@@ -227,7 +227,7 @@ class InMemoryLimiter(SaidInMemory):
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""
         with self._lock:
-            self._parked.forgo(message, keys)
+            self._parked.forgo(message, keys, self._reading())
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""

@@ -110,17 +110,17 @@ class ParkedTasks:
         """Look at ``key`` at a logical time, or before."""
         self._opens[key] = min(at, self._opens.get(key, at))
 
-    def freed(self, key: str) -> None:
+    def freed(self, key: str, now: int) -> None:
         """Look at ``key`` at once, where some wait."""
         if self.known and key in self._opens:
-            self._opens[key] = 0
+            self.look(key, now)
 
-    def forgo(self, tag: str, keys: Iterable[str]) -> None:
+    def forgo(self, tag: str, keys: Iterable[str], now: int) -> None:
         """Give back what was promised to a task that ended before it came to a gate."""
         for key in keys:
             if tag in self._promised.get(key, {}):
                 self._take(self._promised, key, tag)
-                self.freed(key)
+                self.freed(key, now)
             self._promoted.pop(tag, None)
 
     def forget(self, tag: str, request: SlotRequest) -> None:

@@ -572,6 +572,23 @@ def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(
     assert limiter.promote(16, "s").sleep_seconds > 0.5
 
 
+def test_a_key_that_is_freed_comes_behind_those_that_are_due_since_longer(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    """Else keys that are freed all the time would keep the others from being looked at."""
+    take(limiter, ONE)
+    held = take(limiter, OTHER)
+    park(limiter, ask("a", ONE))
+    clock.advance(0.1)
+    park(limiter, ask("b", OTHER))
+    clock.advance(1.5)
+    limiter.release([held])
+    given = limiter.promote(1, "s")
+    assert names(list(given.tasks)) == ["b"]
+    # The other was looked at, and is closed.
+    assert given.sleep_seconds == 1.0
+
+
 def order_of(limiter: Limiter, held: Lease, times: int) -> tuple[str, Lease]:
     """Return who starts when one slot frees after the other, by first letters, and who holds it."""
     given = ""

@@ -35,7 +35,7 @@ for index = 4, #ARGV - 1, 2 do
   end
   freed = freed + held
   if said.parked and held == 1 then
-    wakes = redis.call("ZADD", prefix .. "gate_looks", "XX", "CH", whole(logical), key) == 1 or wakes
+    wakes = redis.call("ZADD", prefix .. "gate_looks", "XX", "LT", "CH", whole(logical), key) == 1 or wakes
   end
 end
 stay_known(prefix, limits, logical)
