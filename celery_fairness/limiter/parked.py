@@ -180,7 +180,8 @@ class ParkedTasks:
                 self._places.charge(task.tenant, task.places, weight(task.request))
                 for key in self._promises(task.request):
                     self._promised.setdefault(key, {})[tag] = now + lease_ms
-            given.append(Promoted(Copy(tag, named), task.message, ended=not promised))
+            ended = not promised or task.expires_ms == 0
+            given.append(Promoted(Copy(tag, named), task.message, ended=ended))
 
         for tag in _due(self._promoted, now, SWEEP_AT_MOST):
             del self._promoted[tag]
@@ -193,6 +194,7 @@ class ParkedTasks:
         for tag in _due(self._expires, server_now, want):
             self._ends(tag)
             give(tag, promised=False)
+        moved: set[str] = set()
         for key in _due(self._opens, now, KEYS_AT_MOST):
             del self._opens[key]
             closed: set[str] = set()
@@ -201,7 +203,12 @@ class ParkedTasks:
                 if looks == TASKS_AT_MOST or len(given) >= want:
                     self.look(key, now)
                     break
-                kept = keeps(self._tasks[head.tag].request)
+                task = self._tasks[head.tag]
+                kept = keeps(task.request)
+                if enforced and not kept.place and head.tag not in moved:
+                    other = self._places.others_turn(head, task.places)
+                    moved |= {head.tag} if other else set()
+                    kept = Kept(other, 0.0, others=False)
                 looks += kept.place != head.place
                 if not kept.place:
                     give(head.tag, promised=True)
@@ -253,6 +260,8 @@ class ParkedTasks:
         self.look(key_of(place), at)
 
     def _leave(self, tag: str, request: SlotRequest) -> None:
+        # It may come with other limits, or another tenant, than it was parked with.
+        request = self._tasks[tag].request if tag in self._tasks else request
         places = places_of(request)
         self._places.leave(tag, request.tier_key or SYSTEM, places)
         for place in places:

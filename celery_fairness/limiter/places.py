@@ -3,7 +3,8 @@
 A *place* is a limit with the numbers by which it is judged, or a tenant's tier. There each tenant's
 tasks are in the order in which they came, and the tenants in that of the key's own virtual time:
 who has the least start is next, of equal ones the one whose first task waits longest. A start
-charges its tenant one, divided by its weight, at every key of the task at which anybody waits.
+charges its tenant one, divided by its weight, at every key of the task at which anybody waits. A
+task that may start goes first to whichever other place it has at which somebody is before it.
 
 Invariant: a tenant begins to wait at the larger of its own finish and the key's virtual time, so it
 has no credit for having been away, and loses no debt by leaving.
@@ -100,6 +101,21 @@ class Places:
             for place, turns in self._turns.items():
                 if key_of(place) == key and tenant in turns:
                     turns[tenant] = finish
+
+    def others_turn(self, head: Head, places: Iterable[str]) -> str:
+        """Return another of a task's places at which it is another tenant's turn, "" for none."""
+        for place in places:
+            turns = self._turns.get(place, {})
+            heads = [
+                (start, min(self._lanes[tenant, place].values()), tenant)
+                for tenant, start in turns.items()
+            ]
+            start, seq, tenant = min(heads, default=(0.0, 0, head.tenant))
+            if tenant != head.tenant and place != head.place:
+                own = self._start(key_of(place), head.tenant)
+                if (start, seq) < (own, head.seq):
+                    return place
+        return ""
 
     def _start(self, key: str, tenant: str) -> float:
         return max(self._finish.get(key, {}).get(tenant, 0.0), self._virtual[key])

@@ -72,21 +72,26 @@ def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterat
     mean = reader.read("HGET", reader.keys.of("pace", key), "mean") if leases else None
     for start in range(0, len(leases), ROWS):
         some = leases[start : start + ROWS]
-        rows = reader.read("HMGET", reader.keys.running, *(lease.id for lease in some))
-        for lease, text in zip(some, rows, strict=True):
+        ids = [lease.id for lease in some]
+        rows, began = reader.together(
+            [
+                ("HMGET", reader.keys.running, *ids),
+                ("ZMSCORE", reader.keys.of("began", key), *ids),
+            ]
+        )
+        for lease, text, since in zip(some, rows, began, strict=True):
             row = read_row(text) if text else None
             if row is not None:
                 yield with_row(lease, row, logical)
                 continue
             # One of the gate, or one that has ended since.
             owner, task_id = holder_of(lease.id)
-            began = reader.read("ZSCORE", reader.keys.of("began", key), lease.id)
             yield replace(
                 lease,
                 owner=owner,
                 task_id=task_id,
-                held_seconds=None if began is None else max(0.0, (logical - float(began)) / 1000),
-                usual_seconds=None if began is None or not mean else float(mean) / 1000,
+                held_seconds=None if since is None else max(0.0, (logical - float(since)) / 1000),
+                usual_seconds=None if since is None or not mean else float(mean) / 1000,
             )
 
 

@@ -1,4 +1,4 @@
-"""Why a gate refused a task: in words for its log, and whether that is over in a moment."""
+"""Why a gate refused a task, in words for its log."""
 
 from __future__ import annotations
 
@@ -14,16 +14,6 @@ _LIMITS_SAY = {
     Reason.BEHIND_OTHERS: "has others waiting for it",
     Reason.AT_LOCAL_LIMIT: "lets this worker run no more",
 }
-
-#: What a throttle lets start so soon waits in the worker: the way through the broker takes as long.
-SOON_SECONDS = 0.02
-
-
-def soon_seconds(refused: Refused) -> float:
-    """Return how long a task waits where it is, 0 where it does not: a throttle alone keeps it."""
-    by_time = refused.reason is Reason.AT_THROTTLE and refused.action == "wait"
-    wait = (refused.retry_after_seconds or 0.0) if by_time else 0.0
-    return wait if wait <= SOON_SECONDS else 0.0
 
 
 def because(charge: Charge, refused: Refused) -> str:

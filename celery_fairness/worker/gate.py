@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,8 +47,9 @@ from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.ancestors import tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
-from celery_fairness.worker.because import because, soon_seconds
+from celery_fairness.worker.because import because
 from celery_fairness.worker.failure import write_failure
+from celery_fairness.worker.moment import after_a_moment
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.parked import as_text, expires_ms
 from celery_fairness.worker.resend import Resender, whole_message
@@ -188,13 +188,10 @@ class Gate:
     ) -> Attempt | Refused | None:
         """Return what came of asking, None where the task waits in the limiter."""
         charge = asked.charge
-        for left in reversed(range(ASK_AT_MOST)):
-            outcome = self._enter(task, asked)
+        for _ in range(ASK_AT_MOST):
+            outcome = after_a_moment(functools.partial(self._enter, task, asked))
             if not isinstance(outcome, Refused):
                 return outcome
-            if left and (soon := soon_seconds(outcome)):
-                time.sleep(soon)
-                continue
             context = make_context()
             tell_of_parent(self._notices, self._limiter, task, context, charge, outcome)
             if not self._is_parked(outcome):

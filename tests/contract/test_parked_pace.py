@@ -10,7 +10,7 @@ import pytest
 from celery_fairness.decision import Admitted, Lease, Parking, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.scheduling.limits import Limit
-from celery_fairness.worker.because import soon_seconds
+from celery_fairness.worker.moment import soon_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
 

@@ -454,3 +454,90 @@ def test_what_an_older_version_has_parked_is_taken_to_its_place(make_limiter, cl
     assert not client.exists(NAMES.prefix + "gate_opens")
     limiter.release([ask("held").lease])
     assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["b"]
+
+
+def an_older_version_has(client, clock, key, *tags):
+    """Leave of what is parked what that version would have: a list for each key."""
+    kept = {"gate_tasks", "gate_bell", "gate_promoted", "gate_expires"}
+    client.delete(*(NAMES.prefix + each for each in gate_keys(client) - kept))
+    client.zadd(NAMES.prefix + "gate_wait:" + key, {tag: n for n, tag in enumerate(tags, 1)})
+    client.zadd(NAMES.prefix + "gate_opens", {key: clock.now_ms})
+
+
+def test_what_an_older_version_has_parked_at_another_key_stops_nobody(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    an_older_version_has(client, clock, "other", "a")
+    assert limiter.promote(16, "s") == Promotion((), 0.0)
+
+
+def test_what_an_older_version_has_parked_and_somebody_cancels_is_given_once(
+    make_limiter, client, clock
+):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    an_older_version_has(client, clock, "api", "a")
+    assert limiter.unpark(["a"], cancelled=True) == 1
+    limiter.release([ask("held").lease])
+    given = [task for _ in range(3) for task in limiter.promote(16, "s").tasks]
+    assert [(task.copy.message, task.ended) for task in given] == [("a", True)]
+
+
+MAIL = "mail|4|||w"
+
+
+def come_with_other_limits(limiter, clock):
+    """A promoter died; its task waits again when the copy that it published comes with others."""
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    limiter.release([ask("held").lease])
+    (task,) = limiter.promote(16, "s").tasks
+    wide = ask("wide", "api|9|||w")
+    limiter.acquire(wide)
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([wide.lease])
+    assert limiter.promote(16, "s").tasks == ()
+    for number in range(4):
+        limiter.acquire(ask(f"m{number}", MAIL))
+    came = replace(ask("a", MAIL), copy=task.copy, lease=Lease("la", "tenant:42,mail"))
+    assert isinstance(limiter.acquire(came), Refused)
+    return came
+
+
+def test_nothing_is_left_where_a_task_waited_that_came_with_other_limits(
+    make_limiter, client, clock
+):
+    limiter = make_limiter(frozen=True, tiers={"pro": {"concurrency": 50}})
+    come_with_other_limits(limiter, clock)
+    assert gate_keys(client) == set()
+
+
+def test_a_task_that_came_with_other_limits_is_given_once(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True, tiers={"pro": {"concurrency": 50}})
+    assert limiter.park(come_with_other_limits(limiter, clock), "message") is Parking.PARKED
+    assert "gate_places:api" not in gate_keys(client)
+    limiter.release([ask(f"m{number}", MAIL).lease for number in range(4)])
+    limiter.release([ask("wide", "api|9|||w").lease])
+    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
+
+
+def test_a_key_whose_tasks_somebody_deleted_is_forgotten(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    client.delete(NAMES.prefix + "gate_at:tenant:42 api|1||")
+    clock.advance(1)
+    assert limiter.promote(16, "s").tasks == ()
+    assert gate_keys(client) == {"gate_tasks", "gate_bell"}
+
+
+def test_the_number_that_people_look_at_is_kept_for_as_long_as_slots_are_held(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("a"))
+    client.pexpire(NAMES.prefix + "pace:api", 1_000)
+    limiter.acquire(ask("b", "api|2|||w"))
+    assert client.hget(NAMES.prefix + "pace:api", "asked") == "2"
+    assert client.pttl(NAMES.prefix + "pace:api") > 3_600_000

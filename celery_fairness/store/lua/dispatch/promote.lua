@@ -63,7 +63,7 @@ local function give(tag, task, promises, ended)
   end
   answer[#answer + 1] = tag
   answer[#answer + 1] = serial
-  answer[#answer + 1] = ended and "1" or ""
+  answer[#answer + 1] = (ended or task.expires == "0") and "1" or ""
   answer[#answer + 1] = string.match(task.record, "\n(.*)$")
 end
 
@@ -94,6 +94,7 @@ end
 
 local older = take_older(prefix, logical)
 
+local moved = {}
 -- Gives what may start of those that wait at a key. Returns when it is looked at again, nil where nobody
 -- waits there any more.
 local function look_at_key(key, since)
@@ -107,6 +108,11 @@ local function look_at_key(key, since)
     local task, at, closed_ms = head.tag and parked_task(head.tag), nil, nil
     if task and enforcement == "on" then
       at, closed_ms = kept_by(prefix, task, limits_now(prefix, task.words, rules), rules)
+    end
+    if task and enforcement == "on" and not at and not moved[head.tag] then
+      -- It goes where it is behind somebody, once in a call, so that those come before.
+      at, closed_ms = others_turn(prefix, task, task.places, head.place), 0
+      moved[head.tag] = at
     end
     local open_at = at and logical + math.min(closed_ms, LOOK_AT_LIMIT_MS)
     if at and key_of_place(at) == key then again = math.min(again, open_at) end

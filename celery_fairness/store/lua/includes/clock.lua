@@ -10,7 +10,8 @@
                      (a task had an expiry), queued (a queue has a limit), timed (a task was charged
                      by the time it takes), parked (a gate has tasks that wait
                      here: of which broker), paced (a task
-                     started under a limit that puts back what it refuses), watched (ms, TIME until
+                     started under a limit that puts back what it refuses, or at a gate under one
+                     with a concurrency), watched (ms, TIME until
                      which somebody watches tasks), ranked (a claim asked for the highest rank of a
                      queue), entered (how often leases were entered again), took (how long tasks
                      of the last kinds held their places, took.lua)

@@ -24,7 +24,11 @@ local function take_older(prefix, logical)
     local record = redis.call("HGET", prefix .. "gate_tasks", tags[index])
     local task = record and read_parked(record)
     redis.call("ZREM", prefix .. "gate_wait:" .. key, tags[index])
-    if task then wait_at(prefix, task, tags[index], place_of_key(task, key), 0) end
+    local place = task and place_of_key(task, key)
+    -- A worker of that version may have promoted it meanwhile.
+    if place and not redis.call("ZSCORE", prefix .. "gate_promoted", tags[index]) then
+      wait_at(prefix, task, tags[index], place, 0)
+    end
   end
   if #tags == 0 then redis.call("ZREM", prefix .. "gate_opens", key) end
   return true

@@ -51,8 +51,14 @@ local function promise_starts(prefix, tag, key, words, rules, lease_ms, keep_ms)
   end
 end
 
--- Takes a task out of every place, and back what it was promised.
+-- Takes a task out of every place, and back what it was promised. A copy that comes to a gate may have other
+-- limits, or another tenant, than the one that was parked.
 local function leave_gate(prefix, key, tag, places)
+  local record = redis.call("HGET", prefix .. "gate_tasks", tag)
+  if record then
+    local task = read_parked(record)
+    key, places = task.key, parked_places(task.key, task.words)
+  end
   for index = 1, #places do
     leave_place(prefix, tenant_of(key), tag, places[index])
     redis.call("ZREM", prefix .. "gate_promised:" .. key_of_place(places[index]), tag)

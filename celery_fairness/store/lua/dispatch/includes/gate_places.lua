@@ -41,23 +41,29 @@ local function wait_at(prefix, task, tag, place, at)
   look_at_gate(prefix, key, at)
 end
 
+-- Forgets a place at which nobody waits any more.
+local function forget_empty(prefix, place)
+  local key = key_of_place(place)
+  if redis.call("EXISTS", prefix .. "gate_turns:" .. place) == 1 then return end
+  redis.call("ZREM", prefix .. "gate_places:" .. key, place)
+  if redis.call("EXISTS", prefix .. "gate_places:" .. key) == 1 then return end
+  redis.call("HDEL", prefix .. "gate_waiting", key)
+  redis.call("HDEL", prefix .. "gate_virtual", key)
+  redis.call("UNLINK", prefix .. "gate_finish:" .. key)
+end
+
 local function leave_place(prefix, tenant, tag, place)
   local head, seq = first_of(prefix, tenant, place)
   if redis.call("ZREM", prefix .. "gate_at:" .. tenant .. " " .. place, tag) == 0 then return end
-  local key = key_of_place(place)
-  local waits = redis.call("HINCRBY", prefix .. "gate_waiting", key, -1)
+  redis.call("HINCRBY", prefix .. "gate_waiting", key_of_place(place), -1)
   if head ~= tag then return end
   local start = take_turn(prefix, tenant, seq, place)
   local _, first = first_of(prefix, tenant, place)
   if first then
     redis.call("ZADD", prefix .. "gate_turns:" .. place, start or 0, turn_name(tenant, first))
-  elseif redis.call("EXISTS", prefix .. "gate_turns:" .. place) == 0 then
-    redis.call("ZREM", prefix .. "gate_places:" .. key, place)
+  else
+    forget_empty(prefix, place)
   end
-  if waits > 0 then return end
-  redis.call("HDEL", prefix .. "gate_waiting", key)
-  redis.call("HDEL", prefix .. "gate_virtual", key)
-  redis.call("UNLINK", prefix .. "gate_finish:" .. key)
 end
 
 -- The places of a key that nobody has looked at since it was due, and whether there are more of them.
@@ -92,6 +98,9 @@ local function first_head(prefix, heads)
   if not first then return nil end
   first.tag = first_of(prefix, first.tenant, first.place)
   -- Somebody has deleted its tasks.
-  if not first.tag then redis.call("ZREM", prefix .. "gate_turns:" .. first.place, first.turn) end
+  if not first.tag then
+    redis.call("ZREM", prefix .. "gate_turns:" .. first.place, first.turn)
+    forget_empty(prefix, first.place)
+  end
   return first
 end

@@ -36,7 +36,8 @@ local function begin_slot(prefix, limit, lease, rules)
   -- Of one without windows nothing else says by which number it was judged, for people who look.
   if limit.rates ~= "" or limit.throttle ~= "" then return end
   local pace = prefix .. "pace:" .. limit.key
-  if redis.call("HSET", pace, "asked", limit.concurrency) == 1 then redis.call("PEXPIRE", pace, PACE_KEPT_MS) end
+  redis.call("HSET", pace, "asked", limit.concurrency)
+  redis.call("PEXPIRE", pace, KEEP_LEASES_MS)
 end
 
 -- How long until the first lease of a key ends by itself, -1 where that of a claim is first.

@@ -41,6 +41,12 @@ local function take_turn(prefix, tenant, seq, place)
   return tonumber(start)
 end
 
+local function move_turn(prefix, tenant, place, start)
+  local _, first = first_of(prefix, tenant, place)
+  if first then redis.call("ZADD", prefix .. "gate_turns:" .. place, "XX", start, turn_name(tenant, first)) end
+end
+
+-- Returns when the tenant is due next; nil where nobody waits at the key.
 local function charge_turn(prefix, key, tenant, weight)
   local virtual = redis.call("HGET", prefix .. "gate_virtual", key)
   if not virtual then return end
@@ -50,22 +56,33 @@ local function charge_turn(prefix, key, tenant, weight)
   redis.call("ZADD", debts, finish, tenant)
   local passed = redis.call("ZRANGEBYSCORE", debts, "-inf", start, "LIMIT", 0, CLEAR_DEBTS_AT_MOST)
   if #passed > 0 then redis.call("ZREM", debts, unpack(passed)) end
-  local places = redis.call(
-    "ZRANGEBYSCORE", prefix .. "gate_places:" .. key, "-inf", "+inf", "LIMIT", 0, PLACES_AT_MOST)
-  for index = 1, #places do
-    local _, first = first_of(prefix, tenant, places[index])
-    if first then
-      redis.call("ZADD", prefix .. "gate_turns:" .. places[index], "XX", finish, turn_name(tenant, first))
-    end
-  end
+  -- Those that were looked at last, so that more places than these cost no more.
+  local places = redis.call("ZRANGE", prefix .. "gate_places:" .. key, 0, 7, "REV")
+  for index = 1, #places do move_turn(prefix, tenant, places[index], finish) end
+  return finish
 end
 
 -- A task that could wait at these places is given to be published again.
 local function charge_turns(prefix, tenant, places, weight)
-  local seen = {}
+  local finish = {}
   for index = 1, #places do
     local key = key_of_place(places[index])
-    if not seen[key] then charge_turn(prefix, key, tenant, weight) end
-    seen[key] = true
+    finish[key] = finish[key] or charge_turn(prefix, key, tenant, weight)
+    if finish[key] then move_turn(prefix, tenant, places[index], finish[key]) end
+  end
+end
+
+-- Another place of a task that may start, at which it is another tenant's turn; nil where there is none.
+local function others_turn(prefix, task, places, at)
+  local tenant = tenant_of(task.key)
+  for index = 1, #places do
+    local place, key = places[index], key_of_place(places[index])
+    local first = redis.call("ZRANGE", prefix .. "gate_turns:" .. place, 0, 0, "WITHSCORES")
+    local seq, other = string.match(first[1] or "", "^(%d+) (.*)$")
+    if other and other ~= tenant and place ~= at then
+      local start = next_start(prefix, key, tenant, redis.call("HGET", prefix .. "gate_virtual", key))
+      local due = tonumber(first[2])
+      if due < start or due == start and tonumber(seq) < tonumber(task.seq) then return place end
+    end
   end
 end
