@@ -25,7 +25,9 @@ local function turn_name(tenant, seq)
 end
 
 local function next_start(prefix, key, tenant, virtual)
-  return math.max(tonumber(redis.call("ZSCORE", prefix .. "gate_finish:" .. key, tenant) or 0), tonumber(virtual))
+  local finish = redis.call("ZSCORE", prefix .. "gate_finish:" .. key, tenant)
+  -- Somebody may have deleted the key's time.
+  return math.max(tonumber(finish or 0), tonumber(virtual or 0))
 end
 
 local function first_of(prefix, tenant, place)
