@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 FOUND = 1
 USAGE = 2
-#: Digits of a number that is typed, whatever may be meant.
-DIGITS_AT_MOST = 100
 #: EX_UNAVAILABLE of sysexits.h, as Celery's own commands.
 AWAY = 69
 
@@ -147,8 +145,8 @@ def _number(text: str) -> Any:
     """Return a concurrency as it was typed; what is none is left for the error that says so."""
     if text == "unlimited":
         return None
-    # A longer one Python does not read.
-    return int(text) if text.isdecimal() and len(text) <= DIGITS_AT_MOST else text
+    # Python does not read one of thousands of digits.
+    return int(text) if text.isdecimal() and len(text) < 100 else text
 
 
 @fairness.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.tenants import tier_key
-from celery_fairness.tiers import Tier
 from tests.contract.conftest import FrozenClock
 
 _serials = itertools.count(1)
@@ -521,57 +519,6 @@ def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: 
         limiter.park(replace(ask("b", ONE), copy=None), "message")
 
 
-def test_d03_whoever_has_stricter_numbers_keeps_nobody_else(limiter: Limiter) -> None:
-    held = [take(limiter, TWO) for _ in range(2)]
-    park(limiter, ask("never", Limit("api", 0)))
-    park(limiter, ask("strict", ONE))
-    park(limiter, ask("wide", TWO))
-    limiter.release([held[0]])
-    assert names(promote(limiter)) == ["wide"]
-    limiter.release([held[1]])
-    # What is promised counts as what runs does.
-    assert promote(limiter) == []
-    limiter.forgo("wide", ["api"])
-    assert names(promote(limiter)) == ["strict"]
-    assert limiter.parked("api") == 1
-
-
-def test_d03_a_newcomer_stands_behind_those_with_its_own_numbers(limiter: Limiter) -> None:
-    take(limiter, ONE)
-    park(limiter, ask("strict", ONE))
-    passes = ask("wide", Limit("api", 3))
-    assert isinstance(limiter.acquire(passes), Admitted)
-    assert isinstance(limiter.acquire(ask("other", ONE)), Refused)
-
-
-def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: Limiter) -> None:
-    numbers = [Limit("api", n) for n in (4, 3, 2, 5)]
-    held = [take(limiter, Limit("api", 5)) for _ in range(5)]
-    for name, limit in zip("abcdefgh", numbers * 2, strict=True):
-        park(limiter, ask(name, limit))
-    limiter.release(held)
-    # As many as each of them allows, and no more.
-    assert names(promote(limiter)) == ["a", "b", "d", "e", "h"]
-
-
-def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(
-    limiter: Limiter, clock: FrozenClock
-) -> None:
-    limits = [Limit("api", 0, throttle=(1, 1_000 + n)) for n in range(30)]
-    for n, limit in enumerate(limits):
-        park(limiter, ask(f"never{n}", limit))
-    held = take(limiter, ONE)
-    park(limiter, ask("a", ONE))
-    limiter.release([held])
-    given: list[str] = []
-    for _ in range(8):
-        clock.advance(0.001)
-        given += names(promote(limiter))
-    assert given == ["a"]
-    # And nobody is asked again at once when all were looked at.
-    assert limiter.promote(16, "s").sleep_seconds > 0.5
-
-
 def test_a_key_that_is_freed_comes_behind_those_that_are_due_since_longer(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
@@ -587,54 +534,6 @@ def test_a_key_that_is_freed_comes_behind_those_that_are_due_since_longer(
     assert names(list(given.tasks)) == ["b"]
     # The other was looked at, and is closed.
     assert given.sleep_seconds == 1.0
-
-
-def order_of(limiter: Limiter, held: Lease, times: int) -> tuple[str, Lease]:
-    """Return who starts when one slot frees after the other, by first letters, and who holds it."""
-    given = ""
-    for _ in range(times):
-        limiter.release([held])
-        (task,) = promote(limiter)
-        given += task.copy.message[0]
-        limiter.unpark([task.copy.message])
-        held = take(limiter, Limit("api"))
-        limiter.forgo(task.copy.message, ["api"])
-    return given, held
-
-
-def test_a_limit_that_tenants_share_is_divided_among_them_by_turns(limiter: Limiter) -> None:
-    held = take(limiter, ONE)
-    for n in range(9):
-        park(limiter, ask(f"flood{n}", ONE, tenant="flood"))
-    for n in range(2):
-        park(limiter, ask(f"quiet{n}", ONE, tenant="quiet"))
-        park(limiter, ask(f"system{n}", ONE))
-    assert order_of(limiter, held, 9)[0] == "fqsfqsfff"
-
-
-def test_those_that_wait_have_their_turns_by_weight(limiter: Limiter) -> None:
-    limiter.publish_tiers([Tier("free", None), Tier("pro", None, weight=2.0)], "settings")
-    held = take(limiter, ONE)
-    for n in range(12):
-        heavy = replace(ask(f"heavy{n}", ONE, tenant="heavy"), tier="pro")
-        park(limiter, heavy)
-        park(limiter, ask(f"light{n}", ONE, tenant="light"))
-    assert Counter(order_of(limiter, held, 12)[0]) == {"h": 8, "l": 4}
-
-
-def test_who_waits_with_one_task_after_the_other_has_no_more_turns(limiter: Limiter) -> None:
-    """Whose start was forgotten with its last task would be first each time."""
-    held = take(limiter, ONE)
-    for tenant in "abc":
-        for n in range(9):
-            park(limiter, ask(f"{tenant}{n}", ONE, tenant=tenant))
-    order = "x"
-    for n in range(16):
-        if order[-1] == "x":
-            park(limiter, ask(f"x{n}", ONE, tenant="x"))
-        given, held = order_of(limiter, held, 1)
-        order += given
-    assert Counter(order[1:]) == dict.fromkeys("abcx", 4)
 
 
 def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter) -> None:

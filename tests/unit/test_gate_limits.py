@@ -261,11 +261,11 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
 ):
     waited = []
 
-    def sleep(seconds):
+    def let_pass(seconds):
         waited.append(seconds)
         clock.advance(seconds)
 
-    monkeypatch.setattr("celery_fairness.worker.moment.time.sleep", sleep)
+    monkeypatch.setattr("celery_fairness.worker.moment.time.sleep", let_pass)
     spaced = {"key": "api", "throttle": throttle}
     assert deliver(world, spaced) == "traced"
     answer = deliver(world, spaced, id="t2")
