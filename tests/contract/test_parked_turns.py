@@ -33,11 +33,10 @@ class Gate:
         self.started = ""
 
     def wait(self, tenant: str, tasks: int, *limits: Limit) -> None:
-        for number in range(tasks):
-            request = self.requests[f"{tenant}{number}"] = ask(
-                f"{tenant}{number}", *limits, tenant=tenant
-            )
-            park(self.limiter, request)
+        for _ in range(tasks):
+            name = f"{tenant}{len(self.requests)}"
+            self.requests[name] = ask(name, *limits, tenant=tenant)
+            park(self.limiter, self.requests[name])
 
     def serve(self, rounds: int) -> str:
         """Each round what runs ends; return who has started, by the first letters."""
@@ -68,6 +67,16 @@ def test_who_has_a_limit_of_its_own_beside_the_shared_one_has_no_more_turns(
     assert gate.serve(9)[:6] in IN_TURN
 
 
+def test_of_two_that_are_due_at_once_the_one_that_waits_longer_is_before(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    mine = Limit("account:A", 1)
+    gate = Gate(limiter, clock, take(limiter, mine, API, tenant="A"))
+    gate.wait("B", 3, Limit("account:B", 1), API)
+    gate.wait("A", 3, mine, API)
+    assert gate.serve(6) == "BABABA"
+
+
 @pytest.mark.parametrize("shared", ["api", "zapi"])
 def test_who_waits_at_its_tier_has_no_more_turns_at_a_shared_limit(
     make_limiter: Callable[..., Limiter], clock: FrozenClock, shared: str
@@ -89,6 +98,16 @@ def test_turns_are_taken_however_many_numbers_a_key_has(
         closed = Limit("api", 0, throttle=(number + 1, 1_000))
         park(limiter, ask(f"never{number}", closed, tenant="Z"))
     gate.wait("A", 6, API)
+    gate.wait("B", 3, API)
+    assert gate.serve(9) == "ABABABAAA"
+
+
+def test_a_tenant_with_tasks_of_other_numbers_has_no_more_turns_at_their_key(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    gate = Gate(limiter, clock, take(limiter, API, tenant="X"))
+    gate.wait("A", 3, API)
+    gate.wait("A", 3, Limit("api", 1, rates=((1_000, 1_000),)))
     gate.wait("B", 3, API)
     assert gate.serve(9) == "ABABABAAA"
 
