@@ -541,3 +541,39 @@ def test_the_number_that_people_look_at_is_kept_for_as_long_as_slots_are_held(ma
     limiter.acquire(ask("b", "api|2|||w"))
     assert client.hget(NAMES.prefix + "pace:api", "asked") == "2"
     assert client.pttl(NAMES.prefix + "pace:api") > 3_600_000
+
+
+def turns_at(client, place):
+    return client.zrange(f"{NAMES.prefix}gate_turns:{place}", 0, -1, withscores=True)
+
+
+def test_a_tenant_stands_at_a_place_by_its_first_task_whichever_comes_there_later(
+    make_limiter, client
+):
+    limiter = make_limiter(frozen=True)
+    held = [ask("h1"), ask("h2", "db|1|||w")]
+    for request in held:
+        limiter.acquire(request)
+    both = SlotRequest(
+        Lease("a", "tenant:42,api,db"), "42", "pro", Copy("a"), "na", f"{WORD},db|1|||w"
+    )
+    assert limiter.park(both, "message") is Parking.PARKED
+    assert limiter.park(ask("b", "db|1|||w"), "message") is Parking.PARKED
+    assert turns_at(client, "db|1||") == [("0000000000000002 tenant:42", 0.0)]
+    # The elder one comes there from the other limit.
+    limiter.release([held[0].lease])
+    assert limiter.promote(16, "s").tasks == ()
+    assert turns_at(client, "db|1||") == [("0000000000000001 tenant:42", 0.0)]
+
+
+def test_a_tenant_keeps_its_turn_when_its_first_task_is_cancelled(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    held = ask("held")
+    limiter.acquire(held)
+    park(limiter, "a", "b", "c")
+    limiter.release([held.lease])
+    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
+    assert turns_at(client, "api|1||") == [("0000000000000002 tenant:42", 1.0)]
+    assert limiter.unpark(["b"], cancelled=True) == 1
+    assert [task.ended for task in limiter.promote(16, "t").tasks] == [True]
+    assert turns_at(client, "api|1||") == [("0000000000000003 tenant:42", 1.0)]
