@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from celery_fairness.looking.expecting import Before, Turn, before_it
-from celery_fairness.looking.keys import turn_name
+from celery_fairness.looking.keys import read_parked, turn_name
 from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.scheduling.charging import charge_of
 from celery_fairness.tiers import Tier
@@ -20,8 +20,6 @@ TENANTS_AT_MOST = 1000
 BATCH = 100
 #: Tenants whose tier is read off their first task, which holds a message.
 TIERS_AT_MOST = 100
-#: Fields of a parked task's record: the tenant's key in Redis, and the tier that was known.
-_RECORD, _TIER = 3, 4
 
 
 class BeforeParked(NamedTuple):
@@ -102,14 +100,12 @@ def _weights(
     records = reader.together(
         [("HGET", keys.gate_tasks, head[0] if head else "") for head in heads]
     )
-    fields = [(record or "").partition("\n")[0].split(" ") for record in records]
+    tasks = [read_parked(record) if record else None for record in records]
+    # Of who has no task there any more nothing is told.
     news = reader.together(
-        [
-            ("HGET", f"{keys.prefix}{each[_RECORD]}" if len(each) > _TIER else keys.clock, "tier")
-            for each in fields
-        ]
+        [("HGET", f"{keys.prefix}{task.record if task else ''}", "tier") for task in tasks]
     )
     return [
-        float(tiers.get(told or (each[_TIER] if len(each) > _TIER else ""), tiers[""]).weight)
-        for each, told in zip(fields, news, strict=True)
+        float(tiers.get(told or (task.tier if task else ""), tiers[""]).weight)
+        for task, told in zip(tasks, news, strict=True)
     ]

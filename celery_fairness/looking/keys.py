@@ -162,11 +162,15 @@ class ParkedPlaces(NamedTuple):
         tenant: Who is charged.
         places: The names of its limits, the key of its tenant's tier before.
         expires: It does.
+        record: Of its tenant, in Redis, without the prefix.
+        tier: Of its tenant, as it was known.
     """
 
     tenant: str
     places: tuple[str, ...]
     expires: bool
+    record: str
+    tier: str
 
 
 def read_parked(record: str) -> ParkedPlaces | None:
@@ -178,7 +182,7 @@ def read_parked(record: str) -> ParkedPlaces | None:
     names = ("|".join(word.split("|")[:NAME_FIELDS]) for word in words)
     places = dict.fromkeys([fields[2], *names])
     told = tuple(each for each in places if each)
-    return ParkedPlaces(fields[2] or SYSTEM, told, fields[1] != "")
+    return ParkedPlaces(fields[2] or SYSTEM, told, fields[1] != "", fields[3], fields[4])
 
 
 def turn_name(tenant: str, seq: int) -> str:
