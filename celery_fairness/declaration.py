@@ -167,25 +167,16 @@ class LimitSource:
         option: Its option ``limits``.
         body: The task's function; its signature says where arguments stand. None where this process
             does not know the task: its limits can have no keys with arguments.
-        compat: Returns the setting ``compat``, for what the task declares and for what calls add.
 
     Raises:
         TaskDeclarationError: A policy is wrong, or names an argument that the task has not.
     """
 
-    def __init__(
-        self,
-        task: str,
-        option: Any,
-        body: Callable[..., Any] | None,
-        *,
-        compat: Callable[[], bool] = bool,
-    ) -> None:
+    def __init__(self, task: str, option: Any, body: Callable[..., Any] | None) -> None:
         self._task = task
         self._body = body
-        self._compat = compat
         try:
-            self._declared = read_policies(option, compat=compat)
+            self._declared = read_policies(option)
         except PolicyInvalid as error:
             problem = "; ".join(p.removeprefix("limits: ") for p in error.problems)
             raise TaskDeclarationError(task, FIELD, problem) from None
@@ -236,7 +227,7 @@ class LimitSource:
         """
         if called is None and not self._declared:
             return header
-        added = () if called is None else read_policies(called, wrong, compat=self._compat)
+        added = () if called is None else read_policies(called, wrong)
         header, carried = _opened(header, wrong)
         policies = (*self._declared, *added) if carried is None else added
         if not policies:

@@ -18,7 +18,6 @@ from celery_fairness.policy import (
     MAX_LIMITS,
     Limit,
     RateLimitPolicy,
-    is_dialect,
     keys_problems,
     merge,
 )
@@ -31,17 +30,13 @@ FIELD = "limits"
 _LISTED = "expected a list of RateLimitPolicy, or of policies as the Open Job Spec writes them"
 
 
-def read_policies(
-    option: Any, wrong: Wrong = raise_it, *, compat: Callable[[], bool] = bool
-) -> tuple[RateLimitPolicy, ...]:
+def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy, ...]:
     """Read the option ``limits`` of a task or of a call.
 
     Args:
         option: A list or tuple of :class:`~celery_fairness.policy.RateLimitPolicy` and of
             mappings as the Open Job Spec writes them; keys may have fields.
         wrong: Told of what cannot be read, in one error; where it goes on, the others are returned.
-        compat: Returns the setting ``compat``: whether mappings may be of the other dialects too.
-            Asked only of one that is: tasks may be declared before there are settings.
 
     Raises:
         PolicyInvalid: With one problem for everything that is wrong, each with its place.
@@ -49,7 +44,7 @@ def read_policies(
     if not isinstance(option, (list, tuple)):
         wrong(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
         return ()
-    policies, problems = _each(option, functools.partial(_read_policy, compat=compat))
+    policies, problems = _each(option, _read_policy)
     problems += keys_problems({policy.key for policy in policies})
     if problems:
         wrong(PolicyInvalid(*problems))
@@ -68,11 +63,10 @@ def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T
     return made, problems
 
 
-def _read_policy(value: Any, where: str, *, compat: Callable[[], bool]) -> RateLimitPolicy:
+def _read_policy(value: Any, where: str) -> RateLimitPolicy:
     if isinstance(value, RateLimitPolicy):
         return value
-    also = is_dialect(value) and compat()
-    return RateLimitPolicy.from_ojs(value, templates=True, compat=also, where=where)
+    return RateLimitPolicy.from_ojs(value, templates=True, where=where)
 
 
 def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:

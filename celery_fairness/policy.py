@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 from celery_fairness.errors import PolicyInvalid, got, suggestion
 from celery_fairness.keys import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
 from celery_fairness.mappings import unknown_problems
-from celery_fairness.rates import Rate, RateLike, limit_problems
+from celery_fairness.rates import Rate, RateLike
 from celery_fairness.tiers import MAX_CONCURRENCY
 
 OnLimit = Literal["wait", "reschedule", "drop"]
@@ -29,9 +29,11 @@ MAX_LIMITS = 16
 #: The actions, the one that asks least of a task first.
 _ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
-_DIALECT_PERIODS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
-_COMPAT = "or the setting compat to be true"
-_DIALECT_FIELDS = frozenset({"max_per_second", "period"})
+#: Fields of two dialects that other tools write, and what stands for them here.
+_DIALECT_FIELDS = {
+    "max_per_second": 'a key and a throttle, such as {"limit": 5, "period": "PT1S"}',
+    "period": 'it inside rate, as ISO 8601, such as {"limit": 5, "period": "PT1M"}',
+}
 
 T = TypeVar("T")
 
@@ -91,17 +93,13 @@ class RateLimitPolicy:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_ojs(
-        cls, obj: Any, *, compat: bool = False, templates: bool = False, where: str = ""
-    ) -> Self:
+    def from_ojs(cls, obj: Any, *, templates: bool = False, where: str = "") -> Self:
         """Read a policy as the Open Job Spec writes it.
 
         Args:
             obj: ``{"key", "concurrency", "rate": {"limit", "period"}, "throttle": {...},
                 "on_limit"}``; a field that is null is absent. Or a job that has it as
                 ``rate_limit``, in its ``options`` or beside them.
-            compat: The setting ``compat``: also read ``{"max_per_second": 5}``, a throttle of the
-                task's queue, and ``{"key": "k", "rate": 5, "period": "minute"}``.
             templates: The key may have fields, and ``missing`` says what one without a value is;
                 else the key is already made.
             where: Where it stands, for messages: ``limits[0]``; "" is the spec's own name.
@@ -118,10 +116,10 @@ class RateLimitPolicy:
         if not templates and isinstance(key, str) and ("{" in key or "}" in key):
             problems.append(_fields_problem(key))
             fields["key"] = "key"
-        if "max_per_second" in fields:
-            fields = _without_max_per_second(fields, compat, problems)
-        elif "period" in fields:
-            fields = _without_period_word(fields, compat, problems)
+        for name, strict_form in _DIALECT_FIELDS.items():
+            if name in fields:
+                dialect = f"{name}: expected {strict_form}, got: {got(fields[name])}"
+                raise PolicyInvalid(_placed(where, dialect))
         known = (*_OJS_FIELDS, "missing") if templates else _OJS_FIELDS
         problems += unknown_problems(f": expected fields of {', '.join(known)}", fields, known)
         given = {name: fields[name] for name in known if name in fields}
@@ -286,12 +284,6 @@ def _fields_problem(key: str) -> str:
     return f"key: expected {KEY_EXPECTED}, without fields, got: {got(key)}"
 
 
-def is_dialect(obj: Any) -> bool:
-    """Say whether a policy, or that of a job, is one that the setting ``compat`` lets be read."""
-    policy = _of_job(obj, [])
-    return isinstance(policy, Mapping) and not _DIALECT_FIELDS.isdisjoint(policy)
-
-
 def _of_job(obj: Any, problems: list[str]) -> Any:
     """Return the policy of a job as the Open Job Spec writes jobs; of anything else, that."""
     options = obj.get("options") if isinstance(obj, Mapping) else None
@@ -307,45 +299,3 @@ def _of_job(obj: Any, problems: list[str]) -> Any:
             f"got: {got(found[0])}"
         )
     return found[0] if found else obj
-
-
-def _without_max_per_second(
-    fields: Mapping[Any, Any], compat: bool, problems: list[str]
-) -> dict[Any, Any]:
-    """Return ``{"max_per_second": 5}`` as a throttle of the queue, what is wrong in ``problems``.
-
-    Where something is, no throttle is returned: it is not to be found wrong once more.
-    """
-    count = fields["max_per_second"]
-    beside = [each for each in fields if each not in ("max_per_second", "on_limit")]
-    wrong = limit_problems("max_per_second", count)
-    if not compat:
-        wrong = [f"max_per_second: expected a key and a throttle, {_COMPAT}, got: {got(count)}"]
-    elif beside:
-        wrong.append(
-            f"max_per_second: expected no field but on_limit beside it, got: {got(beside[0])}"
-        )
-    problems += wrong
-    made: dict[Any, Any] = {"key": "queue:{queue}"}
-    if "on_limit" in fields:
-        made["on_limit"] = fields["on_limit"]
-    if not wrong:
-        made["throttle"] = {"limit": count, "period": "PT1S"}
-    return made
-
-
-def _without_period_word(
-    fields: Mapping[Any, Any], compat: bool, problems: list[str]
-) -> dict[Any, Any]:
-    """Return ``{"rate": 5, "period": "minute"}`` as a rate; what is wrong as in the other."""
-    word = fields["period"]
-    made = {name: value for name, value in fields.items() if name not in ("rate", "period")}
-    wrong = limit_problems("rate", fields.get("rate"))
-    if not compat:
-        wrong = [f"period: expected it inside rate, as ISO 8601, {_COMPAT}, got: {got(word)}"]
-    elif not isinstance(word, str) or word not in _DIALECT_PERIODS:
-        wrong.append(f"period: expected 'second', 'minute', 'hour' or 'day', got: {got(word)}")
-    problems += wrong
-    if not wrong:
-        made["rate"] = {"limit": fields["rate"], "period": _DIALECT_PERIODS[word]}
-    return made

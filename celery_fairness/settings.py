@@ -233,15 +233,6 @@ class Settings(BaseModel):
             json_schema_extra=_expected("a mapping of queue names to their fields"),
         ),
     ] = Field(default_factory=dict)
-    compat: Annotated[
-        bool,
-        Field(
-            description="The option `limits` also takes two other ways to write a policy: "
-            "`{max_per_second: 5}`, a throttle of the task's queue, and "
-            "`{key: 'k', rate: 5, period: 'minute'}`.",
-            json_schema_extra=_expected("true or false"),
-        ),
-    ] = False
 
     @field_validator("redis_url", mode="before")
     @classmethod

@@ -146,7 +146,7 @@ class Stamp:
         source = source_of(task)
         if source is None and called is not None:
             body = getattr(task, "run", None)
-            source = LimitSource(name, (), body, compat=lambda: self._settings.compat)
+            source = LimitSource(name, (), body)
         if header is None or name.startswith("celery."):
             return header
         problems: list[FairnessError] = []

@@ -89,12 +89,8 @@ class FairTask(Task[Any, Any]):
         if option is not None:
             self.tenant_source = TenantSource(name, option, self.run)
         limits = inspect.getattr_static(self, "limits")
-        self.limit_source = LimitSource(name, limits, self.run, compat=self._compat)
+        self.limit_source = LimitSource(name, limits, self.run)
         self.run: Any = _in_slot(self, self.run)
-
-    def _compat(self) -> bool:
-        fairness = find(self.app)
-        return fairness is not None and fairness.settings.compat
 
     @property
     def __trace__(self) -> Any:

@@ -187,41 +187,17 @@ def nothing():
 
 
 DIALECTS = [
-    ({"max_per_second": 5}, {"key": "queue:celery", "throttle": {"limit": 5, "period": "PT1S"}}),
-    (
-        {"key": "api", "rate": 3, "period": "minute"},
-        {"key": "api", "rate": {"limit": 3, "period": "PT1M"}},
-    ),
+    ({"max_per_second": 5}, "max_per_second: expected a key and a throttle"),
+    ({"key": "api", "rate": 3, "period": "minute"}, "period: expected it inside rate"),
 ]
 
 
-@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
-def test_D02_with_compat_calls_and_tasks_may_use_the_other_dialects(make_shop, dialect, wire):
-    wire = {**wire, "on_limit": "wait"}
-    shop = make_shop(fairness={"compat": True})
-    shop.app.send_task("not.known.here", limits=[dialect])
-    assert sent(shop)["limits"] == [wire]
-    task = shop.task(name="shop.dialect", base=FairTask, limits=[dialect])(nothing)
-    task.apply_async(limits=[{"key": "more"}])
-    assert [each["key"] for each in sent(shop)["limits"]] == [wire["key"], "more"]
-    task.apply_async(limits=[dialect])
-    assert sent(shop)["limits"] == [wire, wire]
-
-
-@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
-def test_D01_D02_with_compat_the_policy_of_a_job_may_be_a_dialect(make_shop, dialect, wire):
-    shop = make_shop(fairness={"compat": True})
-    for job in ({"options": {"rate_limit": dialect}}, {"rate_limit": dialect}):
-        shop.app.send_task("not.known.here", limits=[job])
-        assert sent(shop)["limits"] == [{**wire, "on_limit": "wait"}]
-
-
-@pytest.mark.parametrize(("dialect", "wire"), DIALECTS)
-def test_D02_without_compat_a_dialect_is_an_error_that_names_the_setting(shop, dialect, wire):
-    with pytest.raises(TaskDeclarationError, match="or the setting compat to be true, got: "):
+@pytest.mark.parametrize(("dialect", "text"), DIALECTS)
+def test_D02_a_dialect_is_an_error_that_names_the_strict_form(shop, dialect, text):
+    with pytest.raises(TaskDeclarationError, match=text):
         shop.task(name="shop.dialect", base=FairTask, limits=[dialect])(nothing).apply_async()
     task = shop.task(name="shop.fair", base=FairTask)(nothing)
-    with pytest.raises(PolicyInvalid, match="or the setting compat to be true, got: "):
+    with pytest.raises(PolicyInvalid, match=text):
         task.apply_async(limits=[dialect])
 
 
@@ -230,5 +206,5 @@ def test_declaring_a_task_asks_for_no_settings():
     fairness = Fairness(app, {})
     task = app.task(name="late.fair", base=FairTask, limits=[API], shared=False)(nothing)
     assert task.limit_source.declares
-    app.conf.fairness = {"compat": True}
-    assert fairness.settings.compat
+    app.conf.fairness = {"snooze_seconds": 7}
+    assert fairness.settings.snooze_seconds == 7

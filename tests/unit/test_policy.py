@@ -252,12 +252,12 @@ policies = st.builds(
 )
 
 
-@given(policies, st.booleans())
+@given(policies)
 @settings(max_examples=300, deadline=None)
-def test_S15_what_is_written_is_read_back(policy, compat):
+def test_S15_what_is_written_is_read_back(policy):
     written = json.loads(json.dumps(policy.to_ojs()))
     assert None not in written.values()
-    assert RateLimitPolicy.from_ojs(written, compat=compat) == policy
+    assert RateLimitPolicy.from_ojs(written) == policy
     assert written == RateLimitPolicy.from_ojs(written).to_ojs()
 
 
@@ -302,33 +302,6 @@ def test_a_policy_is_one_value(policy):
     assert changed.template.text == "other"
     with pytest.raises(dataclasses.FrozenInstanceError):
         policy.concurrency = 5
-
-
-def test_D02_a_queue_dialect_is_a_throttle_of_the_queue():
-    policy = RateLimitPolicy.from_ojs({"max_per_second": 5}, compat=True)
-    assert policy == RateLimitPolicy("queue:{queue}", throttle="5/PT1S")
-    limit = policy.resolve(KeyValues("shop.t", queue="email"))
-    assert limit == Limit("queue:email", throttle=Rate(5, 1))
-    dropping = {"max_per_second": 5, "on_limit": "drop", "key": None}
-    assert RateLimitPolicy.from_ojs(dropping, compat=True).on_limit == "drop"
-
-
-@pytest.mark.parametrize(
-    ("word", "period"), [("second", "PT1S"), ("minute", "PT1M"), ("hour", "PT1H"), ("day", "P1D")]
-)
-def test_D02_a_period_in_a_word_is_a_rate(word, period):
-    obj = {"key": "a", "rate": 3, "period": word, "concurrency": 2, "on_limit": "drop"}
-    policy = RateLimitPolicy.from_ojs(obj, compat=True)
-    assert policy == RateLimitPolicy("a", 2, f"3/{period}", on_limit="drop")
-
-
-@pytest.mark.parametrize(
-    "obj", [{"max_per_second": 5}, {"key": "a", "rate": 1, "period": "second"}]
-)
-def test_D02_a_dialect_is_an_error_that_names_the_setting(obj):
-    (problem,) = problems_of(RateLimitPolicy.from_ojs, obj)
-    assert "or the setting compat to be true, got: " in problem
-    RateLimitPolicy.from_ojs(obj, compat=True)
 
 
 def test_one_limit_for_each_key_with_the_strictest_of_each_number():
