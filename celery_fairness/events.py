@@ -29,7 +29,7 @@ CONTENT_TYPE = "application/json"
 _OF_TASK = ("job_id", "job_type", "queue")
 #: Fields that are whole numbers, and times in ms.
 _NUMBERS = {"concurrency", "current", "deaths", "limit", "tasks"}
-#: Those that a gate or an older version does not know: None there.
+#: Those that a gate does not know: None there.
 _OR_NONE = {
     "attempt": int,
     "cost": float,

@@ -41,8 +41,7 @@ def new_lease_id(task_id: str | None = None, worker: str = "") -> str:
 
 def is_lease_of(lease_id: str, task_id: str) -> bool:
     """Say whether a lease of a gate is of an attempt of a task."""
-    # An older version wrote every id as a digest.
-    return lease_id.endswith((f".{_named(task_id)}", f".{_digest(task_id)}"))
+    return lease_id.endswith(f".{_named(task_id)}")
 
 
 def holder_of(lease_id: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Which tasks hold the leases of a gate, as far as Redis knows.
 
-The id of such a lease names the task, unless that has an id of an unusual form or an older version
-took the lease; then it says of a task that is named whether it is that one's. What a task is, is
+The id of such a lease names the task, unless that has an id of an unusual form; then it says of a
+task that is named whether it is that one's. What a task is, is
 known of those that were refused before they started, as the last events say.
 """
 

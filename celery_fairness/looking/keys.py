@@ -68,7 +68,7 @@ class Row(NamedTuple):
         queue: In which it waited.
         task: Its names.
         record: The whole.
-        since: The logical time of its claim; None where an older version claimed it.
+        since: The logical time of its claim; None of a task that no process holds.
         mean_ms: How long tasks of its kind took lately; None where nothing was known.
     """
 

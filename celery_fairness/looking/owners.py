@@ -65,15 +65,13 @@ _SINGLE = {
     *("charged", "herald", "heralded"),
     *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks"),
     *("gate_virtual", "gate_waiting", "gate_watched"),
-    # What an older version has parked, until a worker takes it to its place.
-    "gate_opens",
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
     *("task_events", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
     *("aside", "bell", "left", "copy", "dead", "expires", "gate_promised", "later", "minute"),
-    *("gate_wait", "here", "pace", "reply", "rescheduled", "tenant", "unranked"),
+    *("here", "pace", "reply", "rescheduled", "tenant", "unranked"),
 }
 
 

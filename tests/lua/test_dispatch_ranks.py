@@ -8,7 +8,6 @@ import pytest
 
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules
-from celery_fairness.store import verbs
 from tests.lua.dispatching import PREFIX, Dispatch
 
 BY_QUEUE = Rules(default_limit=None, priority_scope="queue")
@@ -97,16 +96,3 @@ def test_tables_that_somebody_has_deleted_are_made_again(redis_url, client):
     client.delete(PREFIX + "ranked:q", PREFIX + "rank:8 q", PREFIX + "rank:0 q")
     assert len(dispatch.claim_all()) == 19
     assert not client.keys(PREFIX + "*rank*")
-
-
-def test_a_process_of_an_older_version_hides_nobody(redis_url, client):
-    dispatch = Dispatch(client, BY_QUEUE)
-    waiting(dispatch, 3)
-    dispatch.claim(want=1)
-    # It knows of no ranks.
-    client.hdel(PREFIX + "clock", "ranked")
-    dispatch.put("older", rank=9, tag="from-before")
-    client.hset(PREFIX + "clock", "ranked", 1)
-    assert "from-before" in dispatch.tags_of(dispatch.claim(want=20))
-    assert dispatch.claim_all() == []
-    assert dispatch.run(verbs.SIZE, ["q"]) == [0, 0]

@@ -94,21 +94,6 @@ def test_what_did_not_end_well_says_nothing_of_it(dispatch, client, verdict):
     assert told == f"@{dispatch.now}"
 
 
-def test_a_row_of_an_older_version_ends_as_any_other(dispatch, client):
-    for _ in range(2):
-        dispatch.put("a", kind="x")
-    tasks = dispatch.claim(want=2).tasks
-    for lease, row in client.hgetall(PREFIX + "running").items():
-        client.hset(PREFIX + "running", lease, row.replace(f"@{NOW}", "", 1))
-    assert dispatch.settle(tasks[:1], Verdict.BEGUN) == [Settled.SETTLED]
-    assert set(rows(client).values()) == {("begun", ""), ("claimed", "")}
-    dispatch.now += 800
-    dispatch.put("a", kind="x")
-    claim_and_tell(dispatch, *tasks)
-    assert rows(client) == {"t3.1.w1": ("claimed", f"@{dispatch.now}")}
-    assert client.zcard(PREFIX + "ends") == 1
-
-
 def test_an_obituary_does_not_say_since_when(dispatch, client):
     dispatch.put("a", kind="x")
     (task,) = dispatch.claim().tasks

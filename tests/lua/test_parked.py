@@ -429,62 +429,6 @@ def test_a_task_without_a_tenant_waits_for_no_tier(make_limiter):
     assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
 
 
-def test_what_an_older_version_has_parked_is_taken_to_its_place(make_limiter, client, clock):
-    """That had one list for each key, whatever the numbers, and times of its own."""
-    limiter = make_limiter(frozen=True, tier_on_limit="wait", tiers={"pro": {"concurrency": 1}})
-    limiter.acquire(ask("held"))
-    words = {"a": "api|0|||w", "b": WORD, "c": "db|1|||w,api|1|||w"}
-    for name, word in words.items():
-        park_one = ask(name, word)
-        limiter.acquire(park_one)
-        assert limiter.park(park_one, "message") is Parking.PARKED
-    older = {"gate_tasks", "gate_bell", "gate_promoted"}
-    client.delete(*(NAMES.prefix + each for each in gate_keys(client) - older))
-    for key, tags in (("api", "ab"), ("tenant:42", "c"), ("db", ["gone"])):
-        client.zadd(NAMES.prefix + "gate_wait:" + key, {tag: n for n, tag in enumerate(tags, 1)})
-        client.zadd(NAMES.prefix + "gate_opens", {key: clock.now_ms + 1})
-    assert limiter.promote(16, "s").tasks == ()
-    assert client.exists(NAMES.prefix + "gate_wait:api")
-    clock.advance(0.001)
-    # One key at a time, and each once more, to see that nothing is left.
-    assert [limiter.promote(16, "s") for _ in range(6)] == [Promotion((), 0.0)] * 6
-    assert limiter.promote(16, "s").sleep_seconds > 0.5
-    left = {key for key in gate_keys(client) if key.startswith(("gate_at:", "gate_wait:"))}
-    assert left == {"gate_at:tenant:42 tenant:42"}
-    assert not client.exists(NAMES.prefix + "gate_opens")
-    limiter.release([ask("held").lease])
-    assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["b"]
-
-
-def an_older_version_has(client, clock, key, *tags):
-    """Leave of what is parked what that version would have: a list for each key."""
-    kept = {"gate_tasks", "gate_bell", "gate_promoted", "gate_expires"}
-    client.delete(*(NAMES.prefix + each for each in gate_keys(client) - kept))
-    client.zadd(NAMES.prefix + "gate_wait:" + key, {tag: n for n, tag in enumerate(tags, 1)})
-    client.zadd(NAMES.prefix + "gate_opens", {key: clock.now_ms})
-
-
-def test_what_an_older_version_has_parked_at_another_key_stops_nobody(make_limiter, client, clock):
-    limiter = make_limiter(frozen=True)
-    limiter.acquire(ask("held"))
-    park(limiter, "a")
-    an_older_version_has(client, clock, "other", "a")
-    assert limiter.promote(16, "s") == Promotion((), 0.0)
-
-
-def test_what_an_older_version_has_parked_and_somebody_cancels_is_given_once(
-    make_limiter, client, clock
-):
-    limiter = make_limiter(frozen=True)
-    limiter.acquire(ask("held"))
-    park(limiter, "a")
-    an_older_version_has(client, clock, "api", "a")
-    assert limiter.unpark(["a"], cancelled=True) == 1
-    limiter.release([ask("held").lease])
-    given = [task for _ in range(3) for task in limiter.promote(16, "s").tasks]
-    assert [(task.copy.message, task.ended) for task in given] == [("a", True)]
-
-
 MAIL = "mail|4|||w"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 
@@ -74,10 +73,3 @@ def test_a_lease_names_its_task_where_that_has_a_usual_id(task_id, named):
     assert len(lease) < 110
     assert lease.isascii()
     assert not set(lease) & set(" ,|")
-
-
-def test_a_lease_of_an_older_version_is_known_by_its_tasks_digest():
-    digest = hashlib.sha256(b"t1").hexdigest()[:12]
-    assert is_lease_of(f"ab12@0011.{digest}", "t1")
-    assert holder_of(f"ab12@0011.{digest}") == ("ab12", "")
-    assert holder_of("0011") == ("", "")

@@ -25,7 +25,7 @@
 --- @include "copies"
 --- @include "gate_kept"
 --- @include "gate_ends"
---- @include "gate_older"
+--- @include "gate_parked"
 local prefix, lease_ms, enforcement = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local default_tier, default_limit, tier_waits = ARGV[3], ARGV[4], ARGV[5]
 local want, next_serial, keep_ms = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
@@ -92,8 +92,6 @@ for index = 1, #expired do
   end
 end
 
-local older = take_older(prefix, logical)
-
 local moved = {}
 -- Gives what may start of those that wait at a key. Returns when it is looked at again, nil where nobody
 -- waits there any more.
@@ -143,7 +141,7 @@ end
 -- Promotions and expiries are looked for so often too.
 local first = redis.call("ZRANGE", prefix .. "gate_looks", 0, 0, "WITHSCORES")[2]
 local sleep_ms = first and math.min(tonumber(first) - logical, LOOK_AT_LIMIT_MS) or LOOK_AT_LIMIT_MS
-answer[1] = older and 0 or math.max(0, math.ceil(sleep_ms))
+answer[1] = math.max(0, math.ceil(sleep_ms))
 if answer[1] == 0 then ring_gate(prefix) end
 if not still_parked(prefix) then answer[1] = -1 end
 return answer

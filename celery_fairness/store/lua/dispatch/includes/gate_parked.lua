@@ -69,7 +69,7 @@ end
 local function still_parked(prefix)
   if redis.call("EXISTS", prefix .. "gate_tasks", prefix .. "gate_promoted") > 0 then return true end
   redis.call("HDEL", prefix .. "clock", "parked")
-  redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_looks", prefix .. "gate_opens")
+  redis.call("UNLINK", prefix .. "gate_bell", prefix .. "gate_looks")
   return false
 end
 

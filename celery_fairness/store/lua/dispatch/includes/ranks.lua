@@ -41,7 +41,7 @@ local function rank_some(prefix, queue, most)
   if redis.call("ZCARD", prefix .. "ring:" .. queue) == redis.call("ZCARD", prefix .. "ranked:" .. queue) then
     return true
   end
-  -- Somebody has deleted keys, or processes of an older version have changed the ring.
+  -- Somebody has deleted keys.
   for rank = 0, HIGHEST do redis.call("UNLINK", prefix .. "rank:" .. rank .. " " .. queue) end
   redis.call("UNLINK", prefix .. "ranked:" .. queue)
   rank_anew(prefix, queue)

@@ -16,8 +16,6 @@ local TOOK_KINDS = 8
 -- A task of a kind has ended well that held its place since then.
 local function note_took(rules, kind, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
-  -- A row of an older version does not say it.
-  if not began then return end
   -- The clock does not note its shortest steps, and the server's may have gone back.
   local took = math.max(0, rules.logical - tonumber(began))
   local means = rules.took or {}
