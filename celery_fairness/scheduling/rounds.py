@@ -4,6 +4,9 @@ A process may have a share of its places for each queue; a claim is told what is
 the first round it takes of each queue in turn until nothing of it may start or its room is used up.
 In the second it asks again those of whose limits something was left to another queue. Where places
 are lent, two rounds more go to the queues whose room was used up: so whoever has room goes first.
+
+A strict claim takes of the first queue until nothing of it may start or its room is used up, then
+of the second. If one limit keeps tasks of both, a task of the first starts.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ class Rounds:
         self._turns = turns
         self._rooms = dict(passing.rooms)
         self._lends = passing.lends
+        self._is_strict = passing.strict
+        if self._is_strict:
+            turns.left = None
         self._turn = 0
         self._queues = self._with_room(asked)
 
@@ -43,7 +49,8 @@ class Rounds:
                 self._queues, turns.left = self._with_room(list(dict.fromkeys(turns.left))), None
             elif self._lends:
                 self._queues = [queue for queue in self._asked if self._rooms.get(queue) == 0]
-                self._rooms, self._lends, turns.left = {}, False, []
+                self._rooms, self._lends = {}, False
+                turns.left = None if self._is_strict else []
             else:
                 return None
         self._turn %= len(self._queues)
@@ -52,12 +59,13 @@ class Rounds:
     def took(self) -> None:
         """A task of the queue was taken."""
         queue = self._queues[self._turn]
-        self._turn += 1
         if queue in self._rooms:
             self._rooms[queue] -= 1
             if not self._rooms[queue]:
-                self._turn -= 1
                 del self._queues[self._turn]
+                return
+        if not self._is_strict:
+            self._turn += 1
 
     def nothing(self) -> None:
         """Nothing of the queue may start."""

@@ -154,6 +154,7 @@ class Passing:
         held: By key, how many slots of limits of queues this process holds.
         rooms: By queue, how many tasks it takes of its share; of other queues any number.
         lends: Of a queue without room it takes more where no queue with room has any.
+        strict: A queue is served only if nothing may start in the queues before it.
     """
 
     never: tuple[str, ...] = ()
@@ -162,9 +163,12 @@ class Passing:
     held: Mapping[str, int] = field(default_factory=dict)
     rooms: Mapping[str, int] = field(default_factory=dict)
     lends: bool = False
+    strict: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.never or self.once or self.places or self.held or self.rooms)
+        return bool(
+            self.never or self.once or self.places or self.held or self.rooms or self.strict
+        )
 
 
 class Obituary(NamedTuple):

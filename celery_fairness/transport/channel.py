@@ -4,7 +4,9 @@ Fanout queues, and the queues of replies to remote control, stay stock. For the 
 the connection that kombu polls, in turn:
 
     claim    while it may find something: one round trip for many tasks, and with it the ends of
-             those that ran; it asks for as many as there are free places
+             those that ran; it asks for as many as there are free places. Of the queues that have
+             tasks the one that was served longest ago goes first, unless the transport option
+             ``queue_order_strategy`` says otherwise
     BRPOP    of the queues' bells, when a claim found nothing: of what comes, and where nothing was
              passed over also of what others leave
 
@@ -25,6 +27,7 @@ from typing import Any
 from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
+from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
@@ -99,6 +102,19 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         """Say whether a queue is claimed from."""
         return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
 
+    @property
+    def _is_strict(self) -> bool:
+        """Whether a queue is served only if nothing may start in the queues before it."""
+        return type(self._queue_cycle) in (priority_cycle, sorted_cycle)
+
+    def want(self) -> int:
+        """Return how many tasks this channel may claim now."""
+        wanted = super().want()
+        if self._is_strict or type(self._queue_cycle) is round_robin_cycle:
+            return wanted
+        # A class of the user's: only its code knows which queue comes after the one served.
+        return min(wanted, 1)
+
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()
         queues = self.active_queues
@@ -139,7 +155,6 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         self.deaf_to = []
         if want and asleep <= 0:
             self._send_claim(fair, want)
-            self._queue_cycle.rotate(queues[0])
         else:
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
@@ -193,7 +208,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
         claim = verbs.claim_args(
             *(owner, number, want, queues, home.rules),
-            passing=self.looks.ask(home.book, self.rooms),
+            passing=self.looks.ask(home.book, self.rooms, self._is_strict),
             epoch=epoch,
             ends=ends,
         )
@@ -270,6 +285,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         # In another epoch it was not served, nor the answer told that was lost with a connection.
         claimant.number += self._claim_epoch in (None, claim.epoch)
         self._sleep(claim)
+        for task in claim.tasks:
+            # A queue that was asked in vain keeps its turn: else empty queues would use up turns.
+            self._queue_cycle.rotate(task.queue)
         # All are held before one is delivered: a body may run here and take its time.
         waiting = home.enter(claimant, claim, self.serves_worker)
         if not claim.tasks:

@@ -39,15 +39,23 @@ class Looks:
         self._claims = 0
         self._asked = NOTHING
 
-    def ask(self, book: Book, rooms: Rooms) -> Passing:
-        """Return what the next claim passes over, of a process with this book and these shares."""
+    def ask(self, book: Book, rooms: Rooms, is_strict: bool) -> Passing:
+        """Return what the next claim passes over, of a process with this book and these shares.
+
+        Args:
+            book: What the process holds.
+            rooms: Its shares.
+            is_strict: The claim serves its queues one after the other.
+        """
         passing, held, left = self._kinds.passing(self._places), book.of_queues(), rooms.left()
-        if passing is self._asked is NOTHING and not (held or left or self._places):
+        if passing is self._asked is NOTHING and not (held or left or self._places or is_strict):
             return NOTHING
         # What may be taken again is taken from the front, and then the look goes on.
         opened = set(self._asked.never).difference(passing.never)
         places = {} if opened else self._places
-        self._asked = replace(passing, places=places, held=held, rooms=left, lends=rooms.lends)
+        self._asked = replace(
+            passing, places=places, held=held, rooms=left, lends=rooms.lends, strict=is_strict
+        )
         return self._asked
 
     def hear(self, claim: Claim) -> float:

@@ -251,6 +251,7 @@ def _passing(random: Random) -> Passing:
         },
         {queue: random.randint(0, 3) for queue in QUEUES if random.random() < 0.3},
         random.random() < 0.5,
+        random.random() < 0.3,
     )
 
 

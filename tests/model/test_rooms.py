@@ -1,4 +1,4 @@
-"""A process's share of its places for each queue: what a claim takes of which, and in what order.
+"""A claim's queues: in what order it takes of them, and how much of each, by its process's shares.
 
 Each call is made on the model and on the scripts, and compared.
 """
@@ -117,3 +117,21 @@ def test_with_what_is_passed_over_a_share_holds_too(pair):
     pair.put("a", kind="never")
     pair.put("b", times=3)
     assert pair.claim(queues=(A,), never=["never"], rooms={A: 2})[0] == [2, 3]
+
+
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_a_strict_claim_empties_one_queue_after_the_other(full, order):
+    numbers = {A: [1, 2, 3, 4, 5], B: [6, 7, 8, 9, 10]}
+    assert full.claim(3, order, strict=True)[0] == numbers[order[0]][:3]
+    assert full.claim(3, order, strict=True)[0] == numbers[order[0]][3:] + numbers[order[1]][:1]
+
+
+def test_a_strict_claim_obeys_shares(full):
+    assert full.claim(6, (B, A), rooms={B: 2, A: 2}, strict=True)[0] == [6, 7, 1, 2]
+    assert full.claim(4, (B, A), rooms={B: 0, A: 1}, lends=True, strict=True)[0] == [3, 8, 9, 10]
+
+
+@pytest.mark.parametrize("lends", [False, True])
+def test_a_strict_claim_takes_at_a_shared_limit_of_its_first_queue(next_is_of_b, lends):
+    rooms = {A: 1, B: 1} if lends else {}
+    assert next_is_of_b.claim(queues=(A, B), rooms=rooms, lends=lends, strict=True)[0] == [4]

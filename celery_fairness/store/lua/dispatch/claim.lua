@@ -3,7 +3,8 @@
 
   It first hears what ended, and does a bounded part of what is due: leases that ended by themselves,
   tasks whose time came, tenants that were found full before the last news, limits whose time came.
-  Then it takes from the queues in turn, beginning with the first, what find.lua finds.
+  Then it takes from the queues in turn, beginning with the first, what find.lua finds; if passing is
+  strict, from one queue after the other.
 
   Where the memory was lost since the epoch that the caller knows it leases nothing: what the caller
   holds counts for no limit until it is entered again (renew.lua).
@@ -101,7 +102,7 @@ rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease end
 local queues, without = with_tasks(prefix, all_queues)
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
-local rounds = begin_rounds(queues, shares.rooms, shares.lends)
+local rounds = begin_rounds(queues, shares, turns)
 if scope == "queue" then turns.ranked, turns.over = ranks().rank_queues(prefix, queues, MOVES_AT_MOST) end
 
 -- Takes one task of a queue. Returns false where nothing of it may start.

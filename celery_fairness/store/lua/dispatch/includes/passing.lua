@@ -3,7 +3,7 @@
 
   It is told as JSON: never, kinds that are not taken; once, kinds of which one task is taken;
   places, by queue, how many members of its ring the claim before has passed over; held, by key, how
-  many slots of limits of queues it holds; rooms and lends, its shares (rounds.lua). "" is nothing.
+  many slots of limits of queues it holds; rooms and lends, its shares, and strict (rounds.lua). "" is nothing.
   Where no kind is passed over, and no queue says how many slots one process may hold (`is_local`), no
   command is made for it.
 

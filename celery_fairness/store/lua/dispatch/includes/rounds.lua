@@ -5,6 +5,10 @@
   the first round each queue has its turn until nothing of it may start or its room is used up. In the
   second are those that left something to another queue (`turns.left`). Where places are lent, two more
   go to the queues whose room was used up before: so whoever has room goes first.
+
+  A strict claim takes of the first queue until nothing of it may start or its room is used up, then of
+  the second. If one limit keeps tasks of both, a task of the first starts: none is left to another queue
+  (`turns.left` is nil).
 ]]
 
 -- Begins a round with those of some queues that have room, each once.
@@ -18,9 +22,10 @@ local function begin_round(rounds, queues)
   end
 end
 
--- `rooms`: by queue, how many tasks are taken of it; of others any number.
-local function begin_rounds(queues, rooms, lends)
-  local rounds = {asked = queues, rooms = rooms, lends = lends}
+-- `shares.rooms`: by queue, how many tasks are taken of it; of others any number.
+local function begin_rounds(queues, shares, turns)
+  local rounds = {asked = queues, rooms = shares.rooms, lends = shares.lends, strict = shares.strict}
+  if rounds.strict then turns.left = nil end
   begin_round(rounds, queues)
   return rounds
 end
@@ -36,7 +41,8 @@ local function queue_of(rounds, turns)
     for index = 1, #rounds.asked do
       if rooms[rounds.asked[index]] == 0 then full[#full + 1] = rounds.asked[index] end
     end
-    rounds.rooms, turns.left = {}, {}
+    rounds.rooms = {}
+    if not rounds.strict then turns.left = {} end
     begin_round(rounds, full)
   end
   if rounds.turn > #rounds.queues then rounds.turn = 1 end
@@ -49,7 +55,7 @@ local function turn_over(rounds, is_taken)
   local room = is_taken and rounds.rooms[queue]
   if room then rounds.rooms[queue] = room - 1 end
   if is_taken and room ~= 1 then
-    rounds.turn = rounds.turn + 1
+    if not rounds.strict then rounds.turn = rounds.turn + 1 end
   else
     table.remove(rounds.queues, rounds.turn)
   end

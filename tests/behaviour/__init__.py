@@ -1,0 +1,1 @@
+"""What users meet, whatever is inside: public calls, the command line, messages on the wire."""
