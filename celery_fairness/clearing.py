@@ -26,6 +26,7 @@ from celery_fairness.looking.values import (
     Purged,
     Requeued,
 )
+from celery_fairness.looking.workers import living, not_enforcing
 from celery_fairness.store import verbs
 from celery_fairness.tenants import Reserved, key_part
 from celery_fairness.units import Milliseconds
@@ -94,8 +95,13 @@ class Clearing:
     def explain(self, task_id: str, looker: Looker) -> Explanation:
         """Return where a task is, and why it does not run; see ``Fairness.explain``."""
         for task in self._parked(task_id):
-            return parked.explain(self._reader, task, looker)
-        return explain(self._reader, self.find(task_id), looker)
+            found = parked.explain(self._reader, task, looker)
+            break
+        else:
+            found = explain(self._reader, self.find(task_id), looker)
+        if found.state in ("running", "dead"):
+            return found
+        return found.model_copy(update={"not_enforcing": not_enforcing(living(self._reader))})
 
     def _parked(self, task_id: str) -> list[ParkedTask]:
         return [each for each in parked.parked(self._reader) if each.task_id == task_id]

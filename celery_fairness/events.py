@@ -37,7 +37,7 @@ _OR_NONE = {
     "rank": int,
     "waited_seconds": float,
 }
-_TIMES = {"eta", "until"}
+_TIMES = {"eta", "since", "until"}
 #: Python knows no later time; what is rounded up to it stays as it is.
 _YEAR_10000_MS = 253_402_300_800_000
 
@@ -141,6 +141,13 @@ TYPES: Mapping[str, EventType] = {
             "`unreadable`",
         ),
         EventType("fairness.requeued", _OF_TASK, "a dead letter waits again"),
+        EventType(
+            "fairness.memory_lost",
+            ("since",),
+            "workers of this installation met an empty Redis: what waited there is gone. The first "
+            "worker that notices adds it, once per memory; `since` is when the lost memory had "
+            "begun or was last taken over by another server",
+        ),
         EventType(
             "task.watched", ("until",), "somebody begins to watch: what was before is not told"
         ),

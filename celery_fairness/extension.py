@@ -15,12 +15,14 @@ from functools import cached_property
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
+from celery_fairness.decision import Enforcement
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.looking.values import WorkerStatus
 from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.puts import Puts
@@ -31,6 +33,7 @@ from celery_fairness.stamp import Stamp
 from celery_fairness.startup import (
     BrokerFacts,
     broker_name,
+    enforcement_text,
     prepare_reconnect,
     prepare_worker,
     startup_warnings,
@@ -318,13 +321,26 @@ class Fairness(Steering):
         warnings = [] if self.claims else startup_warnings(self.app, self.settings)
         for problem in (*self._loaded.warnings, *warnings):
             logger.warning("%s", problem)
+        enforces = self.settings.enforcement is Enforcement.ON
+        level = logging.INFO if enforces else logging.WARNING
+        logger.log(level, "%s", enforcement_text(self.settings, self.claims))
         if not self.claims:
+            self.keeper.worker = self.announcement(consumer.hostname)
             self.keeper.start()
             self.promoter.start()
         if self._herald is None and isinstance(self.limiter, RedisLimiter):
             self._herald = self._make_herald(consumer)
             self._herald.start()
         self._publish_settings()
+
+    def announcement(self, name: str) -> str:
+        """Return the worker ``name`` of this process as it announces itself to the others."""
+        return WorkerStatus(
+            name=name,
+            pid=os.getpid(),
+            path="dispatch" if self.claims else "gate",
+            enforcement=self.settings.enforcement.value,
+        ).announced
 
     def on_worker_stopping(self) -> None:
         """Tell refused tasks that are being sent back; signal ``worker_shutting_down``."""

@@ -212,7 +212,7 @@ class Observing(ABC):
         people cancelled (``cancelled``), tasks that a limit refused and that were not run
         (``dropped``) or tried again later (``rescheduled``, once for each time), tasks that expired
         while they waited (``expired_waiting``), and entries of plain lists that were moved aside
-        (``aside``).
+        (``aside``). ``memory_lost`` is 1 if workers found that the memory before this one was lost.
         """
         return self._looker.counts()
 

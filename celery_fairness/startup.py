@@ -8,6 +8,7 @@ from typing import Any
 from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu import Connection
 
+from celery_fairness.decision import Enforcement
 from celery_fairness.declaration import service_of
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import key_hash
@@ -83,11 +84,29 @@ def startup_warnings(app: Any, settings: Settings) -> list[str]:
             "worker with a countdown, and when that many wait the worker takes no other task; "
             "unset it"
         )
-    if not settings.enabled:
-        warnings.append("enabled is false: this worker refuses no task, whatever the limits say")
-    elif settings.enabled == "observe":
-        warnings.append("enabled is 'observe': this worker counts refusals and makes none")
     return warnings
+
+
+def enforcement_text(settings: Settings, claims: bool) -> str:
+    """Return what a worker enforces, in one sentence.
+
+    Args:
+        settings: Of the worker.
+        claims: Whether its broker claims fairly.
+    """
+    if settings.enforcement is Enforcement.ON:
+        return "enabled is true: this worker enforces limits"
+    stays = (
+        "pauses, cool-downs and limits of 0 still hold"
+        if claims
+        else "pauses, cool-downs and limits of 0 do not hold either"
+    )
+    if settings.enforcement is Enforcement.OBSERVE:
+        return (
+            "enabled is 'observe': this worker counts the tasks that limits would reject, and "
+            f"rejects none; {stays}"
+        )
+    return f"enabled is false: this worker enforces no limit; {stays}"
 
 
 def prepare_worker(app: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from celery_fairness.cli.tables import numbers_text
+from celery_fairness.cli.tables import enabled_text, numbers_text
 from celery_fairness.cli.words import (
     Cell,
     count,
@@ -31,6 +31,7 @@ def explanation_lines(found: Explanation) -> list[str]:
     if found.state == "dead":
         again = f"celery -A APP fairness dead requeue {quoted(found.task_id)}"
         return [*lines, f"is a dead letter: {again}"]
+    lines += _may_pass(found)
     if found.due_in_seconds is not None:
         by = f": {found.put_back_by} has put it back" if found.put_back_by else ""
         lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now{by}")
@@ -48,6 +49,13 @@ def explanation_lines(found: Explanation) -> list[str]:
     for each in found.blocked_by:
         lines += _kept(each)
     return [*lines, *_limits(found)]
+
+
+def _may_pass(found: Explanation) -> Iterator[str]:
+    for each in found.not_enforcing:
+        worker = f"{printable(each.name)}, pid {each.pid}"
+        text = f"worker {worker} does not enforce limits (enabled is {enabled_text(each)})"
+        yield click.style(f"{text}: it may start the task above them", fg="yellow")
 
 
 def _kept_by_no_limit(found: Explanation) -> Iterator[str]:

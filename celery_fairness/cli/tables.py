@@ -28,7 +28,9 @@ from celery_fairness.looking.values import (
     QueueStatus,
     Requeued,
     Status,
+    WorkerStatus,
 )
+from celery_fairness.looking.workers import not_enforcing
 from celery_fairness.units import iso_duration, seconds
 
 #: Owners that a status shows; JSON has all.
@@ -46,6 +48,7 @@ def status_lines(status: Status) -> list[str]:
     """Return a status for people."""
     where = f"{status.redis}, namespace {status.namespace}"
     lines = [f"{status.path} path, {where}, news version {status.news}"]
+    lines += workers_lines(status.workers)
     if status.total is not None:
         rows = [_numbers(queue) for queue in (*status.queues, status.total)]
         lines += ["", *table(_QUEUE, rows)]
@@ -68,6 +71,29 @@ def status_lines(status: Status) -> list[str]:
     lines.append(f"tiers are from {status.tiers_from or 'the settings: none are published'}")
     lines += ["", *table(("count", ""), sorted(status.counts.items()), empty="no counts yet")]
     return lines + _notes(status.notes)
+
+
+def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
+    """Return which of the workers do not enforce limits, in colour, or that all do."""
+    others = not_enforcing(workers)
+    if not others:
+        number = count(len(workers), "worker")
+        return [f"{number} {'enforces' if len(workers) == 1 else 'enforce'} limits"]
+    number = f"{len(others)} of {count(len(workers), 'worker')}"
+    head = f"{number} {'does' if len(others) == 1 else 'do'} not enforce limits:"
+    rows = [
+        f"  {printable(each.name)}, pid {each.pid}, {each.path} path: enabled is "
+        f"{enabled_text(each)}"
+        for each in others[:OWNERS_SHOWN]
+    ]
+    more = len(others) - OWNERS_SHOWN
+    rows += [f"  and {count(more, 'worker')} more: --json has all"] if more > 0 else []
+    return [click.style(line, fg="yellow") for line in (head, *rows)]
+
+
+def enabled_text(worker: WorkerStatus) -> str:
+    """Return the setting ``enabled`` of a worker, as the user writes it."""
+    return {"on": "true", "off": "false"}.get(worker.enforcement, repr(worker.enforcement))
 
 
 def state_lines(state: LimitState, *, known: bool) -> list[str]:

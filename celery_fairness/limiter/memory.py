@@ -167,6 +167,11 @@ class InMemoryLimiter(SaidInMemory):
             gone, entered = ((), tuple(missing)) if lost else (tuple(missing), ())
             return Renewal(gone, self._logical.epoch, entered)
 
+    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+        """Return False: this memory is lost only with its process, which has no other to show."""
+        del worker, epoch, ends
+        return False
+
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
         del died

@@ -52,6 +52,19 @@ class Limiter(Protocol):
         """
         ...
 
+    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+        """Report that a worker lives, for one more lease time.
+
+        Args:
+            worker: ``WorkerStatus.announced`` of it; "" only asks about the memory.
+            epoch: Of the last renewal; None if there was none.
+            ends: The worker ends: it is listed no more.
+
+        Returns:
+            Whether the limiter lost its memory since that epoch.
+        """
+        ...
+
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases`` and return how many slots they held. Twice is harmless.
 

@@ -173,6 +173,13 @@ class RedisLimiter:
             return Renewal(tuple(missing), new_epoch)
         return Renewal((), new_epoch, tuple(missing))
 
+    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+        """Report that a worker lives; returns whether the memory was lost since ``epoch``."""
+        args = verbs.announce_args(
+            self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
+        )
+        return verbs.read_announce(self._redis.run(verbs.ANNOUNCE, (self._names.prefix,), args))
+
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
         held = 0

@@ -124,6 +124,7 @@ class Keys:
         self.tiers = prefix + "tiers"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"
+        self.workers = prefix + "workers"
 
     def of(self, kind: str, name: str) -> str:
         """Return a key of one queue or tenant, such as ``ring:QUEUE``."""

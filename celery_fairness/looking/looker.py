@@ -20,7 +20,15 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.minutes import minutes
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import with_steering
-from celery_fairness.looking.values import Audit, KeyRefusals, Minute, Status, TierStatus
+from celery_fairness.looking.values import (
+    Audit,
+    KeyRefusals,
+    Minute,
+    Status,
+    TierStatus,
+    WorkerStatus,
+)
+from celery_fairness.looking.workers import living
 from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.words import SYSTEM, Rules
 from celery_fairness.settings import Settings
@@ -183,10 +191,17 @@ class Looker:
             tiers_from=source,
             tiers=tiers,
             counts=counts,
+            workers=self.workers(),
         )
         if self._reader is None:
             return status
         return queues.with_queues(self._reader, status, known_queues)
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """Return the worker processes that live; of a limiter in memory nobody knows any."""
+        if not isinstance(self._limiter, RedisLimiter):
+            return ()
+        return living(Reader(self._limiter.connection, Keys(self._limiter.prefix)))
 
     def minutes(self, last: int) -> tuple[Minute, ...]:
         """Return what claims and gates did lately; see ``Fairness.minutes``."""

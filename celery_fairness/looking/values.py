@@ -53,6 +53,27 @@ class OwnerStatus:
     leases: int
 
 
+class WorkerStatus(Value):
+    """One worker process that lives.
+
+    Attributes:
+        name: As Celery calls it, ``celery@web-3``.
+        pid: Of its main process.
+        path: ``dispatch`` or ``gate``.
+        enforcement: ``on``; ``observe`` or ``off``: the worker starts tasks above their limits.
+    """
+
+    name: str
+    pid: int
+    path: str
+    enforcement: str
+
+    @property
+    def announced(self) -> str:
+        """The same as the worker announces it; :meth:`model_validate_json` reads it."""
+        return self.model_dump_json()
+
+
 @dataclass(frozen=True, slots=True)
 class TierStatus:
     """One tier in force; ``concurrency`` None is unlimited, ``refused`` as ``refusals()``."""
@@ -167,6 +188,7 @@ class Status(Value):
         queues: Of the dispatch path, by name.
         total: Of all queues; a tenant of two queues counts twice.
         owners: Of the dispatch path, who holds most first.
+        workers: The first thousand processes that live, by name.
         notes: What was left out to stay within bounds.
     """
 
@@ -180,6 +202,7 @@ class Status(Value):
     queues: tuple[QueueStatus, ...] = ()
     total: QueueStatus | None = None
     owners: tuple[OwnerStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -342,6 +365,7 @@ class Explanation(Value):
             of its queue as a whole last.
         put_back_by: Key of the limit that has put it back until its time
             (``on_limit="reschedule"``); "": none has.
+        not_enforcing: Workers that do not enforce limits; each may start the task above them.
     """
 
     task_id: str
@@ -357,3 +381,4 @@ class Explanation(Value):
     starts_in_seconds: float | None = None
     limits: tuple[TaskLimit, ...] = ()
     put_back_by: str = ""
+    not_enforcing: tuple[WorkerStatus, ...] = ()

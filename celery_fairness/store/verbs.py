@@ -51,6 +51,7 @@ REQUEUE = "dispatch/requeue"
 MOVE = "dispatch/move"
 WATCH = "dispatch/watch"
 GATE_PUT = "dispatch/gate_put"
+ANNOUNCE = "dispatch/announce"
 #: The gate's.
 ADMIT = "dispatch/admit"
 FORGET = "dispatch/forget"
@@ -202,6 +203,26 @@ def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
     """
     epoch, *missing = answer
     return int(epoch), [int(each) for each in missing]
+
+
+def announce_args(
+    lease_ms: int, worker: str, lives_ms: int, epoch: int | None, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of an announcement.
+
+    Args:
+        lease_ms: How long a lease lives without a renewal.
+        worker: The worker as JSON; "" if the caller is none.
+        lives_ms: How long it is listed without another announcement; 0 ends it.
+        epoch: The one that the caller knew; None if it knew none.
+        now_text: The server's time in tests, in ms.
+    """
+    return [str(lease_ms), worker, str(lives_ms), epoch_text(epoch), now_text]
+
+
+def read_announce(answer: bytes | str) -> bool:
+    """Return whether the memory was lost since the epoch that the caller knew."""
+    return as_text(answer) == "lost"
 
 
 def unused_args(

@@ -87,6 +87,8 @@ class Renewals:
         self.renewed_at = 0.0
         #: Whether the thread lives.
         self.runs = False
+        #: The worker of this process, as it announces itself; "" if it has none.
+        self.worker = ""
         #: Called, in the thread, when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Called, in the thread, with leases that ended while their tasks are here.
@@ -123,6 +125,18 @@ class Renewals:
             self._tells_soon = True
             self._bell.ring()
 
+    def announce(self, worker: str) -> None:
+        """Announce ``worker`` now and with each renewal, which go on while nothing is held."""
+        self.worker, self._at_once = worker, True
+        self.begin()
+        self._bell.ring()
+
+    def withdraw(self, call: Call) -> None:
+        """Announce the worker no more: it ends."""
+        worker, self.worker = self.worker, ""
+        if worker:
+            call(verbs.ANNOUNCE, verbs.announce_args(self._lease_ms, worker, 0, None))
+
     def close(self) -> None:
         """Renew nothing any more."""
         self._closed = True
@@ -156,18 +170,36 @@ class Renewals:
                 answers.append(self.renew_batch(call, batch, epoch))
         gone = [each for answer in answers for each in answer.gone]
         self._say_lost([each for each in gone if not each.ended and not each.lost])
+        epoch = answers[0].epoch
+        changed, lost = known not in (None, epoch), False
+        if self.worker or changed:
+            # Before the new epoch is taken over: a call that fails here is repeated.
+            args = verbs.announce_args(self._lease_ms, self.worker, self._lease_ms, known)
+            lost = verbs.read_announce(call(verbs.ANNOUNCE, args))
         # Where it changed meanwhile the first one is refused, and the rest is entered then.
-        self.epoch = answers[0].epoch
+        self.epoch = epoch
         if any(each.epoch != self.epoch for each in self._book.held()):
             self._at_once = True
-        if known is not None and self.epoch != known:
+        if changed:
             entered = [each for answer in answers for each in answer.entered if not each.ended]
-            if entered:
-                logger.error("Redis lost its memory: %d leases entered again", len(entered))
-            else:
-                logger.info("Redis began anew: it knows the %d leases held here", len(held))
+            self._say_changed(lost, len(entered), len(held))
             # What lies there beside leases may be older all the same.
             self.on_memory_lost()
+
+    def _say_changed(self, lost: bool, entered: int, held: int) -> None:
+        if lost:
+            logger.error(
+                "Redis lost its memory: the waiting tasks, the delayed tasks and the dead letters "
+                "that it held are gone; leases registered again: %d",
+                entered,
+            )
+        elif entered:
+            logger.error(
+                "Redis has an older memory without all leases held here; registered again: %d",
+                entered,
+            )
+        else:
+            logger.info("Redis was restarted and kept its memory; leases held here: %d", held)
 
     def _say_lost(self, lost: list[Held]) -> None:
         for each in lost:
@@ -224,7 +256,7 @@ class Renewals:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._book.held()) or self._book.has_ends
+        return bool(self.worker) or bool(self._book.held()) or self._book.has_ends
 
 
 def _hurry(client: Any, seconds: float) -> None:

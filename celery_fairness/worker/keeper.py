@@ -13,6 +13,7 @@ bodies in the main process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -85,6 +86,8 @@ class Keeper:
         self._round = 0
         self._started: tuple[int, int] | None = None
         self._epoch: int | None = None
+        #: The worker, as it announces itself; "" if it does not.
+        self.worker = ""
         # Whether the thread looks after children; where it does not, it sleeps until it renews.
         self._looks = False
         # Bodies that began in children: while some do, the thread looks and need not be woken.
@@ -137,9 +140,17 @@ class Keeper:
         """Stop the thread and release what dead children still hold."""
         self._round += 1
         self._bell.ring()
+        self._withdraw(limiter)
         ends_at = time.monotonic() + STOP_SECONDS
         while self._release_dead(limiter) and time.monotonic() < ends_at:
             self._bell.wait(LOOK_SOON_SECONDS)
+
+    def _withdraw(self, limiter: Limiter) -> None:
+        worker, self.worker = self.worker, ""
+        if worker:
+            # Without an answer it is listed for one more lease.
+            with contextlib.suppress(LimiterUnavailable):
+                limiter.announce(worker, ends=True)
 
     def _run(self) -> None:
         started = self._started
@@ -173,11 +184,28 @@ class Keeper:
             is_young = time.monotonic() - each.since < min(YOUNG_SECONDS, self._every_seconds)
             groups.setdefault(None if is_young else each.epoch, []).append(each)
         try:
+            entered = 0
             for epoch, kept in (groups or {None: []}).items():
-                seen = self._renew_known(limiter, kept, epoch)
+                seen, amount = self._renew_known(limiter, kept, epoch)
+                entered += amount
+            # Before the new epoch is taken over: a call that fails here is repeated.
+            lost = limiter.announce(self.worker, self._epoch)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)
+        if lost:
+            self._notices.error(
+                "memory",
+                "the limiter's Redis lost its memory: the parked tasks, pauses, overrides and "
+                "counts that it held are gone; leases registered again: %d",
+                entered,
+            )
+        elif entered:
+            self._notices.error(
+                "missing",
+                "the limiter's Redis did not have all leases of this worker; registered again: %d",
+                entered,
+            )
         if self._epoch is not None and seen != self._epoch:
             try:
                 self._republish()
@@ -186,21 +214,17 @@ class Keeper:
         self._epoch = seen
         return self._every_seconds
 
-    def _renew_known(self, limiter: Limiter, kept: Sequence[_Kept], epoch: int | None) -> int:
+    def _renew_known(
+        self, limiter: Limiter, kept: Sequence[_Kept], epoch: int | None
+    ) -> tuple[int, int]:
         """Renew leases that are known in one epoch, and enter again what is lost since.
 
         Returns:
-            The epoch that there is.
+            The epoch that there is, and the number of leases that were registered again.
         """
         answer = limiter.renew([each.lease for each in kept], epoch)
         missing = set(answer.entered)
         entered = [each for each in kept if each.lease in missing]
-        if entered:
-            self._notices.error(
-                "memory",
-                "the limiter's Redis lost its memory: %d leases entered again",
-                len(entered),
-            )
         for each in kept:
             if epoch is not None or each.epoch is None:
                 each.epoch = answer.epoch
@@ -209,7 +233,7 @@ class Keeper:
             if each.lease.id not in self._kept:
                 # It ended while it was entered again.
                 self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
-        return answer.epoch
+        return answer.epoch, len(entered)
 
     def _release_dead(self, limiter: Limiter) -> float | None:
         """Release the leases of processes that are gone.

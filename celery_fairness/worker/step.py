@@ -18,6 +18,7 @@ from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker.state import active_requests
+from redis.exceptions import RedisError
 
 from celery_fairness.registry import find
 from celery_fairness.shares import NO_SHARES
@@ -104,6 +105,8 @@ class ClaimStep(bootsteps.StartStopStep):
         shares = NO_SHARES if fairness is None else fairness.shares
         parts = {queue: each * multiplier for queue, each in shares.places.items()}
         home.start(_places(consumer, multiplier), parts, shares.borrow)
+        if fairness is not None:
+            home.renewals.announce(fairness.announcement(consumer.hostname))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
@@ -130,6 +133,9 @@ class ClaimStep(bootsteps.StartStopStep):
             self._mourner.stop()
             self._mourner = None
         if self._home is not None:
+            # Without an answer the worker is listed for one more lease.
+            with contextlib.suppress(RedisError, OSError):
+                self._home.renewals.withdraw(self._home.call)
             self._home.slots = None
             self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
             self._home.kinds.forget()

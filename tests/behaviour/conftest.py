@@ -2,3 +2,6 @@
 
 from tests.integration.conftest import make_shop, shop  # noqa: F401 - fixtures
 from tests.transport.conftest import connect, empty_homes  # noqa: F401 - fixtures
+
+#: A broker of each path: the dispatch path and the gate.
+PATHS = ("fairredis", "redis")

@@ -55,7 +55,8 @@ class Worker:
             kinds=self.kinds,
             book=Book(),
             start=lambda slots, shares, lends: None,
-            renewals=SimpleNamespace(),
+            renewals=SimpleNamespace(announce=lambda _: None, withdraw=lambda _: None),
+            call=None,
             stop=lambda: None,
             mourn=None,
         )

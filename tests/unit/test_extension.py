@@ -168,7 +168,7 @@ class TestSecrets:
         caplog.set_level(logging.DEBUG)
         self.fairness.keeper = types.SimpleNamespace(start=lambda: None)
         self.fairness.on_worker_init()
-        self.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool()))
+        self.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool(), hostname="w"))
         assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
         # Nobody is there, which is said too.
         assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
@@ -428,7 +428,7 @@ class TestWorker:
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
         shop.fairness.keeper = types.SimpleNamespace(start=lambda: None)
-        shop.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool()))
+        shop.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool(), hostname="w"))
         assert (
             "variable FAIRNESS_FREE_LIMITS is not known and has no effect, "
             "did you mean 'FAIRNESS_FREE_LIMIT'?"

@@ -55,8 +55,6 @@ def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers()
     ("conf", "settings", "warning"),
     [
         ({"worker_eta_task_limit": 20}, {}, "worker_eta_task_limit is 20: refused tasks wait"),
-        ({}, {"enabled": False}, "enabled is false: this worker refuses no task"),
-        ({}, {"enabled": "observe"}, "enabled is 'observe': this worker counts refusals"),
     ],
 )
 def test_what_is_legal_and_hurts_is_a_warning(conf, settings, warning):

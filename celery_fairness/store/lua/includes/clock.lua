@@ -5,7 +5,9 @@
   an outage or a jump of the server's clock cannot end a lease before its worker could renew it.
 
   clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory
-                     began), server (who wrote it, server.lua), limited (a task had limits beside
+                     began or another server took it over), server (who wrote it, server.lua), began (ms,
+                     when it was empty), loss_reported (a worker knew an older memory that is gone,
+                     announce.lua), limited (a task had limits beside
                      its tier's), steered (a key is paused, or people changed its numbers), expiring
                      (a task had an expiry), queued (a queue has a limit), timed (a task was charged
                      by the time it takes), parked (a gate has tasks that wait

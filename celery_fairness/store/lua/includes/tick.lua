@@ -15,7 +15,9 @@ local NOTE_AFTER_MS = 50
 local function tick(clock_key, lease_ms, frozen_ms)
   local logical, now, epoch, said, seen = read_clock(clock_key, lease_ms, frozen_ms)
   redis.call("HDEL", clock_key, "")
-  if not seen then redis.call("HSET", clock_key, "server", server_id()) end
+  if not seen then
+    redis.call("HSET", clock_key, "server", server_id(), "began", string.format("%.0f", now))
+  end
   if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
     redis.call("HSET", clock_key,
       "logical", string.format("%.0f", logical),
