@@ -18,6 +18,8 @@ from celery_fairness.transport.channel import FairChannel
 from celery_fairness.transport.poller import FairPoller
 from celery_fairness.transport.sentinel import FairSentinelChannel
 
+#: Longest wait for messages of a queue that is not claimed from: kombu's own default, in seconds.
+LONGEST_WAIT_SECONDS = 1.0
 #: TLS where nothing else is said of it.
 _CHECKED = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
@@ -26,12 +28,17 @@ class Transport(stock.Transport):
     """Redis whose queues are claimed fairly."""
 
     Channel: Any = FairChannel
+    brpop_timeout: Any = LONGEST_WAIT_SECONDS
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         if client.ssl and not isinstance(client.ssl, Mapping):
             # kombu takes no notice of a plain True.
             client.ssl = _CHECKED
         super().__init__(client, **kwargs)
+        # kombu would sleep for it after each empty answer, and an empty claim is answered at once.
+        # It would also wait on the server for so long, and a channel that closes waits with it.
+        self.brpop_timeout = min(self.brpop_timeout or LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        self.polling_interval = None
         self.cycle: Any = FairPoller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
