@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test check lint format types imports headers bench chaos mutants lock clean
+.PHONY: help setup demo site test lowest check lint format types imports headers bench chaos mutants lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 # Passed on to the command: make test ARGS="-k tiers -x"
@@ -22,6 +22,10 @@ site: setup ## Serve the Django admin with demo tasks running
 # Two processes, each with servers of its own: more of them only wait for each other on two cores.
 test: setup ## Run the tests (ARGS="-n 0 -x -k tiers": in one process, to the first failure)
 	@$(PYTHON_IN_VENV) -m pytest tests -n 2 $(ARGS)
+
+lowest: setup ## Run the quick tests with the lowest versions that setup.cfg allows
+	@$(PYTHON_IN_VENV) scripts/lowest
+	@.venv-lowest/bin/python -m pytest tests/unit tests/behaviour/test_both_paths.py -n 2 $(ARGS)
 
 check: lint format types imports headers ## Lint, format, types, import rules, Lua headers
 
@@ -52,7 +56,7 @@ mutants: setup ## Make small mistakes in the Lua scripts, and print those that n
 lock: ## Choose the newest allowed versions anew (constraints.txt; needs uv)
 	@scripts/lock
 
-clean: ## Remove what builds, tests and the demo left (.venv stays)
+clean: ## Remove what builds, tests and the demo left (.venv and .venv-lowest stay)
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
 		.hypothesis demo-report.html
 	find celery_fairness django_app examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

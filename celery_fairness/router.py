@@ -108,7 +108,7 @@ class LazyRouter:
         """Ask the router, and say whose app is publishing."""
         publishing.set(self._fairness)
         if task is None and args:
-            # send_task looks only among tasks registered by now, before Celery 5.7 nowhere.
+            # send_task looks only among tasks registered by now.
             task = self._fairness.app.tasks.get(args[0])
         kwargs["task"] = task
         route: dict[str, str] | None = self._fairness.router(*args, **kwargs)

@@ -100,16 +100,12 @@ def connect(listener: Listener) -> Callable[[], None]:
     def pool_child(**_: Any) -> None:
         listener.on_pool_child()
 
-    def beat(**_: Any) -> None:
-        listener.stamp.in_beat = True
-
     attach(signals.before_task_publish, before_publish)
     attach(signals.celeryd_init, worker_init)
     attach(signals.worker_ready, worker_ready)
     attach(signals.worker_shutting_down, worker_stopping)
     attach(signals.worker_shutdown, worker_stopped)
     attach(signals.worker_process_init, pool_child)
-    attach(signals.beat_init, beat)
 
     def disconnect() -> None:
         while connected:

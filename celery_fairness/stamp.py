@@ -27,7 +27,7 @@ from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of
 from celery_fairness.settings import Settings
 
-#: Set by Celery's beat (5.7) on everything it sends.
+#: Set by Celery's beat on everything it sends.
 BEAT_HEADER = "celery_beat_task"
 
 
@@ -44,8 +44,6 @@ class Stamp:
         self._settings = settings
         self._directory = directory
         self._notices = notices
-        #: Whether this process is a beat: what it sends is scheduled (Celery before 5.7).
-        self.in_beat = False
 
     def header(
         self,
@@ -175,7 +173,7 @@ class Stamp:
 
     def by_beat(self, headers: Mapping[str, Any]) -> bool:
         """Say whether a message is sent by beat."""
-        return bool(headers.get(BEAT_HEADER) or self.in_beat)
+        return bool(headers.get(BEAT_HEADER))
 
     def _completed(self, name: str, given: Any) -> Any:
         """Return an explicit header with the tenant's tier as it is known now."""

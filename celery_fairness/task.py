@@ -31,8 +31,8 @@ from celery_fairness.worker.exceeded import answer
 
 #: Stands for a value that is known where a task is sent.
 _UNTOLD = "eager"
-#: Set while Celery sends what follows a task that has ended; None before Celery 5.7.
-_FOLLOWING: ContextVar[bool] | None = getattr(amqp, "_callback_publish_retry", None)
+#: Set while Celery sends what follows a task that has ended.
+_FOLLOWING: ContextVar[bool] = getattr(amqp, "_callback_publish_retry")  # noqa: B009 - no stub has it
 
 
 class FairTask(Task[Any, Any]):
@@ -247,7 +247,7 @@ def _is_called(options: Mapping[str, Any]) -> bool:
     must not make a failure of it: links, errbacks and the next of a chain name their parent, which
     callers leave to Celery; bodies of chords have Celery's own mark.
     """
-    return not (options.get("retries") or options.get("parent_id") or _is_following())
+    return not (options.get("retries") or options.get("parent_id") or _FOLLOWING.get())
 
 
 def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
@@ -256,22 +256,17 @@ def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
     A task that runs here sends itself again under its own id. Celery marks links, the next of a
     chain and bodies of chords. Of an errback it says no more than of what a body sends: one that is
     sent beside a task names its parent; in a pool it is a task that the one which runs has as an
-    errback. Before Celery 5.7 nothing is marked, and whatever names a parent is taken for one that
-    follows.
+    errback.
     """
-    if _is_following() or (isinstance(body, Mapping) and body.get("retries")):
+    if _FOLLOWING.get() or (isinstance(body, Mapping) and body.get("retries")):
         return True
     parent = app.current_worker_task
-    if parent is None or _FOLLOWING is None:
+    if parent is None:
         return bool(headers.get("parent_id"))
     if headers.get("id") == parent.request.id:
         return True
     errbacks = parent.request.errbacks or ()
     return any(isinstance(each, Mapping) and each.get("task") == name for each in errbacks)
-
-
-def _is_following() -> bool:
-    return _FOLLOWING is not None and _FOLLOWING.get()
 
 
 def not_kept(task: Any) -> PolicyInvalid | None:

@@ -8,7 +8,6 @@ import pytest
 from celery import Celery
 
 from celery_fairness import FairTask
-from celery_fairness import task as task_module
 from celery_fairness.backlog import MAX_WAITING
 from celery_fairness.errors import SettingsError
 from celery_fairness.queues import QueuePolicy
@@ -125,13 +124,6 @@ def test_what_follows_a_task_is_told_from_what_its_body_sends(
     parent = None if running is None else SimpleNamespace(request=running)
     app = SimpleNamespace(current_worker_task=parent)
     assert follows(app, name, headers, body) is expected
-
-
-def test_before_celery_marked_it_whatever_names_a_parent_follows(monkeypatch):
-    monkeypatch.setattr(task_module, "_FOLLOWING", None)
-    app = SimpleNamespace(current_worker_task=SimpleNamespace(request=RUNNING))
-    assert follows(app, "shop.t", {"id": "id2", "parent_id": "id1"}, ())
-    assert not follows(app, "shop.t", {"id": "id2"}, ())
 
 
 def test_what_celery_sends_after_a_task_follows_it():

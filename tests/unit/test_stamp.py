@@ -142,17 +142,10 @@ def test_a_plain_task_is_never_asked_for_a_tenant(make):
 
 
 @pytest.mark.parametrize(
-    ("task", "headers", "in_beat"),
-    [
-        (fair(scheduled=True), {}, False),
-        (fair(), {BEAT_HEADER: True}, False),
-        (fair(), {}, True),
-    ],
+    ("task", "headers"), [(fair(scheduled=True), {}), (fair(), {BEAT_HEADER: True})]
 )
-def test_beat_and_a_declaration_make_a_task_scheduled(make, task, headers, in_beat):
-    stamp = make(no_tenant="error")
-    stamp.in_beat = in_beat
-    header = stamp.header("shop.t", task, headers, (), {}, strict=True)
+def test_beat_and_a_declaration_make_a_task_scheduled(make, task, headers):
+    header = make(no_tenant="error").header("shop.t", task, headers, (), {}, strict=True)
     assert header == {**BARE, "scheduled": True}
 
 
