@@ -14,7 +14,13 @@ from typing import Any, Protocol
 
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
-from celery_fairness.header import HEADER, Header, parse_header, readable_partition
+from celery_fairness.header import (
+    HEADER,
+    Header,
+    misspelling,
+    parse_header,
+    readable_partition,
+)
 from celery_fairness.limits import readable_limits, word_of
 from celery_fairness.policy import Limit
 from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
@@ -32,6 +38,8 @@ class Charge:
         cost: Units that the task is charged.
         limits: Those beside the tier's; of a header that could not be read, those that can be.
         partition: What the header says of that (``Header.partition``).
+        misspelling: A name in the headers that is ignored, and what it may be meant for; "" where
+            there is none.
         of_queue: On the gate path, the limits of the task's queue as words.
     """
 
@@ -42,6 +50,7 @@ class Charge:
     cost: float = 1.0
     limits: tuple[Limit, ...] = ()
     partition: tuple[str, str] | None = None
+    misspelling: str = ""
     of_queue: str = ""
 
     @property
@@ -90,6 +99,7 @@ def charge_of(
         problem: Why something else of the message cannot be told.
     """
     header = Header()
+    wrong_name = misspelling(headers)
     try:
         if HEADER in headers:
             header = parse_header(headers[HEADER])
@@ -106,12 +116,14 @@ def charge_of(
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Charge(None, limits=header.limits, partition=header.partition)
+        return Charge(
+            None, limits=header.limits, partition=header.partition, misspelling=wrong_name
+        )
     scope = None
     if settings.tier_scope == "service":
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
     key = tier_key(tenant, scope)
     return Charge(
-        tenant, key, header.tier, problem, cost, header.limits, partition=header.partition
+        tenant, key, header.tier, problem, cost, header.limits, header.partition, wrong_name
     )

@@ -18,6 +18,7 @@ from celery_fairness.errors import (
     TenantInvalid,
     Wrong,
     got,
+    misspelled,
     raise_it,
 )
 from celery_fairness.header import Header, check_size
@@ -28,6 +29,14 @@ from celery_fairness.tenants import normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
+
+#: The options of a FairTask, each with the type of a value that may be meant for it.
+OPTIONS: Mapping[str, type] = {
+    "tenant": object,
+    "limits": object,
+    "service": str,
+    "scheduled": bool,
+}
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -311,6 +320,66 @@ def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
 def service_of(task: Any) -> str | None:
     """Return the service of a FairTask; an attribute of that name on another task is not ours."""
     return task.service if hasattr(task, "tenant_source") else None
+
+
+def check_names(task: str, given: Iterable[tuple[str, Any]]) -> None:
+    """Check that no attribute of a task is a misspelled option.
+
+    Celery takes any attribute, so a misspelled option would be one that nobody reads.
+
+    Args:
+        task: The task's name, for messages.
+        given: Name and value of each attribute that is neither Celery's nor ours.
+
+    Raises:
+        TaskDeclarationError: One is.
+    """
+    for name, value in given:
+        near = misspelled(name, tuple(OPTIONS))
+        if near and isinstance(value, OPTIONS[near]):
+            raise TaskDeclarationError(
+                task,
+                name,
+                f"expected one of {', '.join(OPTIONS)}, or a name less like these, got: {name!r}, "
+                f"did you mean {near!r}?",
+            )
+
+
+def check_call(task: str, options: Mapping[str, Any]) -> None:
+    """Check that a call of a FairTask gives none of its options but ``limits``, rightly spelled.
+
+    Celery would make a property of the message of it, which nobody reads.
+
+    Raises:
+        PolicyInvalid: It does.
+    """
+    name = misplaced(options, options.get("stamped_headers"), tuple(OPTIONS))
+    if name is None:
+        return
+    hint = "did you mean 'limits'?"
+    if misspelled(name, (FIELD,)) is None:
+        hint = (
+            "which is an option of the task; name a call's own tenant or service in "
+            "headers={'fairness': {'v': 1, 'tenant': …}}"
+        )
+    raise PolicyInvalid(
+        f"task {task}: expected the option 'limits' of a call, got: {name!r}, {hint}"
+    )
+
+
+def misplaced(options: Mapping[str, Any], stamps: Any, known: tuple[str, ...]) -> str | None:
+    """Return the option of a call that is one of ``known``, or nearly, and has no effect there.
+
+    Args:
+        options: By name.
+        stamps: Names that the caller has stamped, which are free.
+        known: Names of ours; the option ``limits`` itself has an effect.
+    """
+    free = stamps if isinstance(stamps, (list, tuple, set)) else ()
+    for name in options:
+        if name != FIELD and name not in free and (name in known or misspelled(name, known)):
+            return name
+    return None
 
 
 def check_service(task: str, service: Any) -> None:

@@ -18,7 +18,7 @@ from celery_fairness import claiming, registry, signals
 from celery_fairness.decision import Enforcement
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
-from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
 from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
@@ -146,7 +146,13 @@ class Fairness(Steering):
         """Return ``app.conf.fairness``, its password out of sight of whoever prints the app."""
         from pydantic import SecretStr
 
-        values: Any = self.app.conf.get("fairness") or {}
+        values: Any = self.app.conf.get("fairness")
+        if values is None:
+            names = (name for name in self.app.conf if misspelled(name, ("fairness",)))
+            if (name := next(names, None)) is not None:
+                raise SettingsError(f"fairness: expected this name, got: {name!r}")
+            values = {}
+        values = values or {}
         if not isinstance(values, Mapping):
             raise SettingsError(f"fairness: expected a mapping of settings, got: {got(values)}")
         url = values.get("redis_url")

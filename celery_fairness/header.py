@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_fairness.decision import Copy
-from celery_fairness.errors import HeaderInvalid, TenantInvalid, got
+from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.ids import new_id
 from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limits import parse_limits
@@ -42,6 +42,18 @@ MAX_COST = 1_000_000
 _PARTITION = ("queue", "key")
 _COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
+_HEADERS: tuple[str, ...] = (HEADER,)
+#: All fields; `v` is too short to be misspelled.
+_NAMES: tuple[str, ...] = (
+    "tenant",
+    "tier",
+    "service",
+    "scheduled",
+    "cost",
+    "limits",
+    "partition",
+    "invalid",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +131,25 @@ def parse_header(value: Any) -> Header:
     limits = parse_limits(value["limits"]) if "limits" in value else ()
     partition = _partition(value["partition"]) if "partition" in value else None
     return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
+
+
+def misspelling(headers: Mapping[str, Any]) -> str:
+    """Return which name in a message's headers is a misspelling of ours, "" where none is.
+
+    Such a name is ignored, as every unknown one: the message counts as if it were not there.
+    """
+    if HEADER not in headers:
+        # Each message has some twenty others; those that begin otherwise cost nothing so.
+        within, known = "", _HEADERS
+        names: Any = [name for name in headers if str(name)[:1] in "fF"]
+    else:
+        within, names, known = f"{HEADER}.", headers[HEADER], _NAMES
+        if not isinstance(names, Mapping) or _FIELDS.issuperset(names):
+            return ""
+    for name in names:
+        if near := misspelled(name, known):
+            return f"{within}{name}, did you mean {within}{near}?"
+    return ""
 
 
 def readable_partition(value: Any) -> tuple[str, str] | None:

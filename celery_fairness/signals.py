@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from celery import signals
 from kombu import Queue
 
+from celery_fairness.declaration import misplaced
 from celery_fairness.header import ACCEPTED_HEADER, COPY_HEADER, HEADER, first_copy
 from celery_fairness.limits import FIELD
 from celery_fairness.registry import publishing
@@ -143,6 +144,14 @@ def _stamp_message(
     # plain task's apply_async.
     called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
     parent = parent_headers(listener.app)
+    option = misplaced(properties or {}, headers.get("stamped_headers"), (FIELD,))
+    if option is not None:
+        listener.notices.warning(
+            f"option:{name}",
+            "task %s was sent with the option %r, which has no effect; did you mean 'limits'?",
+            name,
+            option,
+        )
     header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
     if header is not None:
         headers[HEADER] = header

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
 from celery.app import amqp
 from celery.app.task import Context, Task
 
-from celery_fairness.declaration import LimitSource, TenantOption, TenantSource, check_service
+from celery_fairness.declaration import (
+    LimitSource,
+    TenantOption,
+    TenantSource,
+    check_call,
+    check_names,
+    check_service,
+)
 from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
 from celery_fairness.header import HEADER
 from celery_fairness.limits import FIELD
@@ -53,7 +60,8 @@ class FairTask(Task[Any, Any]):
         scheduled: Always goes to the scheduled queue, as what beat sends does.
 
     Raises:
-        TaskDeclarationError: When the task is registered, where an option cannot work.
+        TaskDeclarationError: When the task is registered, where an option cannot work or is
+            misspelled.
     """
 
     abstract = True
@@ -82,6 +90,7 @@ class FairTask(Task[Any, Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         name = self.name or f"{type(self).__module__}.{type(self).__qualname__}"
+        check_names(name, _own_attributes(type(self)))
         check_service(name, self.service)
         # As it stands in the class: read from the task, a function would be bound to it.
         option: Any = inspect.getattr_static(self, "tenant")
@@ -155,6 +164,8 @@ class FairTask(Task[Any, Any]):
             PolicyInvalid: A policy of the option ``limits`` is wrong.
             KeyMissing: A limit's key has a field for which the message has no value.
             KeyInvalid: Such a value cannot stand in a key.
+            PolicyInvalid: An option of the call is a misspelling of ``limits``, or an option of the
+                task that has no effect in a call.
             HeaderInvalid: The ``fairness`` header that was given cannot carry the limits.
             NotWired: The app has no ``Fairness``.
         """
@@ -166,6 +177,8 @@ class FairTask(Task[Any, Any]):
         headers = dict(options.get("headers") or {})
         fairness = wired(self.app)
         strict = _is_called(options) and not fairness.stamp.by_beat(headers)
+        if strict:
+            check_call(self.name, options)
         # Routes that were set after the app was configured took the router's place.
         fairness.install_router()
         header = fairness.stamp.header(
@@ -198,6 +211,7 @@ class FairTask(Task[Any, Any]):
         called = options.pop(FIELD, None)
         if not _is_called(options):
             return
+        check_call(self.name, options)
         header = (options.get("headers") or {}).get(HEADER)
         if header is None:
             source = self.tenant_source
@@ -280,6 +294,16 @@ def not_kept(task: Any) -> PolicyInvalid | None:
         "limits: expected base=FairTask, or a broker at fairredis://, for somebody to keep them, "
         f"got: a task of {type(task).__mro__[1].__name__}"
     )
+
+
+def _own_attributes(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield what the decorator and the classes of users add to FairTask, but for their methods."""
+    for each in cls.__mro__[: cls.__mro__.index(FairTask)]:
+        # Celery makes a class of what the decorator is given.
+        decorated = "_decorated" in vars(each)
+        for name, value in vars(each).items():
+            if not hasattr(FairTask, name) and (decorated or not hasattr(value, "__get__")):
+                yield name, value
 
 
 def _has_other_call(cls: type) -> bool:

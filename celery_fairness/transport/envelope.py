@@ -21,7 +21,7 @@ from celery_fairness.charge import charge_of
 from celery_fairness.errors import KeyMissing
 from celery_fairness.header import ACCEPTED_HEADER
 from celery_fairness.limits import word_of
-from celery_fairness.notice import Notices
+from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.partition import partition_of, partition_word
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
@@ -123,6 +123,8 @@ def _charged(
     if isinstance(name, str) and name.startswith(OWN):
         return "", "", "", 1.0, ""
     charge = charge_of(headers, (), {}, None, None, options)
+    if charge.misspelling:
+        log_misspelling(_notices, name, charge.misspelling)
     if charge.problem:
         _notices.error(
             f"invalid:{name}",

@@ -42,7 +42,7 @@ from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
 from celery_fairness.ids import new_lease_id
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.notice import Notices
+from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
 from celery_fairness.worker.ancestors import tell_of_parent
@@ -139,6 +139,8 @@ class Gate:
                 # No body can run with these: the tracer says so.
                 return tracer(uuid, args, kwargs, request)
             charge = self.charge(task, request, args, kwargs)
+            if charge.misspelling:
+                log_misspelling(self._notices, task.name, charge.misspelling)
             if not charge.keys:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(uuid), charge.keys)
