@@ -236,17 +236,24 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     Attributes:
         address: Where it was looked for, without a password.
         problem: What the connection said.
+        is_broker: The limits lie beside the queues, on ``fairredis``: no other address is used.
     """
 
-    def __init__(self, address: str, problem: str) -> None:
-        super().__init__(address, problem)
-        self.address, self.problem = address, problem
+    def __init__(self, address: str, problem: str, is_broker: bool = False) -> None:
+        super().__init__(address, problem, is_broker)
+        self.address, self.problem, self.is_broker = address, problem, is_broker
 
     def _text(self) -> str:
+        if self.is_broker:
+            return (
+                f"the broker's Redis at {self.address} does not answer ({self.problem}): "
+                "start it, or correct broker_url; "
+                "until then its tasks wait there, and running tasks keep their slots"
+            )
         return (
             f"the limiter's Redis at {self.address} does not answer ({self.problem}): "
             "start it, or set FAIRNESS_REDIS_URL; "
-            "the setting redis_lost says what tasks do meanwhile"
+            "until then the setting redis_lost decides what tasks do"
         )
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +34,7 @@ from celery_fairness.stamp import Stamp
 from celery_fairness.startup import (
     BrokerFacts,
     broker_name,
+    effect_warnings,
     enforcement_text,
     prepare_reconnect,
     prepare_worker,
@@ -182,7 +184,7 @@ class Fairness(Steering):
         url = self.settings.redis_url
         if url is not None and not self.claims:
             return address_from_url(url.get_secret_value())
-        return address_from_broker(self.app)
+        return replace(address_from_broker(self.app), of_broker=self.claims)
 
     @cached_property
     def claims(self) -> bool:
@@ -324,7 +326,8 @@ class Fairness(Steering):
         prepare_reconnect(self.app, consumer.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
-        warnings = [] if self.claims else startup_warnings(self.app, self.settings)
+        warnings = effect_warnings(self.settings, self.claims)
+        warnings += [] if self.claims else startup_warnings(self.app, self.settings)
         for problem in (*self._loaded.warnings, *warnings):
             logger.warning("%s", problem)
         enforces = self.settings.enforcement is Enforcement.ON

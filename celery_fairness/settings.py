@@ -49,8 +49,13 @@ _READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], li
 }
 
 
-def _expected(text: str) -> dict[str, Any]:
-    return {"expected": text}
+#: The two paths, as a setting names the one on which it acts.
+DISPATCH, GATE = "dispatch", "gate"
+
+
+def _expected(text: str, acts_on: str = "") -> dict[str, Any]:
+    """Return what a setting takes, and the one path on which it acts; "" is both."""
+    return {"expected": text, "acts_on": acts_on}
 
 
 class Settings(BaseModel):
@@ -71,9 +76,9 @@ class Settings(BaseModel):
     redis_url: Annotated[
         SecretStr | None,
         Field(
-            description="The limiter's Redis. Unset: the broker, where that is Redis.",
+            description="On the gate: the limiter's Redis. Unset: the broker, if that is Redis.",
             json_schema_extra=_expected(
-                "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address"
+                "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address", GATE
             ),
         ),
     ] = None
@@ -132,7 +137,7 @@ class Settings(BaseModel):
             description="On the gate, a task over its tier limit: `reschedule`: goes back to the "
             "broker with a countdown; `wait`: is parked in Redis until it may start. On "
             "`fairredis` it always waits.",
-            json_schema_extra=_expected("'reschedule' or 'wait'"),
+            json_schema_extra=_expected("'reschedule' or 'wait'", GATE),
         ),
     ] = "reschedule"
     no_tenant: Annotated[
@@ -146,9 +151,10 @@ class Settings(BaseModel):
     redis_lost: Annotated[
         Literal["defer", "open", "closed"],
         Field(
-            description="While the limiter's Redis is away: `defer`: back to the broker with the "
-            "snooze; `open`: run without a slot; `closed`: fail with LimiterUnavailable.",
-            json_schema_extra=_expected("'defer', 'open' or 'closed'"),
+            description="On the gate, while the limiter's Redis is away: `defer`: back to the "
+            "broker with the snooze; `open`: run without a slot; `closed`: fail with "
+            "LimiterUnavailable.",
+            json_schema_extra=_expected("'defer', 'open' or 'closed'", GATE),
         ),
     ] = "defer"
     snooze_seconds: Annotated[
@@ -165,8 +171,9 @@ class Settings(BaseModel):
         Field(
             ge=0,
             le=DAY_SECONDS,
-            description="Added to the snooze, uniformly from 0 to this, in seconds; 0 is legal.",
-            json_schema_extra=_expected("seconds from 0 to 86400"),
+            description="On the gate: added to the snooze, uniformly from 0 to this, in seconds; "
+            "0 is legal.",
+            json_schema_extra=_expected("seconds from 0 to 86400", GATE),
         ),
     ] = 10.0
     lease_seconds: Annotated[
@@ -187,7 +194,7 @@ class Settings(BaseModel):
             strict=True,
             description="On `fairredis`: how often a task's process may die before the task goes "
             "to the dead letters; 0: never.",
-            json_schema_extra=_expected("a whole number from 0 to 1000000"),
+            json_schema_extra=_expected("a whole number from 0 to 1000000", DISPATCH),
         ),
     ] = 5
     fairness_by: Annotated[
@@ -195,7 +202,7 @@ class Settings(BaseModel):
         Field(
             description="On `fairredis`: what a task charges its tenant, divided by the weight: "
             "`tasks`: one unit; `cost`: what it declares; `runtime`: the seconds that it takes.",
-            json_schema_extra=_expected("'tasks', 'cost' or 'runtime'"),
+            json_schema_extra=_expected("'tasks', 'cost' or 'runtime'", DISPATCH),
         ),
     ] = "tasks"
     priority_scope: Annotated[
@@ -203,7 +210,7 @@ class Settings(BaseModel):
         Field(
             description="On `fairredis`: what a priority orders: `tenant`: tasks of one tenant; "
             "`queue`: those of all tenants of a queue, which are fair among equal priorities.",
-            json_schema_extra=_expected("'tenant' or 'queue'"),
+            json_schema_extra=_expected("'tenant' or 'queue'", DISPATCH),
         ),
     ] = "tenant"
     priority_order: Annotated[
@@ -211,7 +218,7 @@ class Settings(BaseModel):
         Field(
             description="On `fairredis`: which priority goes first; "
             "`low_first` is the order of the stock Redis transport.",
-            json_schema_extra=_expected("'high_first' or 'low_first'"),
+            json_schema_extra=_expected("'high_first' or 'low_first'", DISPATCH),
         ),
     ] = "high_first"
 
@@ -289,6 +296,23 @@ def expected(name: str) -> str:
     """Return what the setting ``name`` takes, as its error says it."""
     extra: Any = Settings.model_fields[name].json_schema_extra
     return str(extra["expected"])
+
+
+def acts_on(name: str) -> str:
+    """Return the path on which the setting ``name`` acts: ``dispatch`` or ``gate``; "" is both."""
+    extra: Any = Settings.model_fields[name].json_schema_extra
+    return str(extra["acts_on"])
+
+
+def without_effect(settings: Settings, claims: bool) -> list[str]:
+    """Return the settings that somebody set and that do not act on the path of this process.
+
+    Args:
+        settings: Of the process.
+        claims: Whether its broker claims fairly.
+    """
+    other = GATE if claims else DISPATCH
+    return sorted(name for name in settings.model_fields_set if acts_on(name) == other)
 
 
 def build_settings(values: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Settings:

@@ -115,7 +115,12 @@ def variables_of(name: str, service: Service) -> dict[str, str]:
 
 
 def shares_of(
-    name: str, service: Service, environ: Mapping[str, str], pool: int | None, cpus: int
+    name: str,
+    service: Service,
+    environ: Mapping[str, str],
+    pool: int | None,
+    cpus: int,
+    lends: bool = True,
 ) -> Shares:
     """Share out the places of one worker.
 
@@ -126,6 +131,7 @@ def shares_of(
         pool: The worker's places; None where nobody said: then the sum of the numbers, or as many
             as there are processors where no number is given either.
         cpus: How many processors there are.
+        lends: One worker takes all queues, so that they may borrow: on ``fairredis`` alone.
 
     Raises:
         SettingsError: A number cannot be meant, one is missing, or they do not go into the pool.
@@ -153,10 +159,11 @@ def shares_of(
         )
     rest = pool - total
     if missing and rest < len(missing) and not borrow:
+        may_borrow = f"fairness.services = {{{name!r}: {{'shares': 'borrow'}}}}"
         raise SettingsError(
             f"service {name}: expected a pool with a place for each queue, {total + len(missing)} "
-            f"or more (--concurrency {total + len(missing)}), got: {pool}; or let queues borrow: "
-            f"fairness.services = {{{name!r}: {{'shares': 'borrow'}}}}"
+            f"or more (--concurrency {total + len(missing)}), got: {pool}"
+            + (f"; or let queues borrow: {may_borrow}" if lends else "")
         )
     said |= part(rest, {each: PARTS[each] for each in missing})
     warnings = []

@@ -10,7 +10,7 @@ from kombu import Connection
 
 from celery_fairness.decision import Enforcement
 from celery_fairness.declaration import service_of
-from celery_fairness.settings import Settings
+from celery_fairness.settings import Settings, without_effect
 from celery_fairness.tenants import key_hash
 from celery_fairness.tiers import queues_of
 
@@ -85,6 +85,18 @@ def startup_warnings(app: Any, settings: Settings) -> list[str]:
             "unset it"
         )
     return warnings
+
+
+def effect_warnings(settings: Settings, claims: bool) -> list[str]:
+    """Return which settings were set and do not act on the path of this worker.
+
+    Of ``redis_url`` and ``tier_on_limit`` warns :func:`celery_fairness.claiming.prepare_worker`,
+    with the reason.
+    """
+    own_warning = {"redis_url", "tier_on_limit"}
+    names = [name for name in without_effect(settings, claims) if name not in own_warning]
+    path = "on fairredis" if claims else "at a gate"
+    return [f"{name} is set and has no effect {path}; unset it" for name in names]
 
 
 def enforcement_text(settings: Settings, claims: bool) -> str:

@@ -57,6 +57,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
         of.environ,
         _pool_of(parsed),
         os.cpu_count() or 1,
+        lends=of.claims,
     )
     for warning in shares.warnings:
         click.echo(f"celery fairness: warning: {warning}", err=True)

@@ -29,11 +29,15 @@ class Address:
         urls: One URL that redis-py reads, or several of a Sentinel group.
         options: Further arguments of the client: TLS, credentials.
         master_name: The Sentinel group's name; "" for a server.
+        setting: Where it was set: ``redis_url``, or ``broker_url``.
+        of_broker: It is a broker at ``fairredis``: the limits cannot lie elsewhere.
     """
 
     urls: tuple[str, ...] = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     master_name: str = ""
+    setting: str = field(default="redis_url", compare=False)
+    of_broker: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return ";".join(hide_password(url) for url in self.urls)
@@ -48,7 +52,10 @@ def hide_password(url: str) -> str:
 
 
 def address_from_url(
-    text: str, options: Mapping[str, Any] | None = None, master_name: str = ""
+    text: str,
+    options: Mapping[str, Any] | None = None,
+    master_name: str = "",
+    setting: str = "redis_url",
 ) -> Address:
     """Read an address as the setting ``redis_url`` or a broker URL gives it.
 
@@ -57,6 +64,7 @@ def address_from_url(
             ``sentinel://host:port;sentinel://…?master_name=NAME``.
         options: Further arguments of the client.
         master_name: The Sentinel group's name, where the URL does not say it.
+        setting: Where it was set.
 
     Raises:
         SettingsError: A Sentinel address without a master name.
@@ -65,21 +73,21 @@ def address_from_url(
     for url in urls:
         if "@" in url and not urlsplit(url).netloc.count("@"):
             raise SettingsError(
-                "redis_url: expected a password whose '/', '#' and '?' are percent-encoded, "
+                f"{setting}: expected a password whose '/', '#' and '?' are percent-encoded, "
                 f"got: one that is not, for {hide_password(url)}"
             )
     extra = dict(options or {})
     if not urls[0].startswith("sentinel://"):
-        return Address((_plain_url(urls[0], extra),), extra)
+        return Address((_plain_url(urls[0], extra),), extra, setting=setting)
     query = dict(parse_qsl(urlsplit(urls[-1]).query))
     name = query.get("master_name", master_name)
     if not name:
         raise SettingsError(
-            "redis_url: expected the name of the Sentinel group as ?master_name=NAME or in "
+            f"{setting}: expected the name of the Sentinel group as ?master_name=NAME or in "
             "broker_transport_options['master_name'], got: nothing"
         )
     hosts = tuple(url if "://" in url else f"sentinel://{url}" for url in urls)
-    return Address(hosts, extra, name)
+    return Address(hosts, extra, name, setting)
 
 
 def address_from_broker(app: Any) -> Address:
@@ -112,7 +120,7 @@ def address_from_broker(app: Any) -> Address:
         options["credential_provider"] = _loaded(provider)
     if text.startswith("sentinel://"):
         options["sentinel_kwargs"] = transport.get("sentinel_kwargs") or {}
-    return address_from_url(text, options, transport.get("master_name", ""))
+    return address_from_url(text, options, transport.get("master_name", ""), "broker_url")
 
 
 def _loaded(provider: Any) -> Any:

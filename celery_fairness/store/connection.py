@@ -107,7 +107,7 @@ class Connection:
         except (ValueError, TypeError):
             # The error itself may hold a part of the password.
             raise SettingsError(
-                f"redis_url: expected an address and options that redis-py can read, "
+                f"{self.address.setting}: expected an address and options that redis-py can read, "
                 f"got: {self.address}"
             ) from None
 
@@ -359,7 +359,7 @@ class Connection:
             password = urlsplit(url).password
             if password:
                 problem = problem.replace(password, "…")
-        return LimiterUnavailable(str(self.address), problem)
+        return LimiterUnavailable(str(self.address), problem, self.address.of_broker)
 
 
 def pack(parts: Sequence[Any]) -> bytes:

@@ -26,7 +26,7 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
         client = self.connection.client
         options = DispatchOptions.of(client.transport_options)
         prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
-        address = Address((client.as_uri(),))
+        address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
         home = home_of(self._place(), prefix, options, address, self._own_client)
         self.connection.cycle.serve(home)
         return home

@@ -137,6 +137,12 @@ class Causes:
         self.dead_lettered()
         self.fairness.requeue("4fd6")
 
+    def memory_lost(self):
+        self.put()
+        for _ in range(2):
+            args = verbs.announce_args(15_000, "", 0, 86_400_000)
+            self.installation.run(verbs.ANNOUNCE, args)
+
     def task_watched(self):
         self.fairness.watch_tasks(60)
         self.fairness.watch_tasks(60)
@@ -196,6 +202,7 @@ TOLD = {
     "fairness.abandoned": {**TASK, "owner": "worker-1"},
     "fairness.dead_lettered": {**TASK, "reason": "dead", "deaths": 1},
     "fairness.requeued": TASK,
+    "fairness.memory_lost": {"since": "1970-01-02T00:00:00.000Z"},
     "task.watched": {},
     "task.put": {**TASK, "key": "tenant:7", "tier": "pro", "cost": 2.5, "rank": 3},
     "task.started": {**TASK, "key": "tenant:7", "attempt": 1, "owner": "worker-1"},

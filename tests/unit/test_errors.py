@@ -52,7 +52,7 @@ EXAMPLES = [
     ),
     (HeaderInvalid("v: expected 1"), ("problem",)),
     (BacklogFull("tenant:42", 100, 100), ("key", "limit", "waiting")),
-    (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem")),
+    (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem", "is_broker")),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
         ("task", "task_id", "deliveries", "queue"),
@@ -122,6 +122,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (KeyMissing("shop.t", "k:{args.a}", "args.a"), "with missing='empty'"),
         (BacklogFull("tenant:42", 7, 9), "9 tasks of 'tenant:42' wait, and max_waiting is 7: send"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
+        (LimiterUnavailable("redis://h", "refused", True), "correct broker_url"),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),
