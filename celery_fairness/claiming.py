@@ -69,6 +69,11 @@ def prepare_worker(app: Any, settings: Settings) -> None:
             name,
         )
         app.conf[name] = False
+    if "visibility_timeout" in (app.conf.broker_transport_options or {}):
+        logger.warning(
+            "visibility_timeout of broker_transport_options is set and is ignored: on this broker "
+            "the tasks of a worker that is gone come back when its leases end, after lease_seconds"
+        )
     given = settings.redis_url
     if given is not None and address_from_url(given.get_secret_value()) != address_from_broker(app):
         logger.warning(

@@ -102,6 +102,8 @@ class Home:
         self.stopping = False
         #: Ends are told at once: no loop turns any more that would gather them.
         self.at_once = False
+        #: Whether a worker has logged which priority goes first.
+        self.order_logged = False
         #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
         self.body_blocks_loop = False
         #: Wakes the loops that claim.

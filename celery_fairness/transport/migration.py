@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
-from kombu.utils.json import loads
+from kombu.utils.json import dumps, loads
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.words import Put, Rules, Settle, Verdict, Waiting
+from celery_fairness.scheduling.words import Put, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.scripts import load_script
 from celery_fairness.transport.envelope import waiting_of
@@ -111,15 +112,17 @@ def to_stock(channel: Any, queue: str) -> int:
     Their order among tenants is that of the claims; limits do not hold any more. What a killed
     worker held comes back when its leases end, and is waited for: a lease and a half at most.
 
+    The stock transport starts the lowest number first. If the highest goes first here, each task
+    gets the priority 0, and the order of the claims says which is the most urgent; with
+    ``priority_order="low_first"`` each keeps its number.
+
     Returns:
         How many tasks. Those of paused tenants and dead letters stay, and what a worker still
         holds, with a warning.
     """
     home = channel.home
     rules = home.rules
-    unlimited = Rules(
-        rules.lease_ms, "off", rules.default_tier, rules.default_limit, rules.max_deliveries
-    )
+    unlimited = replace(rules, enforcement="off", fairness_by="tasks")
     claimant, moved = Claimant(), 0
     client: Any = Redis(connection_pool=channel.pool)
     last_look = monotonic() + LEASES_WAITED * rules.lease_ms / 1000
@@ -173,5 +176,10 @@ def _owners(client: Any, prefix: str, queue: str) -> set[str]:
 
 
 def _push(channel: Any, client: Any, queue: str, message: str) -> None:
-    priority = channel._get_message_priority(loads(message), reverse=False)
+    read = loads(message)
+    priority = channel._get_message_priority(read, reverse=False)
+    if priority and channel.home.options.priority_order == "high_first":
+        # Its number would mean the contrary there, also when it is put back or sent again.
+        priority = read["properties"]["priority"] = 0
+        message = dumps(read)
     client.lpush(channel.global_keyprefix + channel._q_for_pri(queue, priority), message)

@@ -20,6 +20,7 @@ from celery.worker.state import task_ready
 
 from celery_fairness.registry import find
 from celery_fairness.scheduling.words import Verdict
+from celery_fairness.worker.order import tell_of_order
 from celery_fairness.worker.unsaid import tell_of_unsaid
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             fairness = find(self.app)
             if fairness is not None:
                 tell_of_unsaid(fairness.notices, self.task, self._request_dict)
+                tell_of_order(fairness.settings, home, message.properties.get("priority"))
             acknowledged = message.channel.acknowledged
             # Nothing is written for an ack, so it needs no turn of the loop.
             self._on_ack = lambda *_: acknowledged(message)

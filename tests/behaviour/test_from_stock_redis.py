@@ -1,0 +1,71 @@
+"""What means something else on stock ``redis://``: priorities, and the visibility timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kombu
+import pytest
+
+from celery_fairness.transport import register
+from celery_fairness.transport.migration import to_stock
+from tests.integration.conftest import (
+    RESULT_SECONDS,
+    Shop,
+    make_shop,  # noqa: F401 - a fixture
+)
+from tests.support.nodes import WorkerNode
+
+QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
+
+
+def lines(worker: WorkerNode, text: str) -> list[str]:
+    return [line for line in worker.log_text().splitlines() if text in line]
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_worker_says_once_what_it_does_otherwise_than_stock(
+    make_shop: Callable[..., Shop],  # noqa: F811 - it is asked for
+    chosen: bool,
+) -> None:
+    fairness = {"priority_order": "high_first"} if chosen else {}
+    options = {} if chosen else {"visibility_timeout": 60}
+    shop = make_shop("fairredis", fairness=fairness, conf={"broker_transport_options": options})
+    worker = shop.worker(concurrency=1)
+    for priority in (0, 5, 9):
+        sent = shop.send("work", user="42", options={"priority": priority})
+        assert sent.get(timeout=RESULT_SECONDS) == "done"
+    times = 0 if chosen else 1
+    order = lines(worker, "this worker starts the highest priority first, and the stock Redis")
+    assert len(order) == times
+    assert all("a task has the priority 5" in line for line in order)
+    assert len(lines(worker, "visibility_timeout of broker_transport_options is set")) == times
+
+
+@pytest.mark.parametrize(
+    ("order", "first"), [("high_first", [9, 5, 3, 0]), ("low_first", [0, 3, 5, 9])]
+)
+def test_a_message_keeps_its_meaning_on_the_way_back(
+    redis_url: str, order: str, first: list[int]
+) -> None:
+    options = {"fairness": {"priority_order": order}}
+    register()
+    received: list[int] = []
+
+    def receive(body: Any, message: Any) -> None:
+        received.append(body)
+        message.ack()
+
+    with (
+        kombu.Connection(redis_url) as stock,
+        kombu.Connection(f"fair{redis_url}", transport_options=options) as fair,
+    ):
+        producer = fair.Producer()
+        for priority in (3, 0, 9, 5):
+            producer.publish(priority, routing_key="moves", priority=priority)
+        assert to_stock(fair.default_channel, "moves") == 4
+        with stock.Consumer([QUEUE], callbacks=[receive], prefetch_count=1):
+            while len(received) < 4:
+                stock.drain_events(timeout=5)
+    assert received == first
