@@ -65,6 +65,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     if not of.claims:
         _check_pools(parsed, shares)
         return pools.run(_commands(options, shares))
+    _check_prefetch(parsed)
     of.shares = shares
     ours = ["-Q", ",".join(shares.queues)]
     if not _is_given(parsed, "hostname"):
@@ -97,6 +98,17 @@ def _told(service: str, shares: Shares) -> str:
     places = ", ".join(f"{queue} {number}" for queue, number in shares.places.items())
     lent = "what one does not use is lent" if shares.borrow else "strict"
     return f"{service}: {shares.pool} places: {places} ({lent})"
+
+
+def _check_prefetch(parsed: click.Context) -> None:
+    """Reject a prefetch without a bound: the multiplier makes each share that much larger."""
+    multiplier = int(parsed.params["prefetch_multiplier"])
+    if multiplier < 1 and not parsed.params["disable_prefetch"]:
+        raise SettingsError(
+            "worker_prefetch_multiplier: expected 1 or more beside worker shares, because 0 is a "
+            f"prefetch without a bound and no share would hold, got: {multiplier}; remove the "
+            "setting, or start celery worker without shares"
+        )
 
 
 def _check_pools(parsed: click.Context, shares: Shares) -> None:
