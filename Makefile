@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test lowest check lint format types imports headers bench chaos mutants lock clean
+.PHONY: help setup demo site test lowest check lint format types imports headers bench chaos foreign mutants lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 # Passed on to the command: make test ARGS="-k tiers -x"
@@ -49,6 +49,9 @@ bench: setup ## Measure against plain Celery in one run
 
 chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARGS=--quick: 2 minutes)
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: five minutes)
+	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)
 
 mutants: setup ## Make small mistakes in the Lua scripts, and print those that no test sees
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
