@@ -67,7 +67,7 @@ class Clearing:
         """Cancel a task that waits; see ``Fairness.cancel``."""
         for _ in range(LOOKS):
             for task in self._parked(task_id):
-                if self._limiter.unpark([task.tag], cancelled=True):
+                if self._limiter.unpark([task.tag], "cancelled"):
                     return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
             found = _of_id(finding.waiting(self._reader), task_id)
             cancelled = [place.queue for place in found if self._cancel([place])]
@@ -115,7 +115,7 @@ class Clearing:
                 cancelled += self._cancel(places)
         its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
         for tags in batches(its, TOGETHER):
-            cancelled += self._limiter.unpark(tags, cancelled=True)
+            cancelled += self._limiter.unpark(tags, "cancelled")
         return Purged(tenant=tenant, cancelled=cancelled)
 
     def _cancel(self, places: Sequence[Place]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from celery_fairness.value import Value
 
@@ -188,6 +188,10 @@ class Parking(enum.Enum):
     SUPERSEDED = -2
     #: What is parked came from another broker: it waits on its own.
     ELSEWHERE = -3
+
+
+#: How a parked task ends.
+Unparked: TypeAlias = Literal["published", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

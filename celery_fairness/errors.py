@@ -19,6 +19,7 @@
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
+    ├── PublishFailed          the result of a rejected task that its broker does not take back
     ├── NotFound               a task or key that somebody names is not there  (LookupError)
     ├── RateLimitExceeded      raised by a task's body: whoever counts says that it was too much
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
@@ -318,6 +319,33 @@ class RateLimitDropped(FairnessError):
             f"task {self.task}[{self.task_id}] was dropped and has not run: the limit {self.key!r} "
             "left no place for it, and says on_limit='drop'; send it again later, or declare the "
             "limit with on_limit='wait' or 'reschedule'"
+        )
+
+
+class PublishFailed(FairnessError):
+    """The result of a task that was rejected, and that its broker did not take back.
+
+    Attributes:
+        task: The task's name.
+        task_id: Its id.
+        exchange: Where it was published to; "" is the default exchange.
+        routing_key: By which key; on the default exchange that is the queue.
+        problem: What the broker said.
+    """
+
+    def __init__(
+        self, task: str, task_id: str, exchange: str, routing_key: str, problem: str
+    ) -> None:
+        super().__init__(task, task_id, exchange, routing_key, problem)
+        self.task, self.task_id, self.problem = task, task_id, problem
+        self.exchange, self.routing_key = exchange, routing_key
+
+    def _text(self) -> str:
+        return (
+            f"task {self.task}[{self.task_id}] has not run: a limit rejected it, and its broker "
+            f"does not take it back to exchange {self.exchange!r}, routing key "
+            f"{self.routing_key!r} ({self.problem}): declare its queue in task_queues, then send "
+            "it again"
         )
 
 

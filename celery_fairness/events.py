@@ -120,6 +120,12 @@ TYPES: Mapping[str, EventType] = {
         EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(
+            "fairness.unpublished",
+            _OF_TASK,
+            "the broker does not take a task back that a gate has rejected: it has failed, and is "
+            "not run",
+        ),
+        EventType(
             "fairness.purged",
             ("queue", "tasks"),
             "waiting tasks of a queue were forgotten: it was purged or has ended, a part each time",

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
@@ -49,6 +49,7 @@ from celery_fairness.worker.keeper import Keeper
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
+from celery_fairness.worker.unpublished import write_unpublished
 
 logger = logging.getLogger("celery_fairness")
 
@@ -248,6 +249,7 @@ class Fairness(Steering):
         return Promoter(
             self.make_limiter,
             self._make_resender().promote,
+            partial(write_unpublished, self.app),
             self.settings.enforcement,
             self.settings.lease_seconds / 3,
             self.notices,

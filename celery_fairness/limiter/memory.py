@@ -24,6 +24,7 @@ from celery_fairness.decision import (
     Refused,
     Renewal,
     SlotRequest,
+    Unparked,
     slots_of,
 )
 from celery_fairness.limiter.closed import Closed, longest
@@ -224,10 +225,15 @@ class InMemoryLimiter(SaidInMemory):
 
             return self._parked.promote(want, serial, *times, keeps, self._tables.weight, on)
 
-    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
-        """Say that tasks are published, or that they are cancelled."""
+    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
+        """Say that tasks are published, cancelled, or have failed."""
         with self._lock:
-            return self._parked.unpark(messages, cancelled=cancelled)
+            return self._parked.unpark(messages, how)
+
+    def put_off(self, message: str) -> int:
+        """Say that a promoted task could not be published."""
+        with self._lock:
+            return self._parked.put_off(message, self._lease_ms)
 
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""

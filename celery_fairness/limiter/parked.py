@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
-from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest
+from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest, Unparked
 from celery_fairness.limiter.copies import Copies, CopyMemory
 from celery_fairness.limiter.places import Places, key_of
 from celery_fairness.scheduling.limits import read_limits
@@ -29,6 +29,10 @@ LOOK_MS = 1000
 #: So much of a throttle's interval a promotion is early, and so many ms, as in the scripts.
 EARLY, EARLY_MS = 0.1, 10
 SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
+#: The part of a lease after which what could not be published is tried again first.
+FIRST_PAUSE = 1 / 16
+#: A serial that no copy has.
+NO_COPY = "-"
 
 
 class Kept(NamedTuple):
@@ -93,6 +97,7 @@ class ParkedTasks:
     _expires: dict[str, int] = field(default_factory=dict)
     _promoted: dict[str, int] = field(default_factory=dict)
     _promised: dict[str, dict[str, int]] = field(default_factory=dict)
+    _tries: dict[str, int] = field(default_factory=dict)
 
     def promised(self, key: str, now: int) -> int:
         """Return how many starts of ``key`` are promised."""
@@ -225,19 +230,36 @@ class ParkedTasks:
         self._note()
         return Promotion(tuple(given), seconds(Milliseconds(sleep_ms)) if self.known else None)
 
-    def unpark(self, tags: Sequence[str], *, cancelled: bool) -> int:
-        """Forget what is published, or promote at once what is cancelled."""
+    def put_off(self, tag: str, lease_ms: int) -> int:
+        """Promote a task that could not be published again after a pause; see ``Limiter``."""
+        task = self._tasks.get(tag)
+        if task is None or tag not in self._promoted:
+            return 0
+        self._leave(tag, task.request)
+        tries = self._tries[tag] = self._tries.get(tag, 0) + 1
+        pause_ms = min(lease_ms, lease_ms * FIRST_PAUSE * 2 ** (tries - 1))
+        self._promoted[tag] += int(pause_ms - lease_ms)
+        return tries
+
+    def unpark(self, tags: Sequence[str], how: Unparked) -> int:
+        """Forget what is published or has failed, or promote at once what is cancelled."""
         parked = 0
         for tag in tags:
             task = self._tasks.get(tag)
             # One that came to a gate before this, and was parked again, is not on the broker.
             promoted, copies = tag in self._promoted, self.copies.get(tag, Copies())
             again = not promoted and copies.current == copies.next
-            if task is None or (promoted if cancelled else again):
+            late = {"published": again, "cancelled": promoted, "failed": not promoted}[how]
+            if task is None or late:
                 continue
             parked += 1
-            if cancelled:
+            if how == "cancelled":
                 self._ends(tag)
+                continue
+            self._tries.pop(tag, None)
+            if how == "failed":
+                self.copies[tag] = Copies(NO_COPY, NO_COPY)
+                self.forget(tag, task.request)
                 continue
             del self._tasks[tag]
             self._expires.pop(tag, None)

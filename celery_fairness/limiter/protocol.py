@@ -21,6 +21,7 @@ from celery_fairness.decision import (
     Refused,
     Renewal,
     SlotRequest,
+    Unparked,
 )
 from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow
 from celery_fairness.tiers import Tier
@@ -122,11 +123,26 @@ class Limiter(Protocol):
         """
         ...
 
-    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
-        """Say that the broker has parked tasks again, or that people cancelled them.
+    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
+        """Say that the broker has parked tasks again, or how else they ended.
+
+        Args:
+            messages: Their tags.
+            how: ``cancelled``: they are given to workers as if they had expired; too late of one
+                that was promoted. ``failed``: no broker takes them, and no copy starts any more.
 
         Returns:
-            How many were parked. Of one that was promoted it is too late to cancel it.
+            How many were parked.
+        """
+        ...
+
+    def put_off(self, message: str) -> int:
+        """Say that a promoted task could not be published: it is promoted again after a pause.
+
+        The pause doubles with each try, from a sixteenth of a lease to a whole one.
+
+        Returns:
+            How often it could not be published; 0: it is not promoted any more.
         """
         ...
 

@@ -26,6 +26,7 @@ from celery_fairness.decision import (
     Refused,
     Renewal,
     SlotRequest,
+    Unparked,
     slots_of,
 )
 from celery_fairness.queues import queue_key
@@ -246,10 +247,14 @@ class RedisLimiter:
         )
         return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms), sleep_ms == -2)
 
-    def unpark(self, messages: Sequence[str], *, cancelled: bool = False) -> int:
-        """Say that tasks are published, or that they are cancelled."""
-        how = "cancelled" if cancelled else "published"
+    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
+        """Say that tasks are published, cancelled, or have failed."""
         return int(self._redis.run(verbs.UNPARK, (self._names.prefix,), (how, *messages)))
+
+    def put_off(self, message: str) -> int:
+        """Say that a promoted task could not be published."""
+        args = (self._lease_ms, message)
+        return int(self._redis.run(verbs.PUT_OFF, (self._names.prefix,), args))
 
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""

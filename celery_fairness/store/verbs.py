@@ -59,6 +59,7 @@ FREE = "dispatch/free"
 PARK = "dispatch/park_message"
 PROMOTE = "dispatch/promote"
 UNPARK = "dispatch/unpark"
+PUT_OFF = "dispatch/put_off"
 
 
 def put_args(

@@ -38,7 +38,7 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import LimiterUnavailable, RateLimitDropped
+from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
 from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
 from celery_fairness.ids import new_lease_id
 from celery_fairness.limiter.protocol import Limiter
@@ -52,7 +52,7 @@ from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.moment import after_a_moment
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.parked import as_text, expires_ms
-from celery_fairness.worker.resend import Resender, whole_message
+from celery_fairness.worker.resend import NotTaken, Resender, whole_message
 from celery_fairness.worker.unsaid import with_declared
 
 logger = logging.getLogger("celery_fairness")
@@ -321,6 +321,8 @@ class Gate:
         known_type = known.get("content_type")
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
+        except NotTaken as error:
+            return self._not_taken(task, context, error)
         except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
             return self._cannot_send(task, context, error)
         if not sent:
@@ -337,9 +339,6 @@ class Gate:
     def _drop(self, task: Any, context: Context, charge: Charge, refused: Refused) -> Any:
         """A limit says that a task it refuses shall not run: that is its result."""
         error = RateLimitDropped(task.name, context.id or "", refused.key)
-        ignored = task.ignore_result or context.ignore_result
-        store = bool(task.store_errors_even_if_ignored or not ignored)
-        info = write_failure(task, context, error, store=store)
         who = "no tenant" if charge.tenant is None else f"tenant {charge.tenant!r}"
         logger.info(
             "task %s[%s] of %s was dropped by the limit %s: it has not run",
@@ -348,7 +347,15 @@ class Gate:
             who,
             refused.key,
         )
-        return trace_ok_t(info, TraceInfo(FAILURE, error), None, None)
+        return _failed(task, context, error)
+
+    def _not_taken(self, task: Any, context: Context, problem: NotTaken) -> Any:
+        """The broker answers and does not take the task back: it fails, and keeps no place."""
+        place = context.delivery_info or {}
+        exchange, key = (str(place.get(each) or "") for each in ("exchange", "routing_key"))
+        error = PublishFailed(task.name, context.id or "", exchange, key, str(problem))
+        logger.error("%s", error)
+        return _failed(task, context, error)
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
         """The message is on no broker again: leave it where it is, or say it whole."""
@@ -382,6 +389,14 @@ def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> 
 def _plain(tenant: str | None) -> str | None:
     """Return a tenant as it stands in a header, where the reserved two have no place."""
     return None if isinstance(tenant, Reserved) else tenant
+
+
+def _failed(task: Any, context: Context, error: Exception) -> Any:
+    """Store a failure of a task whose body has not run; return what a tracer returns for one."""
+    ignored = task.ignore_result or context.ignore_result
+    store = bool(task.store_errors_even_if_ignored or not ignored)
+    info = write_failure(task, context, error, store=store)
+    return trace_ok_t(info, TraceInfo(FAILURE, error), None, None)
 
 
 @functools.cache

@@ -188,10 +188,21 @@ def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
     A body that this worker cannot read is left out: what is in it, errbacks and the chord, is not
     told then. Nor need it know the task: a result is kept by the app's settings.
     """
-    app = consumer.app
     decoder: Any = _Decoder()
-    accept = prepare_accept_content(app.conf.accept_content)
+    accept = prepare_accept_content(consumer.app.conf.accept_content)
     message: Any = virtual.Message(_loads(obituary.message), channel=decoder, accept=accept)
+    eventer = EventsOfLoop(consumer)
+    return request_of_message(message, consumer.app, hostname=consumer.hostname, eventer=eventer)
+
+
+def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
+    """Return the same of a message that was read.
+
+    Args:
+        message: It accepts what the app accepts.
+        app: Of the task.
+        options: Of the request.
+    """
     body, headers = message.body, message.headers
     decoded = False
     try:
@@ -208,12 +219,11 @@ def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
     return LostRequest(
         message,
         app=app,
-        hostname=consumer.hostname,
-        eventer=EventsOfLoop(consumer),
         task=app.tasks.get(headers["task"]) or stranger(app, headers["task"]),
         body=body,
         headers=headers,
         decoded=decoded,
+        **options,
     )
 
 

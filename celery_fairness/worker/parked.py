@@ -96,6 +96,12 @@ def expires_ms(message: Mapping[str, Any]) -> int | None:
     return max(0, int(at.timestamp() * 1000))
 
 
+def body_of(message: Mapping[str, Any]) -> Any:
+    """Return the body of a message that was taken."""
+    body = message["body"]
+    return base64.b64decode(body) if message["binary"] else body
+
+
 def publish(
     producer: Producer,
     promoted: Promoted,
@@ -115,11 +121,10 @@ def publish(
     headers[COPY_HEADER] = {"message": copy.message, "serial": copy.serial}
     if promoted.ended:
         headers["expires"] = LONG_AGO
-    body = message["body"]
     place = {"routing_key": message["routing_key"], "exchange": message["exchange"]}
     place.update(destination(message))
     producer.publish(
-        base64.b64decode(body) if message["binary"] else body,
+        body_of(message),
         **place,
         priority=message["priority"],
         content_type=message["content_type"],

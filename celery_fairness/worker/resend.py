@@ -8,6 +8,11 @@ published again: rather twice than never.
 
 The attempt keeps its pool slot until the broker has the message: it tries again after 0.1 s,
 doubling to 5 s. At shutdown it tries once more; what then is on no broker is logged whole.
+
+A broker may confirm a message that it routed to no queue, and forget it. So every message is
+published as mandatory: RabbitMQ returns it then. Its queue is declared, as a producer of Celery
+declares it, and it is published once more. What the broker still does not take is
+:class:`NotTaken`, which no waiting mends: the task fails after some tries.
 """
 
 from __future__ import annotations
@@ -26,13 +31,19 @@ from typing import Any
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.utils.quorum_queues import detect_quorum_queues
-from kombu import Connection, serialization
-from kombu.exceptions import EncodeError
+from kombu import Connection, Queue, serialization
+from kombu.exceptions import EncodeError, OperationalError
+from kombu.transport.native_delayed_delivery import (
+    CELERY_DELAYED_DELIVERY_EXCHANGE,
+    bind_queue_to_native_delayed_delivery_exchange,
+    declare_native_delayed_delivery_exchanges_and_queues,
+)
 
 from celery_fairness.decision import Copy, Promoted
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, new_serial
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.queues import queue_of_route
 from celery_fairness.worker.parked import Taken, publish
 
 logger = logging.getLogger("celery_fairness")
@@ -45,9 +56,17 @@ CONNECT_SECONDS = 5
 CONFIRM_SECONDS = 10.0
 #: Idle connections that one process keeps for this.
 IDLE_CONNECTIONS = 10
+#: How often a message is published that the broker does not take, before its task fails.
+NOT_TAKEN_AT_MOST = 8
+#: What RabbitMQ answers where a message has no queue, or no exchange, to go to.
+_NOWHERE = (312, 404)
 
 #: The copy header of the message being sent again in this thread or greenlet; None elsewhere.
 resending: ContextVar[Mapping[str, str] | None] = ContextVar("resending", default=None)
+
+
+class NotTaken(Exception):
+    """The broker answers, and does not take this message."""
 
 
 class Resender:
@@ -95,8 +114,11 @@ class Resender:
 
         Returns:
             False where the worker is stopping and the broker would not take it.
+
+        Raises:
+            NotTaken: The broker did not take it in :data:`NOT_TAKEN_AT_MOST` tries.
         """
-        pause = FIRST_PAUSE_SECONDS
+        pause, not_taken = FIRST_PAUSE_SECONDS, 0
         copy = Copy(refused.message, serial)
         while True:
             last_try = self._shutting_down()
@@ -105,9 +127,12 @@ class Resender:
                 return True
             except EncodeError:
                 raise  # No broker would take it. A dead connection raises whatever it likes.
-            except Exception as error:  # noqa: BLE001 - whatever it says, try again
+            except Exception as error:
                 if last_try:
                     return False
+                not_taken += isinstance(error, NotTaken)
+                if not_taken == NOT_TAKEN_AT_MOST:
+                    raise
                 logger.warning(
                     "task %s[%s] is refused and the broker does not take it back (%r): "
                     "trying again in %.1f s",
@@ -145,8 +170,86 @@ class Resender:
     ) -> None:
         if self._delays_whole_seconds:
             countdown_seconds = math.ceil(countdown_seconds)
-        with self._producer() as producer:
-            self._send(task, request, copy, content_type, producer, countdown=countdown_seconds)
+
+        def send(producer: Any) -> None:
+            self._send(
+                *(task, request, copy, content_type, producer),
+                countdown=countdown_seconds,
+            )
+
+        place = request.delivery_info or {}
+        queue = self._queue_at(place.get("exchange") or "", place.get("routing_key") or "")
+        self._deliver(send, queue, delayed=self._delays_whole_seconds)
+
+    def _deliver(
+        self, send: Callable[[Any], None], queue: Queue | None, *, delayed: bool = False
+    ) -> None:
+        """Publish with ``send``, and once more where the message had no queue to go to.
+
+        Args:
+            send: Publishes with the producer that it is given.
+            queue: The queue that the message is for; None: nobody here knows it.
+            delayed: The broker delays the message, and only later looks for its queue: that is
+                declared before.
+
+        Raises:
+            NotTaken: The broker answers, and does not take the message.
+        """
+        try:
+            try:
+                with self._producer() as producer:
+                    if delayed:
+                        self._declare(producer, queue)
+                    send(producer)
+            except Exception as error:
+                if getattr(error, "reply_code", None) not in _NOWHERE or queue is None:
+                    raise
+                with self._producer() as producer:
+                    if delayed:
+                        kind = self._app.conf.broker_native_delayed_delivery_queue_type
+                        declare_native_delayed_delivery_exchanges_and_queues(
+                            producer.connection, kind
+                        )
+                    self._declare(producer, queue)
+                    send(producer)
+        except EncodeError:
+            raise
+        except self._passing:
+            raise
+        except Exception as error:
+            raise NotTaken(f"{type(error).__name__}: {error}") from error
+
+    def _declare(self, producer: Any, queue: Queue | None) -> None:
+        """Declare a queue, whatever this connection has declared before."""
+        if queue is None:
+            return
+        queue(producer.channel).declare()
+        if self._delays_whole_seconds and queue.exchange.type != "direct":
+            bind_queue_to_native_delayed_delivery_exchange(producer.connection, queue)
+
+    def _queue_at(self, exchange: str, routing_key: str) -> Queue | None:
+        """Return the queue that a message came through, as a producer would declare it."""
+        queues: Mapping[str, Queue] = self._app.amqp.queues
+        name = queue_of_route(routing_key)
+        for queue in tuple(queues.values()):
+            if (queue.exchange.name, queue.routing_key) == (exchange, name):
+                return queue
+        if exchange not in ("", CELERY_DELAYED_DELIVERY_EXCHANGE):
+            return None
+        try:
+            return queues[name]
+        except KeyError:
+            return None  # The user declares all queues, and this one not.
+
+    @cached_property
+    def _passing(self) -> tuple[type[Exception], ...]:
+        """Errors of a broker that is away, or takes nothing at the moment."""
+        connection = self._app.connection_for_write()
+        errors = connection.connection_errors + connection.recoverable_connection_errors
+        if self._driver != "amqp":
+            # Those brokers do not judge a single message.
+            errors += connection.channel_errors
+        return (*errors, OperationalError, SoftTimeLimitExceeded)
 
     def take(
         self, task: Any, request: Context, copy: Copy, content_type: str | None
@@ -161,9 +264,18 @@ class Resender:
         return producer.message or {}
 
     def promote(self, promoted: Promoted) -> None:
-        """Publish a message that was taken, and wait until the broker has it."""
-        with self._producer() as producer:
-            publish(producer, promoted, self._moved, confirm_timeout=CONFIRM_SECONDS)
+        """Publish a message that was taken, and wait until the broker has it.
+
+        Raises:
+            NotTaken: The broker answers, and does not take the message.
+        """
+        message = json.loads(promoted.message)
+        options = {"mandatory": True, "confirm_timeout": CONFIRM_SECONDS}
+
+        def send(producer: Any) -> None:
+            publish(producer, promoted, self._moved, **options)
+
+        self._deliver(send, self._queue_at(message["exchange"], message["routing_key"]))
 
     def _moved(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return where a tenant's new tier moves a parked message; nothing where it stays."""
@@ -214,6 +326,7 @@ class Resender:
                 producer=producer,
                 retry=False,
                 confirm_timeout=CONFIRM_SECONDS,
+                mandatory=True,
                 task_type=task,
                 add_to_parent=False,
                 **options,

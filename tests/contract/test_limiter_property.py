@@ -234,7 +234,7 @@ class BothLimiters(RuleBasedStateMachine):
 
     @rule(message=st.sampled_from(["p1", "p2", "p9"]))
     def cancel(self, message):
-        self.both(lambda limiter: limiter.unpark([message], cancelled=True))
+        self.both(lambda limiter: limiter.unpark([message], "cancelled"))
 
     @rule(wanted=st.lists(leases, max_size=4), known=st.sampled_from(["", "now", "before"]))
     def renew(self, wanted, known):

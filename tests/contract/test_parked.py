@@ -226,7 +226,7 @@ def test_what_a_dead_promoter_had_waits_again_in_its_place(
     park(limiter, ask("a", ONE))
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
-    assert limiter.unpark(["a"], cancelled=True) == 0
+    assert limiter.unpark(["a"], "cancelled") == 0
     for _ in range(4):
         clock.advance(5)
         limiter.renew([])
@@ -234,7 +234,7 @@ def test_what_a_dead_promoter_had_waits_again_in_its_place(
     take(limiter, drops)
     assert promote(limiter) == []
     assert limiter.parked("api") == 1
-    assert limiter.unpark(["a"], cancelled=True) == 1
+    assert limiter.unpark(["a"], "cancelled") == 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
@@ -244,7 +244,7 @@ def test_what_is_to_be_ended_is_ended_also_where_its_promoter_dies(
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE), expires_ms=clock.now_ms + 10 if how == "expired" else None)
     if how == "cancelled":
-        assert limiter.unpark(["a"], cancelled=True) == 1
+        assert limiter.unpark(["a"], "cancelled") == 1
     clock.advance(0.01)
     assert [each.ended for each in promote(limiter)] == [True]
     limiter.release([held])
@@ -394,12 +394,12 @@ def test_what_is_cancelled_is_given_to_be_ended_and_a_promoted_one_is_not(
     held = take(limiter, ONE)
     for name in "abc":
         park(limiter, ask(name, ONE))
-    assert limiter.unpark(["b", "nobody"], cancelled=True) == 1
+    assert limiter.unpark(["b", "nobody"], "cancelled") == 1
     (given,) = promote(limiter)
     assert (given.copy.message, given.ended) == ("b", True)
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
-    assert limiter.unpark(["a"], cancelled=True) == 0
+    assert limiter.unpark(["a"], "cancelled") == 0
 
 
 def test_off_promotes_everything_a_bounded_number_at_a_time(
@@ -465,7 +465,7 @@ def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was
     (promoted,) = promote(limiter)
     stop("pause", "api", 0.0)
     park(limiter, again(request, promoted))
-    assert limiter.unpark(["a"], cancelled=True) == 1
+    assert limiter.unpark(["a"], "cancelled") == 1
 
 
 def test_a_tenant_of_a_tier_that_nobody_knows_is_parked_by_the_default_tiers_limit(
@@ -545,3 +545,29 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
     park(limiter, again(request, promoted))
     assert limiter.unpark(["a"]) == 0
     assert limiter.parked("api") == 1
+
+
+def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    pauses = []
+    for tries in range(1, 7):
+        assert limiter.put_off("a") == tries
+        # Another takes the slot, which nothing reserves.
+        limiter.release([take(limiter, ONE)])
+        looks = 0
+        while not (given := promote(limiter)):
+            clock.advance(0.5)
+            looks += 1
+        assert names(given) == ["a"]
+        pauses.append(looks / 2)
+    # From a sixteenth of a lease of 15 seconds to a whole one.
+    assert pauses == [1, 2, 4, 7.5, 15, 15]
+    assert limiter.unpark(["a"], "failed") == 1
+    assert limiter.unpark(["a"], "failed") == 0
+    assert limiter.put_off("a") == 0
+    assert limiter.promote(1, "x").sleep_seconds is None

@@ -102,7 +102,9 @@ def test_python_sends_what_the_header_lists_in_its_order(name, args):
             assert value == ""
 
 
-@pytest.mark.parametrize("name", ["admit", "forget", "free", "park_message", "promote", "unpark"])
+@pytest.mark.parametrize(
+    "name", ["admit", "forget", "free", "park_message", "promote", "put_off", "unpark"]
+)
 def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # noqa: F811 - it is asked for
     keys, args = sent[f"dispatch/{name}"]
     assert keys == ["{fairness}:"]

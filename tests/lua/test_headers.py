@@ -208,6 +208,7 @@ class Recording:
         "dispatch/free": 1,
         "dispatch/park_message": 1,
         "dispatch/promote": [-1],
+        "dispatch/put_off": 1,
         "dispatch/unpark": 1,
     }
 
@@ -231,6 +232,7 @@ def sent():
     )
     limiter.park(SlotRequest(both, "42", "pro", copy, "s2", "api|1|||w"), "m1", 7)
     limiter.promote(16, "s2")
+    limiter.put_off("m1")
     limiter.unpark(["m1"])
     limiter.release([both])
     limiter.renew([lease, lease], 5)

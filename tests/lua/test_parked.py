@@ -176,7 +176,7 @@ def test_who_cancels_rings_for_whoever_ends_it(make_limiter, client):
     limiter.acquire(ask("held"))
     park(limiter, "a")
     client.delete(bell)
-    limiter.unpark(["a"], cancelled=True)
+    limiter.unpark(["a"], "cancelled")
     assert client.llen(bell) == 1
 
 
@@ -304,7 +304,7 @@ def test_a_cancelled_task_is_told_once_by_its_id(make_limiter, client):
     limiter = make_limiter(frozen=True)
     park_messages(limiter, a=MESSAGE)
     for _ in range(2):
-        assert limiter.unpark(["a"], cancelled=True) == 1
+        assert limiter.unpark(["a"], "cancelled") == 1
     assert ended(limiter) == ["a"]
     task = {"job_id": "4fd6", "job_type": "shop.pay", "queue": "celery"}
     assert told(client) == [{"type": "fairness.cancelled", **task}]
@@ -332,7 +332,7 @@ def test_one_that_expires_while_it_is_parked_is_told_once(make_limiter, client, 
 def test_a_message_that_nobody_can_read_is_told_by_its_tag(make_limiter, client, message):
     limiter = make_limiter(frozen=True)
     park_messages(limiter, a=message)
-    limiter.unpark(["a"], cancelled=True)
+    limiter.unpark(["a"], "cancelled")
     assert ended(limiter) == ["a"]
     (event,) = told(client)
     assert (event["job_id"], event["job_type"], event["queue"]) == ("a", "", "")
@@ -518,6 +518,6 @@ def test_a_tenant_keeps_its_turn_when_its_first_task_is_cancelled(make_limiter, 
     limiter.release([held.lease])
     assert [task.copy.message for task in limiter.promote(16, "s").tasks] == ["a"]
     assert turns_at(client, "api|1||") == [("0000000000000002 tenant:42", 1.0)]
-    assert limiter.unpark(["b"], cancelled=True) == 1
+    assert limiter.unpark(["b"], "cancelled") == 1
     assert [task.ended for task in limiter.promote(16, "t").tasks] == [True]
     assert turns_at(client, "api|1||") == [("0000000000000003 tenant:42", 1.0)]

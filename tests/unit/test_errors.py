@@ -22,6 +22,7 @@ from celery_fairness.errors import (
     NotWired,
     PolicyInvalid,
     ProblemsError,
+    PublishFailed,
     RateLimitDropped,
     RateLimitExceeded,
     SettingsError,
@@ -59,6 +60,10 @@ EXAMPLES = [
     ),
     (MessageUnreadable("shop.t", "id1", "celery"), ("task", "task_id", "queue")),
     (RateLimitDropped("shop.t", "id1", "api"), ("task", "task_id", "key")),
+    (
+        PublishFailed("shop.t", "id1", "shop", "celery", "no queue"),
+        ("task", "task_id", "exchange", "routing_key", "problem"),
+    ),
     (NotFound("task", "id1", "is no dead letter"), ("what", "name", "problem")),
     (RateLimitExceeded(1.5, None, "api"), ("until", "retry_after", "key")),
     (RateLimitExceeded(retry_after="7"), ("until", "retry_after", "key")),
@@ -126,6 +131,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),
+        (PublishFailed("shop.t", "id1", "", "q", "no queue"), "declare its queue in task_queues"),
         (NotFound("task", "id1", "is no dead letter: look"), "task 'id1' is no dead letter: look"),
     ],
 )

@@ -9,6 +9,7 @@
     admitted  the serial of the copy that started
     seq       since when it waits, where it was parked (dispatch/park_message.lua)
     told      what was told of its refusals (told.lua)
+    tries     how often it could not be published from where it was parked (dispatch/put_off.lua)
   and of all copies one starts: the admitted one while there is one, else the current or the next.
   A refusal forgets the next of the refusal before. The same serial delivered again (its worker
   died) is not a second copy.
