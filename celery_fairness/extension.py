@@ -50,6 +50,7 @@ from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
 from celery_fairness.worker.unpublished import write_unpublished
+from celery_fairness.worker.unspent import PoolChild, give_token_back
 
 logger = logging.getLogger("celery_fairness")
 
@@ -92,6 +93,9 @@ class Fairness(Steering):
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
         self._herald: Herald | None = None
+        self._pool_child = PoolChild()
+        #: Of this process's worker; None where there is none.
+        self.consumer: Any = None
         #: What a worker of this process has for each queue, on a broker that claims fairly.
         self.shares = NO_SHARES
         #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
@@ -275,6 +279,7 @@ class Fairness(Steering):
             self.notices,
             self.keeper.ended,
             BrokerFacts.of(self.app).longest_countdown_seconds,
+            self._pool_child.not_begun,
         )
 
     # -- events -----------------------------------------------------------------------------------
@@ -386,6 +391,12 @@ class Fairness(Steering):
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""
         self._resender.forget_connections()
+        self._pool_child.begin()
+
+    def give_token_back(self, task_name: str) -> None:
+        """Give back what Celery's ``rate_limit`` counted for an attempt that has not begun."""
+        if self.consumer is not None:
+            give_token_back(self.consumer, task_name)
 
     def republish(self) -> None:
         """Publish again what a Redis that lost its memory has lost."""

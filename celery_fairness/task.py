@@ -122,8 +122,10 @@ class FairTask(Task[Any, Any]):
         """
         from celery_fairness.worker.request import fair_request
 
-        if not wired(app).claims:
+        fairness = wired(app)
+        if not fairness.claims:
             self.Request: Any = fair_request(self.Request)
+            fairness.consumer = consumer
         return super().start_strategy(app, consumer, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

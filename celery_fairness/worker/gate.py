@@ -93,6 +93,7 @@ class Gate:
         ended: Told of every lease whose attempt ended here.
         longest_countdown_seconds: The broker's visibility timeout bounds it; None where there is
             none.
+        not_begun: Called for every attempt whose body does not begin.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Gate:
         notices: Notices,
         ended: Callable[[Lease], None],
         longest_countdown_seconds: float | None = None,
+        not_begun: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._enforcement = settings.enforcement
@@ -112,6 +114,7 @@ class Gate:
         self._resender = resender
         self._notices = notices
         self._ended = ended
+        self._not_begun = not_begun
         self._longest = longest_countdown_seconds
         self._uncounted = 0
 
@@ -162,6 +165,8 @@ class Gate:
                 Attempt(task, lease, self._limiter, watched=True).end()
                 self._ended(lease)
                 raise
+            if not isinstance(outcome, Attempt):
+                self._not_begun()
             if outcome is None:
                 return _ended(IGNORED, Parked())
             if isinstance(outcome, Refused):
@@ -372,8 +377,16 @@ class Gate:
         return _ignored()
 
 
-class Parked(Ignore):
-    """Ends an attempt whose task waits in the limiter: the main process sees it."""
+class NotBegun(Ignore):
+    """Ends an attempt whose body has not begun: the main process sees it."""
+
+
+class Parked(NotBegun):
+    """Ends one whose task waits in the limiter."""
+
+
+#: How attempts end whose body has not begun.
+NOT_BEGUN = (NotBegun, RateLimitDropped, PublishFailed)
 
 
 def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> None:
@@ -402,7 +415,7 @@ def _failed(task: Any, context: Context, error: Exception) -> Any:
 @functools.cache
 def _ignored() -> Any:
     """Return what a tracer returns for a task that raised Ignore: the same every time."""
-    return _ended(IGNORED, Ignore())
+    return _ended(IGNORED, NotBegun())
 
 
 def _ended(state: str, exception: Exception) -> Any:

@@ -20,7 +20,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, parse_copy
 from celery_fairness.ids import new_lease_id
 from celery_fairness.registry import find
-from celery_fairness.worker.gate import ATTEMPT_KEY, Parked
+from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
 
 if TYPE_CHECKING:
     _Request = Any
@@ -99,6 +99,8 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         finally:
             exception = exc_info.exception
             exception = getattr(exception, "exc", None) or exception
+            if isinstance(exception, NOT_BEGUN):
+                self._fair_wired.give_token_back(self._task.name)
             if isinstance(exception, Parked):
                 self._fair_promoter.ring()
             if return_ok:

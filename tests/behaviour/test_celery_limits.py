@@ -1,0 +1,67 @@
+"""What a rejected attempt spends of Celery's own limits: nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+#: A snooze that no test waits for.
+LONG = {"snooze_seconds": 600, "snooze_jitter_seconds": 0}
+BROKERS = ("redis", pytest.param("rabbitmq_classic", marks=pytest.mark.rabbitmq))
+
+
+def await_rejected(shop: Shop, count: int) -> None:
+    def rejected() -> None:
+        assert sum(shop.fairness.refusals().values()) >= count
+
+    eventually(rejected, RESULT_SECONDS)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_rejected_attempts_take_no_token_of_the_rate_limit(
+    make_shop: Callable[..., Shop], broker: str, pool: str
+) -> None:
+    limits = {"task_annotations": {"shop.work": {"rate_limit": "30/m"}}}
+    shop = make_shop(broker, limits, LONG)
+    shop.worker(pool=pool, concurrency=1 if pool == "solo" else 2)
+    shop.fairness.pause(key="tenant:paused")
+    for _ in range(15):
+        shop.send("work", user="paused")
+    began = time.monotonic()
+    results = [shop.send("work", user=f"u{n}") for n in range(3)]
+    for result in results:
+        assert result.get(timeout=60) == "done"
+    # One every two seconds. With a token for each rejected attempt the first would wait for 30.
+    assert time.monotonic() - began < 20
+    starts = sorted(entry["at"] for entry in shop.ledger("start"))
+    assert min(later - first for first, later in itertools.pairwise(starts)) > 1.5
+    await_rejected(shop, 15)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("most", [1, 2])
+def test_rejected_attempts_use_up_no_process_of_the_pool(
+    make_shop: Callable[..., Shop], broker: str, most: int
+) -> None:
+    shop = make_shop(broker, fairness=LONG)
+    shop.worker(pool="prefork", concurrency=1, args=["--max-tasks-per-child", str(most)])
+    first = shop.send("work", user="42").get(timeout=RESULT_SECONDS)
+    assert first == "done"
+    shop.fairness.pause(key="tenant:paused")
+    for _ in range(5):
+        shop.send("work", user="paused")
+    await_rejected(shop, 5)
+    for _ in range(2 * most):
+        assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
+    pids = [entry["pid"] for entry in shop.ledger("start")]
+    # As many bodies as it says, and then another process.
+    assert [len(list(bodies)) for _, bodies in itertools.groupby(pids)] == (
+        [1, 1, 1] if most == 1 else [2, 2, 1]
+    )
