@@ -46,6 +46,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
@@ -93,6 +94,8 @@ class Fairness(Steering):
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
         self._herald: Herald | None = None
+        # Whether a worker of this process was prepared, and not yet stopped.
+        self._prepared = False
         self._pool_child = PoolChild()
         #: Of this process's worker; None where there is none.
         self.consumer: Any = None
@@ -287,6 +290,7 @@ class Fairness(Steering):
     def _on_configured(self, **_: Any) -> None:
         self._configured()
         self.install_router()
+        self.app.steps["worker"].add(WorkerParts)
         if self.claims:
             claiming.prepare_app(self.app, lambda: self.settings)
 
@@ -317,7 +321,17 @@ class Fairness(Steering):
             print(f"celery_fairness: {error}", file=sys.stderr)
             raise SystemExit(2) from None
 
+    def on_worker_made(self) -> None:
+        """Prepare a worker that the program ``celery worker`` did not make.
+
+        Raises:
+            SettingsError: A setting cannot be meant.
+        """
+        if not self._prepared:
+            self._prepare_worker()
+
     def _prepare_worker(self) -> None:
+        self._prepared = True
         self._stopping.lower_it()
         # Workers may be forks of one process that made the app.
         self.worker = new_id(6)
@@ -328,9 +342,9 @@ class Fairness(Steering):
             claiming.prepare_worker(self.app, self.settings)
         self.directory.prepare()
 
-    def on_worker_ready(self, consumer: Any) -> None:
-        """Start keeping leases and publish the tiers; signal ``worker_ready``."""
-        prepare_reconnect(self.app, consumer.pool)
+    def on_worker_start(self, worker: Any) -> None:
+        """Start keeping leases and promoting, and publish the tiers; ``WorkerParts``."""
+        prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
         warnings = effect_warnings(self.settings, self.claims)
@@ -341,11 +355,11 @@ class Fairness(Steering):
         level = logging.INFO if enforces else logging.WARNING
         logger.log(level, "%s", enforcement_text(self.settings, self.claims))
         if not self.claims:
-            self.keeper.worker = self.announcement(consumer.hostname)
+            self.keeper.worker = self.announcement(worker.hostname)
             self.keeper.start()
             self.promoter.start()
         if self._herald is None and isinstance(self.limiter, RedisLimiter):
-            self._herald = self._make_herald(consumer)
+            self._herald = self._make_herald(worker)
             self._herald.start()
         self._publish_settings()
 
@@ -365,7 +379,8 @@ class Fairness(Steering):
             claiming.stop_claiming()
 
     def on_worker_stopped(self) -> None:
-        """Release what is left; signal ``worker_shutdown``."""
+        """Release what is left; ``WorkerParts``."""
+        self._prepared = False
         self._stop_herald()
         self.keeper.stop(self.limiter)
         if not self.claims:
@@ -373,13 +388,13 @@ class Fairness(Steering):
         if self.claims:
             claiming.worker_stopped()
 
-    def _make_herald(self, consumer: Any) -> Herald:
+    def _make_herald(self, worker: Any) -> Herald:
         def sends() -> bool:
-            dispatcher = getattr(consumer, "event_dispatcher", None)
+            dispatcher = getattr(worker.consumer, "event_dispatcher", None)
             return dispatcher is not None and dispatcher.enabled
 
         def dispatcher() -> Any:
-            return self.app.events.default_dispatcher(hostname=consumer.hostname)
+            return self.app.events.default_dispatcher(hostname=worker.hostname)
 
         return Herald(sends, dispatcher, *self._stream())
 

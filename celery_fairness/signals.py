@@ -46,14 +46,8 @@ class Listener(Protocol):
     def on_worker_init(self) -> None:
         """A worker of the app is being made; its options can still be changed."""
 
-    def on_worker_ready(self, consumer: Any) -> None:
-        """A worker of the app, whose consumer this is, takes tasks."""
-
     def on_worker_stopping(self) -> None:
         """A worker of the app was told to stop."""
-
-    def on_worker_stopped(self) -> None:
-        """A worker of the app has stopped."""
 
     def on_pool_child(self) -> None:
         """This process is a new pool child."""
@@ -87,25 +81,15 @@ def connect(listener: Listener) -> Callable[[], None]:
         if _is_of(listener, instance):
             listener.on_worker_init()
 
-    def worker_ready(sender: Any = None, **_: Any) -> None:
-        if _is_of(listener, sender):
-            listener.on_worker_ready(sender)
-
     def worker_stopping(**_: Any) -> None:
         listener.on_worker_stopping()
-
-    def worker_stopped(sender: Any = None, **_: Any) -> None:
-        if _is_of(listener, sender):
-            listener.on_worker_stopped()
 
     def pool_child(**_: Any) -> None:
         listener.on_pool_child()
 
     attach(signals.before_task_publish, before_publish)
     attach(signals.celeryd_init, worker_init)
-    attach(signals.worker_ready, worker_ready)
     attach(signals.worker_shutting_down, worker_stopping)
-    attach(signals.worker_shutdown, worker_stopped)
     attach(signals.worker_process_init, pool_child)
 
     def disconnect() -> None:

@@ -132,6 +132,9 @@ def prepare_worker(app: Any) -> None:
     app.finalize()
     services = {service for task in app.tasks.values() if (service := service_of(task))}
     queues = app.amqp.queues
+    # Of a worker that is made without the program, -Q has been read by now.
+    if getattr(queues, "_consume_from", None) is not None:
+        return
     for service in sorted(services):
         for name in queues_of(service):
             # Looked up and not made: a missing queue is made of the type that the settings say.

@@ -144,13 +144,11 @@ def yard(
             app, pool="threads", concurrency=8, perform_ping_check=False, shutdown_timeout=20
         ) as worker:
             try:
-                fairness.on_worker_ready(worker)
                 yield made
                 eventually(lambda: all(count == 0 for count in made.meter.running.values()))
             finally:
                 # Nobody waits for a permit that does not come.
                 made.permits.release(10_000)
-                fairness.on_worker_stopped()
         # A test's worker is not a process that ends: its pool would stay.
         worker.pool.executor.shutdown(wait=True)
         fairness.close()

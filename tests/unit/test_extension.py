@@ -168,7 +168,9 @@ class TestSecrets:
         caplog.set_level(logging.DEBUG)
         self.fairness.keeper = types.SimpleNamespace(start=lambda: None)
         self.fairness.on_worker_init()
-        self.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool(), hostname="w"))
+        self.fairness.on_worker_start(
+            types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
+        )
         assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
         # Nobody is there, which is said too.
         assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
@@ -428,7 +430,9 @@ class TestWorker:
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
         shop.fairness.keeper = types.SimpleNamespace(start=lambda: None)
-        shop.fairness.on_worker_ready(types.SimpleNamespace(pool=SoloPool(), hostname="w"))
+        shop.fairness.on_worker_start(
+            types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
+        )
         assert (
             "variable FAIRNESS_FREE_LIMITS is not known and has no effect, "
             "did you mean 'FAIRNESS_FREE_LIMIT'?"
@@ -504,9 +508,9 @@ def test_keys_are_stopped_in_redis_alone(make_shop):
 @pytest.mark.parametrize("sends", [False, True])
 def test_events_are_passed_on_while_the_worker_sends_any(sends):
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    consumer = types.SimpleNamespace(hostname="w", event_dispatcher=None)
+    consumer = types.SimpleNamespace(event_dispatcher=None)
     fairness = Fairness(app, {})
-    herald = fairness._make_herald(consumer)
+    herald = fairness._make_herald(types.SimpleNamespace(hostname="w", consumer=consumer))
     assert not herald._sends()
     consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
     assert herald._sends() is sends
