@@ -62,7 +62,7 @@ _SINGLE = {
         "news",
     ),
     *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *("charged", "herald", "heralded"),
+    *("charged", "herald", "heralded", "workers"),
     *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks"),
     *("gate_virtual", "gate_waiting", "gate_watched"),
     *("overrides", "overrides_end", "paused_until", "queue_keys", "queue_limits"),
