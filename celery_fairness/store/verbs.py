@@ -42,6 +42,8 @@ PURGE = "dispatch/purge"
 SIZE = "dispatch/size"
 RENEW = "dispatch/renew"
 UNUSED = "dispatch/unused"
+#: Its answer if a queue that is used now has ended, and is not forgotten whole.
+ENDS_FIRST = -2
 MOURN = "dispatch/mourn"
 STOP = "dispatch/stop"
 OVERRIDE = "dispatch/override"
@@ -224,6 +226,16 @@ def announce_args(
 def read_announce(answer: bytes | str) -> bool:
     """Return whether the memory was lost since the epoch that the caller knew."""
     return as_text(answer) == "lost"
+
+
+def size_args(queue: str, now_text: str = "") -> list[str]:
+    """Return the arguments of a count of what waits in a queue.
+
+    Args:
+        queue: Whose tasks.
+        now_text: The server's time in tests, in ms.
+    """
+    return [queue, now_text]
 
 
 def unused_args(

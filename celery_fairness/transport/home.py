@@ -214,7 +214,20 @@ class Home:
     def _keep_consumed(self, call: Call) -> None:
         """Say that queues are in use, for a loop that may stand still while a body runs."""
         if self.consumed:
-            call(verbs.UNUSED, verbs.unused_args(dict(self.consumed)))
+            self.use(call, dict(self.consumed))
+
+    def use(self, call: Call, kept_ms: Mapping[str, int], declared: bool = False) -> int:
+        """Say which queues are in use now, each with how long it is kept without; 0: for ever.
+
+        If the time of one is over, it ends first, with all that waits in it.
+
+        Returns:
+            In how many ms to look again: 0 if another queue is ending, -1 if none will.
+        """
+        args = verbs.unused_args(kept_ms, declared)
+        while (wait_ms := int(call(verbs.UNUSED, args))) == verbs.ENDS_FIRST:
+            pass
+        return wait_ms
 
     def enter(
         self, claimant: Claimant, claim: Claim, for_places: bool = False

@@ -2,7 +2,8 @@
 
 A queue declared with ``x-expires`` ends when for so long nobody has declared it, put into it, taken
 from it or consumed it. A use only moves the end away, so a shorter time holds when a longer one of
-before is over; a queue that is declared without ``x-expires`` ends no more.
+before is over; a queue that is declared without ``x-expires`` ends no more. What waited in a queue
+that has ended does not come back: a use ends it first, and claims and counts pass it over.
 
 Who consumes a queue keeps it for a lease at least, and says so while its loop turns or while it
 holds a task, whose lease is renewed by a thread. Whoever uses a queue that expires, and every
@@ -16,6 +17,9 @@ from collections.abc import Iterable
 from queue import Empty
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
 
 from celery_fairness.scheduling.words import Claim, Claimed, Verdict
 from celery_fairness.store import verbs
@@ -135,8 +139,11 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         plain = int(super()._size(queue))
         if not self.is_fair(queue):
             return plain
-        waiting, later = self.home.call(verbs.SIZE, [queue])
-        return plain + int(waiting) + int(later)
+        return plain + self._waiting(queue)
+
+    def _waiting(self, queue: str) -> int:
+        """Return how many tasks wait in a fair queue, those for their time included."""
+        return sum(map(int, self.home.call(verbs.SIZE, verbs.size_args(queue))))
 
     def _purge(self, queue: str) -> int:
         purged = int(super()._purge(queue))
@@ -164,6 +171,18 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
             self._tell({queue: 0}, declared=True)
             self._endless.add(queue)
 
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kw: Any) -> Any:
+        """Declare a queue; a passive declaration counts what waits, and is no use of the queue.
+
+        Raises:
+            ChannelError: A passive declaration of a queue that is not there.
+        """
+        if not passive or queue is None or not self.is_fair(queue):
+            return super().queue_declare(queue, passive=passive, **kw)
+        if not self._has_queue(queue, **kw):
+            raise ChannelError(f"NOT_FOUND - no queue {queue!r}", (50, 10), "queue_declare", 404)
+        return queue_declare_ok_t(queue, self._size(queue), 0)
+
     def _use(self, queues: Iterable[str]) -> None:
         """Say that ``queues`` are in use, where they expire."""
         if self._expires:
@@ -178,7 +197,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         Returns:
             When to look again, now where there is more to end.
         """
-        wait_ms = int(self.home.call(verbs.UNUSED, verbs.unused_args(kept_ms, declared)))
+        wait_ms = self.home.use(self.home.call, kept_ms, declared)
         waits = [kept / 3000 for kept in kept_ms.values() if kept]
         if wait_ms >= 0:
             waits.append(wait_ms / 1000)
@@ -191,7 +210,9 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
         """Consume from ``queue``, and keep it."""
         consumer = super().basic_consume(queue, *args, **kwargs)
-        self._note_consumed()
+        kept_ms = self._note_consumed().get(queue)
+        if kept_ms:
+            self._tell({queue: kept_ms})
         return consumer
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -222,4 +243,4 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if super()._has_queue(queue, **kwargs):
             return True
-        return self.is_fair(queue) and any(int(n) for n in self.home.call(verbs.SIZE, [queue]))
+        return self.is_fair(queue) and self._waiting(queue) > 0

@@ -125,11 +125,11 @@ PLACES = [
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, audit, place):
     place(shop)
-    waited = sum(shop.run(verbs.SIZE, [DEFAULT]))
+    waited = sum(shop.run(verbs.SIZE, verbs.size_args(DEFAULT)))
     before = client.zrange(shop.key(f"later:{DEFAULT}"), 0, -1, withscores=True)
     fairness.set_tier("42", "pro")
-    assert sum(shop.run(verbs.SIZE, [DEFAULT])) == 0
-    assert sum(shop.run(verbs.SIZE, [PRIORITY])) == waited
+    assert sum(shop.run(verbs.SIZE, verbs.size_args(DEFAULT))) == 0
+    assert sum(shop.run(verbs.SIZE, verbs.size_args(PRIORITY))) == waited
     assert client.zrange(shop.key(f"later:{PRIORITY}"), 0, -1, withscores=True) == before
     assert not audit().findings
     left = {key.split(":")[1] for key in client.keys("*" + DEFAULT)}
@@ -171,7 +171,7 @@ def test_what_nobody_can_read_stays(shop, fairness):
         waiting = Waiting(DEFAULT, f"t{number}", "42", tier="free", message=message)
         shop.run(verbs.PUT, verbs.put_args(waiting))
     fairness.set_tier("42", "pro")
-    assert shop.run(verbs.SIZE, [DEFAULT]) == [4, 0]
+    assert shop.run(verbs.SIZE, verbs.size_args(DEFAULT)) == [4, 0]
 
 
 @pytest.mark.parametrize("tenant", ["Ünïcode", "a b", "*", "h_0", "_none", "x" * 150, "42:pdf"])
@@ -200,7 +200,7 @@ def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders,
     tiers = {**DEFAULT_TIERS, "pro": Tier("pro", 3)}
     fairness.publish_tiers(tiers.values())
     assert not audit().findings
-    assert shop.run(verbs.SIZE, [DEFAULT]) == [1, 1]
+    assert shop.run(verbs.SIZE, verbs.size_args(DEFAULT)) == [1, 1]
     assert (orders(DEFAULT), orders(PRIORITY)) == ([0], [1, 2])
 
 
@@ -233,7 +233,7 @@ def test_what_moves_is_refused_by_no_bound(shop, fairness):
         send(shop, number, bounds=Bounds(of_queue=5))
         send(shop, f"p{number}", "43", PRIORITY, bounds=Bounds(of_queue=3))
     fairness.set_tier("42", "pro")
-    assert shop.run(verbs.SIZE, [PRIORITY]) == [6, 0]
+    assert shop.run(verbs.SIZE, verbs.size_args(PRIORITY)) == [6, 0]
 
 
 def test_elsewhere_nothing_moves(make_fairness, redis_url):

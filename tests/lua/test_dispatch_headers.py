@@ -71,6 +71,7 @@ def test_the_codes_are_those_that_python_reads():
         "again": {each.value: each.name for each in Settled},
         "override": {each.value: each.name for each in Said},
         "park_message": {each.value: each.name for each in Parking},
+        "unused": {verbs.ENDS_FIRST: "ENDS_FIRST"},
     }
 
 

@@ -178,7 +178,7 @@ def test_tasks_that_wait_for_their_time_come_in_its_order_and_behind_what_waits(
     for number, eta in enumerate([3000, 1000, 2000] + [1500] * 11):
         assert dispatch.put("a", tag=f"e{number}", eta_ms=NOW + eta) is Put.WAITS_FOR_ITS_TIME
     assert dispatch.put("a", tag="past", eta_ms=NOW) is Put.WAITS
-    assert dispatch.run(verbs.SIZE, ["q"]) == [1, 14]
+    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [1, 14]
     assert dispatch.tags_of(dispatch.claim()) == ["past"]
     assert dispatch.claim().sleep_ms == 1000
     dispatch.now += 700

@@ -42,7 +42,7 @@ def test_a_queue_that_nobody_uses_ends_and_what_runs_runs_on(dispatch):
     dispatch.now += 1_000
     # 250 wait, and 100 go in one call.
     assert [dispatch.use() for _ in range(4)] == [0, 0, 0, 3_001]
-    assert dispatch.run(verbs.SIZE, ["q"]) == [0, 0]
+    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [0, 0]
     assert dispatch.settle([task]) == [Settled.SETTLED]
     assert dispatch.use(other=0) == -1
     dispatch.now += 10_000
@@ -67,7 +67,7 @@ def test_a_queue_that_is_declared_without_an_end_has_none_until_it_is_declared_w
     dispatch.use(q=1_000)
     dispatch.now += 5_000
     assert dispatch.use() == -1
-    assert dispatch.run(verbs.SIZE, ["q"]) == [1, 0]
+    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [1, 0]
     dispatch.declare(q=1_000)
     assert dispatch.ends() == {"q": 1_000}
 
@@ -76,3 +76,32 @@ def test_a_queue_without_an_end_is_not_remembered(dispatch, client):
     dispatch.declare(q=0)
     assert not client.exists(PREFIX + "unused")
     assert dispatch.now == NOW
+
+
+@pytest.mark.parametrize("how", ["use", "declare"])
+def test_a_use_of_a_queue_that_has_ended_ends_it_first_in_parts(dispatch, how):
+    for _ in range(150):
+        dispatch.put("a")
+    dispatch.declare(q=1_000)
+    dispatch.now += 1_000
+    assert getattr(dispatch, how)(q=1_000) == verbs.ENDS_FIRST
+    assert getattr(dispatch, how)(q=1_000) == 1_000
+    assert dispatch.ends() == {"q": 1_000}
+    dispatch.put("a")
+    assert len(dispatch.claim().tasks) == 1
+
+
+def test_of_a_queue_that_has_ended_nothing_is_claimed_or_counted(dispatch):
+    dispatch.put("a")
+    dispatch.put("a", queue="other")
+    dispatch.declare(q=1_000)
+
+    def waiting():
+        return dispatch.run(verbs.SIZE, verbs.size_args("q", str(dispatch.now)))
+
+    dispatch.now += 999
+    assert waiting() == [1, 0]
+    dispatch.now += 1
+    assert waiting() == [0, 0]
+    (task,) = dispatch.claim(queues=("q", "other")).tasks
+    assert task.queue == "other"

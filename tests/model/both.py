@@ -388,7 +388,7 @@ class Both:
         return None, None
 
     def do_size(self, queue):
-        return self.model.size(queue), tuple(self.scripts.run(verbs.SIZE, [queue]))
+        return self.model.size(queue), tuple(self.scripts.run(verbs.SIZE, verbs.size_args(queue)))
 
     def do_purge(self, queue):
         return self.model.purge(queue), self.scripts.run(verbs.PURGE, [queue])

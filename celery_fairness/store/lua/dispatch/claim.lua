@@ -37,6 +37,7 @@
 --- @include "serve"
 --- @include "find"
 --- @include "due"
+--- @include "ended"
 --- @include "tick"
 --- @include "answering"
 --- @include "rounds"
@@ -100,6 +101,7 @@ local look, shares = read_passing(passing, rules.queued and limited().are_local(
 local more, sleep_ms = do_what_is_due(prefix, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
 rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
 local queues, without = with_tasks(prefix, all_queues)
+if said.unused then queues = not_ended(prefix, queues, now) end
 local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + PASSED_AT_MOST,
   queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
 local rounds = begin_rounds(queues, shares, turns)

@@ -4,7 +4,8 @@
   A use only moves the end away: who keeps a queue for a shorter time takes nothing from who keeps it
   for longer. A queue that was declared without an end has none until it is declared with one.
 
-  A queue that ends forgets what waits in it, a bounded part in each call; what runs is not touched.
+  A queue that ends forgets what waits in it, a bounded part in each call; what runs is not touched. If
+  the time of a used queue is over, the queue ends first, and the use makes it anew.
 
   KEYS[1]  prefix    str  what every key of the installation begins with
 
@@ -12,8 +13,11 @@
   ARGV[2]  declared  str  "declared" where the queues are declared now, "" where they are used
   ARGV[3+] used      str  pairs: a queue; for how long it is kept without a use, in ms, or 0: for ever
 
-  Returns in how many ms to call again: 0 where there is more to do, -1 where no queue will end.
+  Returns in how many ms to call again: 0 if there is more to do, -1 if no queue will end; or, of a
+  used queue that has ended and is not forgotten whole, that the same call comes again before it counts.
+    -2 ENDS_FIRST
 ]]
+--- @include "ended"
 --- @include "forget"
 --- @include "now"
 --- @later limited "limited"
@@ -24,6 +28,11 @@ local unused = prefix .. "unused"
 
 for index = 3, #ARGV, 2 do
   local queue, kept_ms = ARGV[index], tonumber(ARGV[index + 1])
+  -- A consumer that keeps it for ever only speaks late: a queue that is consumed does not end.
+  if (kept_ms > 0 or declared ~= "") and has_ended(prefix, queue, now) then
+    if forget_waiting(prefix, queue) == FORGET_AT_MOST then return -2 end
+    redis.call("ZREM", unused, queue)
+  end
   if kept_ms == 0 then
     -- Uses by who still knows another declaration do not move this.
     redis.call("ZADD", unused, "XX", "+inf", queue)
@@ -31,7 +40,8 @@ for index = 3, #ARGV, 2 do
     if declared ~= "" and redis.call("ZSCORE", unused, queue) == "inf" then
       redis.call("ZREM", unused, queue)
     end
-    redis.call("ZADD", unused, "GT", now + kept_ms, queue)
+    local is_new = redis.call("ZADD", unused, "GT", now + kept_ms, queue)
+    if is_new == 1 then redis.call("HSET", prefix .. "clock", "unused", 1) end
   end
 end
 

@@ -16,7 +16,7 @@
                      with a concurrency), watched (ms, TIME until
                      which somebody watches tasks), ranked (a claim asked for the highest rank of a
                      queue), entered (how often leases were entered again), took (how long tasks
-                     of the last kinds held their places, took.lua)
+                     of the last kinds held their places, took.lua), unused (a queue has an end)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -33,11 +33,11 @@ local function read_clock(clock_key, lease_ms, frozen_ms)
   end
   local kept = redis.call(
     "HMGET", clock_key, "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
-    "parked", "paced", "watched", "ranked", "entered", "took")
+    "parked", "paced", "watched", "ranked", "entered", "took", "unused")
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
     parked = kept[9], paced = kept[10], watched = kept[11] and tonumber(kept[11]) > now,
-    ranked = kept[12], entered = kept[13], took = kept[14],
+    ranked = kept[12], entered = kept[13], took = kept[14], unused = kept[15],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end
