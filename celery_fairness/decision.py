@@ -114,6 +114,8 @@ class SlotRequest:
         next_serial: Which copy a refusal would publish.
         limits: Those beside the tier's, as one word (``celery_fairness.limits.word_of``).
         job: Whom events name; None: nothing is told of it.
+        is_new: Its limits are the newest of their keys; False for a retry, or a copy that a
+            rejection published.
     """
 
     lease: Lease
@@ -123,6 +125,7 @@ class SlotRequest:
     next_serial: str = ""
     limits: str = ""
     job: Job | None = None
+    is_new: bool = True
 
     @property
     def tier_key(self) -> str:

@@ -87,6 +87,9 @@ class InMemoryLimiter(SaidInMemory):
                 limit = self._steered(request, limit)
                 held = len(self._leases.get(request.tier_key, {}))
             limits = read_limits(request.limits)
+            for key in self._declared.declare(limits, is_new=request.is_new):
+                self._parked.freed(key, now)
+                self._bell.set()
             if lease.id in self._leases.get(limits[0].key if limits else lease.key, {}):
                 return Admitted(lease, tier, limit, held, news=news)
             if copy is not None and self._copies.superseded(copy):

@@ -146,7 +146,7 @@ class RedisLimiter:
             *self._copies(request),
             job_text(request.job),
             self._snooze_ms,
-            *(self._broker, self._now_text()),
+            *(self._broker, "1" if request.is_new else "", self._now_text()),
         )
         told = self._redis.run(verbs.ADMIT, (self._names.prefix,), args)
         code, held, limit, retry_after_ms, news, judged, key, action = told

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.clock import LogicalClock
+from celery_fairness.scheduling.declared import Declared
 from celery_fairness.scheduling.limits import Limit
 from celery_fairness.scheduling.overrides import Override, Overrides
 from celery_fairness.scheduling.pace import Paces
@@ -29,7 +30,7 @@ class SaidInMemory:
         self._logical = LogicalClock()
         self._tick()
         self._stops, self._overrides = Stops(), Overrides()
-        self._queues = QueueLimits()
+        self._queues, self._declared = QueueLimits(), Declared()
         self._paces = Paces()
 
     def stop(self, how: str, key: str, wait_seconds: float = 0.0) -> None:
@@ -75,7 +76,8 @@ class SaidInMemory:
 
     def _numbered(self, limit: Limit) -> Limit:
         """Return a limit with the numbers that it is judged by now."""
-        return self._overrides.judged(self._queues.judged(limit), int(self._clock()))
+        numbered = self._declared.judged(self._queues.judged(limit))
+        return self._overrides.judged(numbered, int(self._clock()))
 
     def _forget_said(self, logical: int) -> None:
         """Forget what people said for a time that is over."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from celery_fairness.looking.reading import Reader
-from celery_fairness.scheduling.limits import PARTS, Limit, limit_named
+from celery_fairness.scheduling.limits import PARTS, Limit, limit_numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def starts_of(reader: Reader, key: str) -> Starts:
     )
     # Of a limit that says slots alone a gate notes the number with how long they are held.
     asked = asked or (f"{slots}||" if slots else None)
-    limit = limit_named(f"{key}|{asked}") if asked else None
+    limit = limit_numbered(f"{key}|{asked}") if asked else None
     if count is None:
         return Starts(asked=limit)
     pairs = (each.partition(" ") for each in log)

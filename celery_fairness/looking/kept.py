@@ -20,7 +20,7 @@ from celery_fairness.looking.keys import (
 from celery_fairness.looking.parked import parked
 from celery_fairness.looking.places import orders_of
 from celery_fairness.looking.reading import Reader, batches
-from celery_fairness.scheduling.limits import Limit, limit_named
+from celery_fairness.scheduling.limits import Limit, limit_numbered
 
 #: Lanes whose last task is looked at, to find which of several numbers was said last.
 LAST_AT_MOST = 100
@@ -94,7 +94,7 @@ def _note(found: dict[str, WaitingOfKey], lane: tuple[str, str, str], only: str 
     for word in limits_of(read_part(lane[1])[0]):
         key = word.partition("|")[0]
         if key in found and (only == key if only else not is_tenants(key)):
-            found[key].lanes[lane] = limit_named(word.rpartition("|")[0])
+            found[key].lanes[lane] = limit_numbered(word.rpartition("|")[0])
 
 
 def _note_parked(reader: Reader, found: dict[str, WaitingOfKey]) -> None:

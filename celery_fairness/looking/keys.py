@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from celery_fairness.scheduling.limits import shape_of
 from celery_fairness.scheduling.words import SYSTEM
 
 #: What stands before a record that waits for its time, in characters.
@@ -180,7 +181,7 @@ def read_parked(record: str) -> ParkedPlaces | None:
     if len(fields) != PARKED_FIELDS:
         return None
     words = fields[6].split(",") if fields[6] else []
-    names = ("|".join(word.split("|")[:NAME_FIELDS]) for word in words)
+    names = ("|".join(shape_of(word).split("|")[:NAME_FIELDS]) for word in words)
     places = dict.fromkeys([fields[2], *names])
     told = tuple(each for each in places if each)
     return ParkedPlaces(fields[2] or SYSTEM, told, fields[1] != "", fields[3], fields[4])
@@ -270,12 +271,12 @@ def is_private(word: str) -> bool:
 
 def own_group(key: str, lane: str) -> str:
     """Return the group of a lane that a private limit refused."""
-    return f"{key} {lane}"
+    return f"{key} {shape_of(lane)}"
 
 
 def shared_group(lane: str) -> str:
     """Return the group of a lane that another limit refused."""
-    return ",".join(word for word in limits_of(lane) if not is_private(word))
+    return ",".join(word for word in limits_of(shape_of(lane)) if not is_private(word))
 
 
 def group_of(key: str, lane: str, alone: str | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from celery_fairness.looking.keys import Keys, key_of_limit, may_wait_at
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
-from celery_fairness.scheduling.limits import OF_QUEUE
+from celery_fairness.scheduling.limits import OF_QUEUE, SIZE
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
 from celery_fairness.scheduling.queues import read_row
 
@@ -84,11 +84,12 @@ class WaitingLimit:
             ("ZSCORE", keys.paused_until, key),
             ("HGET", keys.overrides, key),
             ("HGET", keys.queue_limits, self.queue),
+            ("GET", keys.of("declared", key)),
         ]
 
     def findings(self, answers: list[Any]) -> Iterator[Finding]:
         """Yield what does not agree."""
-        waits, looked, places, leases, opens, paused, cooled, until, override, row = answers
+        waits, looked, places, leases, opens, paused, cooled, until, override, *told = answers
         name = f"{self.limit} {self.queue}"
         if waits and looked is None:
             yield Finding("candidates of a queue", name, "a row in candidates", "none")
@@ -102,13 +103,15 @@ class WaitingLimit:
         # With other numbers than its name says it may be open or closed.
         if looked is not None and override is None:
             stopped = bool(paused) or cooled is not None or until is not None
-            numbers = self._concurrency(row)
+            numbers = self._concurrency(*told)
             opens_alone = any(at is not None for at in opens)
             yield from self._opens(name, float(looked), numbers, leases, opens_alone, stopped)
 
-    def _concurrency(self, row: str | None) -> str:
-        """Return its concurrency as text; that of a partition is its queue's."""
+    def _concurrency(self, row: str | None, declared: str | None) -> str:
+        """Return its concurrency as text: the newest of its key, of a partition its queue's."""
         word = self.limit.split("|")[1] if "|" in self.limit else ""
+        if word == SIZE:
+            return declared.partition("|")[0] if declared else ""
         if word != OF_QUEUE:
             return word
         numbers = read_row(row).numbers if row else None

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import LimitState, WaitedLimit
-from celery_fairness.looking.keys import order_key, part_length
+from celery_fairness.looking.keys import key_of_limit, order_key, part_length
 from celery_fairness.looking.places import LANES_AT_MOST
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.tenant import with_rows
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, limit_named
+from celery_fairness.scheduling.declared import Declared
+from celery_fairness.scheduling.limits import OF_QUEUE, Limit, limit_numbered
 from celery_fairness.scheduling.parking import PAUSED
 from celery_fairness.scheduling.queues import PREFIX, QueueRow, read_row
 
@@ -51,9 +52,19 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
 
 
 def numbered(reader: Reader, limit: Limit) -> Limit:
-    """Return a limit with the numbers of its queue, where it says that it has those."""
-    row = row_of(reader, limit.key) if limit.of == OF_QUEUE else None
-    return limit if row is None else row.numbers.limit(limit.key, limit.of)
+    """Return a limit with the newest numbers of its key, or those of its queue."""
+    if limit.of == OF_QUEUE:
+        row = row_of(reader, limit.key)
+        return limit if row is None else row.numbers.limit(limit.key, limit.of)
+    return _declared(reader, limit.key).judged(limit)
+
+
+def _declared(reader: Reader, key: str) -> Declared:
+    """Return what a key declares."""
+    declared, text = Declared(), reader.read("GET", reader.keys.of("declared", key))
+    if text is not None:
+        declared.numbers[key] = limit_numbered(f"{key}|{text}")
+    return declared
 
 
 def row_of(reader: Reader, key: str) -> QueueRow | None:
@@ -82,7 +93,7 @@ def _waited(reader: Reader, both: str) -> WaitedLimit | None:
         cards: list[Command] = [("ZCARD", keys.of("group", f"{each} {queue}")) for each in some]
         tenants += sum(reader.together(cards))
     few = tenants <= TENANTS_AT_MOST and len(groups) <= GROUPS_AT_MOST
-    limit = numbered(reader, limit_named(name))
+    limit = numbered(reader, _declared(reader, key_of_limit(name)).at(name))
     return WaitedLimit(
         queue,
         limit.concurrency,

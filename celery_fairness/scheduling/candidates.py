@@ -71,7 +71,7 @@ class Candidates(Actions):
         while (key := self.at(queue, look.places.get(queue, 0) + beyond, turns)) is not None:
             lanes = self.lanes[queue, key]
             first = lanes.in_order()[0]
-            if best and self._turn(queue, *best, turns) <= self._turn(queue, key, first, turns):
+            if best and self._goes_first(queue, best, (key, first), turns):
                 break
             part: Part | None = look.open_part(lanes) if look.passes else first
             if part is None:
@@ -87,8 +87,7 @@ class Candidates(Actions):
             if not full and refused is None:
                 if queue not in turns.ranked or part.lane.rank == first.lane.rank:
                     return self._chosen(queue, key, part, logical, rules)
-                turn = self._turn(queue, key, part, turns)
-                if best is None or turn < self._turn(queue, *best, turns):
+                if best is None or not self._goes_first(queue, best, (key, part), turns):
                     best = key, part
                 if not look.spend():
                     break
@@ -121,6 +120,12 @@ class Candidates(Actions):
         rank = part.lane.rank if queue in turns.ranked else 0
         return -rank, self.rings[queue].start_of(key), key
 
+    def _goes_first(
+        self, queue: str, best: tuple[str, Part], other: tuple[str, Part], turns: Turns
+    ) -> bool:
+        """Say whether what was found goes before another; of equals it does, met before."""
+        return self._turn(queue, *best, turns)[:2] <= self._turn(queue, *other, turns)[:2]
+
     def _chosen(
         self, queue: str, key: str, part: Part, logical: int, rules: Rules
     ) -> tuple[str, Part]:
@@ -141,8 +146,7 @@ class Candidates(Actions):
             if of_limit is None:
                 break
             name, key, part = of_limit
-            turn = self._turn(queue, key, part, turns)
-            if best is None or turn < self._turn(queue, *best, turns):
+            if best is None or not self._goes_first(queue, best, (key, part), turns):
                 best = key, part
             met.append(name)
         return best

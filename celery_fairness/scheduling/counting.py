@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from celery_fairness.scheduling.declared import Declared
 from celery_fairness.scheduling.limits import NEVER, REMEMBERED_MS, Limit, Window
 from celery_fairness.scheduling.overrides import Overrides
 from celery_fairness.scheduling.pace import Paces
@@ -38,11 +39,13 @@ class Counting:
         self.stops = Stops()
         self.overrides = Overrides()
         self.queues = QueueLimits()
+        self.declared = Declared()
         self.paces = Paces()
 
     def judged(self, limit: Limit) -> Limit:
         """Return a limit with the numbers that it is judged by now."""
-        return self.overrides.judged(self.queues.judged(limit), self.now_ms())
+        numbered = self.declared.judged(self.queues.judged(limit))
+        return self.overrides.judged(numbered, self.now_ms())
 
     def held(self, key: str, logical: int) -> int:
         """Return how many leases of ``key`` live."""
@@ -90,13 +93,12 @@ class Counting:
         return most is not None and self.held(limit.key, logical) >= most
 
     def count_start(self, limit: Limit, lease: str, logical: int) -> None:
-        """A task starts under a limit."""
+        """A task starts under a limit, as that is judged now."""
         self.leases[limit.key][lease] = NEVER
-        judged = self.judged(limit)
-        self.paces.begins(judged, lease, logical)
-        if judged.rates or judged.throttle or limit.key in self.windows:
+        self.paces.begins(limit, lease, logical)
+        if limit.rates or limit.throttle or limit.key in self.windows:
             window = self.windows.setdefault(limit.key, Window())
-            window.start(judged, logical)
+            window.start(limit, logical)
             self.idle[limit.key] = logical + window.kept_ms
 
     def tenant_limit(self, key: str, tenant: str, own: int | None) -> int | None:

@@ -20,9 +20,9 @@ from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
 from celery_fairness.scheduling.limits import (
     NEVER,
     Limit,
-    limit_named,
     of_one_key,
     read_limits,
+    shape_of,
     write_limits,
 )
 from celery_fairness.scheduling.minutes import Minutes
@@ -189,9 +189,10 @@ class Installation(Counting):
         lanes = self.lanes[queue, key]
         before, shut_as = lanes.parked.get(lane), self.shut_as(at, logical)
         if at.private:
-            group = f"{key} {Part(lane, None).text}"
+            group = f"{key} {shape_of(Part(lane, None).text)}"
         else:
-            group = write_limits(tuple(x for x in read_limits(lane.limits) if not x.private))
+            shared = tuple(x for x in read_limits(lane.limits) if not x.private)
+            group = shape_of(write_limits(shared))
         kinds = 0
         if before == group:
             self.parking.move(queue, group, at, shut_as)
@@ -200,7 +201,8 @@ class Installation(Counting):
             kinds = lanes.kinds_of(lane)
             lanes.parked[lane] = group
             self._left_group(queue, key, before)
-            if self.parking.enter(queue, group, key, at, shut_as):
+            seq = lanes.noted[lanes.in_order(group)[0]]
+            if self.parking.enter(queue, group, key, at, shut_as, seq):
                 self._arm(at, logical, rules)
         if key in self.rings[queue].members and not lanes.in_order():
             self.rings[queue].fill(key)
@@ -261,7 +263,7 @@ class Installation(Counting):
             parking.left[key], parking.due[" " + key] = left - len(looked), logical
             self.rings[waited[0][1]].bell = True
         for name, queue in looked:
-            limit = limit_named(name)
+            limit = self.declared.at(name)
             if self.parking.candidates[queue][name] >= 0:
                 continue
             if self.wait_ms(limit, logical, rules):
@@ -270,6 +272,13 @@ class Installation(Counting):
             else:
                 self.parking.open(queue, name, logical)
                 self.rings[queue].bell = True
+
+    def look_again(self, keys: Sequence[str]) -> None:
+        """These keys have other numbers: the next claim looks at what waits there."""
+        for key in keys:
+            if waited := self.parking.waited.get(key):
+                self.parking.due[key] = 0
+                self.rings[waited[0][1]].bell = True
 
     def shut_as(self, limit: Limit, logical: int) -> float:
         """Return as what a limit is closed, and by which numbers of its queue."""

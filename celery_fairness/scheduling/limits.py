@@ -1,7 +1,8 @@
 """Limits beside the tenants' tiers: what each says, what it counts, and when it opens.
 
-A limit has a key, and whoever names the key shares its counts; each task is judged by the numbers
-that came with it, or by those that replaced them (an override). A limit says any of:
+A limit has a key, and whoever names the key shares its counts. All tasks of a key are judged by the
+newest numbers that came with one (``declared``), or by those that replaced them (an override). A
+limit says any of:
 
     concurrency   leases of the key that live at once; 0 pauses
     rates         starts in any window of a length: a sliding window
@@ -24,6 +25,7 @@ nearer, because nothing was enforced, leave no debt: one interval after the last
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +37,8 @@ PARTS = 40
 REMEMBERED_MS = 60_000
 #: A limit whose numbers are those of its queue; and that of the queue as a whole.
 OF_QUEUE, WHOLE = "q", "g"
+#: What stands for a number of any size.
+SIZE = "#"
 #: What never opens by itself.
 NEVER = float("inf")
 
@@ -63,7 +67,12 @@ class Limit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Key and numbers: what is waited for. Two tasks with one key may have other numbers."""
+        """Where its tasks wait: its key, and which numbers it says, whatever their size."""
+        return shape_of(self._numbered)
+
+    @property
+    def _numbered(self) -> str:
+        """Key and numbers."""
         concurrency, bar, windows = self.numbers.partition("|")
         if self.of == OF_QUEUE:
             concurrency = OF_QUEUE
@@ -81,9 +90,11 @@ class Limit(NamedTuple):
     def text(self) -> str:
         """The whole limit as a word: without a space, a comma, or a line's end."""
         flag = "p" if self.private else self.of.strip(OF_QUEUE)
-        return f"{self.name}|{self.on_limit[0]}{flag}"
+        return f"{self._numbered}|{self.on_limit[0]}{flag}"
 
 
+#: The numbers of a limit's word.
+_NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
 _ON_LIMIT = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
 
@@ -110,9 +121,25 @@ def _read_limit(text: str) -> Limit:
     )
 
 
-def limit_named(name: str) -> Limit:
-    """Return a limit by its name."""
-    return _read_limit(f"{name}|w")
+def limit_numbered(text: str) -> Limit:
+    """Return a limit by its key and numbers."""
+    return _read_limit(f"{text}|w")
+
+
+def shape_of(words: str) -> str:
+    """Return limits, or a lane, as they would be with any other numbers.
+
+    ``#`` stands for a number. A concurrency of 0 stays: it stops the tasks that say it, and no
+    others of its key.
+    """
+    return _NUMBERS.sub(_marks, words)
+
+
+def _marks(found: re.Match[str]) -> str:
+    concurrency, rates, throttle = found.groups()
+    if concurrency not in ("0", OF_QUEUE):
+        concurrency = concurrency and SIZE
+    return f"|{concurrency}|{rates and SIZE}|{throttle and SIZE}"
 
 
 def without_whole(word: str) -> str:

@@ -38,6 +38,9 @@ PUMPED_AT_MOST = 64
 CLOSED, PAUSED = -1.0, -2.0
 #: Of a partition the version of its queue's numbers, divided by this, is taken off.
 VERSIONS = 2**24
+#: What the place of a task among all is of its tenant's tag: a thousand million tasks are a part of
+#: a thousand of one start.
+AGE = 2**-40
 #: Of one key, tags that are kept.
 TAGS_AT_MOST = 1000
 
@@ -98,8 +101,10 @@ class Parking:
 
     # -- who waits where --------------------------------------------------------------------------
 
-    def enter(self, queue: str, name: str, key: str, at: Limit, shut_as: float) -> bool:
-        """A tenant's lane waits in a group: in the one that is there, wherever that waits.
+    def enter(
+        self, queue: str, name: str, key: str, at: Limit, shut_as: float, seq: int = 0
+    ) -> bool:
+        """A tenant's lane, whose first task has ``seq``, waits in a group, wherever that waits.
 
         Returns:
             Whether it waits at ``at``, as the first of its group.
@@ -110,7 +115,8 @@ class Parking:
             group = self.groups[queue, name] = Group(at)
             self._register(queue, at, shut_as)
         if key not in group.tags:
-            group.tags[key] = self.start_of(group.at.key, key)
+            # Of those that are due at one time who waits longest goes first.
+            group.tags[key] = self.start_of(group.at.key, key) + seq * AGE
         return is_new
 
     def leave(self, queue: str, name: str, key: str) -> None:

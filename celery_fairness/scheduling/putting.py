@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from celery_fairness.scheduling.expiring import Expiring
 from celery_fairness.scheduling.lanes import Task
+from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM, Bounds, Full, Put, Waiting
 from celery_fairness.tenants import INVALID
 
@@ -39,6 +40,8 @@ class Putting(Expiring):
         self.known.add(waiting.tag)
         if waiting.tenant == INVALID:
             self.counts["invalid"] += 1
+        said = read_limits(task.limits)
+        self.look_again(self.declared.declare(said, is_new=waiting.is_new))
         limits = self.queues.in_partition(waiting.queue, task.limits)
         task = replace(task, seq=self.next_seq(), limits=limits)
         now = self.now_ms()

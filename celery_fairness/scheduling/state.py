@@ -121,6 +121,7 @@ def _parking(installation: Installation) -> dict[str, Any]:
             key: (row.text, row.ends_ms) for key, row in installation.overrides.rows.items()
         },
         "cooled": dict(installation.stops.cooled),
+        "declared": {key: each.numbers for key, each in installation.declared.numbers.items()},
         "queues": {queue: row.text for queue, row in installation.queues.rows.items()},
         "queues_version": installation.queues.version,
         "began": {key: dict(each) for key, each in installation.paces.began.items() if each},

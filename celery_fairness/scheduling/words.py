@@ -48,6 +48,7 @@ class Waiting(NamedTuple):
         limits: Those beside the tier's, as one word (``scheduling.limits.write_limits``).
         expires_ms: Server time from which it does not start any more; 0: none.
         bounds: Over which it is refused; None: it was accepted before, or nothing is enforced.
+        is_new: Its limits are the newest of their keys; False where it was accepted before.
     """
 
     queue: str
@@ -63,6 +64,7 @@ class Waiting(NamedTuple):
     limits: str = ""
     expires_ms: int = 0
     bounds: Bounds | None = None
+    is_new: bool = True
 
 
 class Full(NamedTuple):

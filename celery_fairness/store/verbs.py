@@ -100,6 +100,7 @@ def put_args(
         waiting.limits,
         *bounds_args(waiting.bounds),
         str(waiting.expires_ms),
+        "1" if waiting.is_new else "",
         *bound,
     ]
 

@@ -49,7 +49,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
     tenant, service, tier, cost, limits = _charged(queue, message, headers, options)
-    tag = properties["delivery_tag"]
+    tag, is_new = properties["delivery_tag"], not _is_accepted(headers)
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues: each is a task of its own.
         tag += "." + hashlib.sha256(queue.encode()).hexdigest()[:16]
@@ -66,7 +66,8 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         kind=kind_of(headers),
         limits=limits,
         expires_ms=expires_ms(headers.get("expires")),
-        bounds=None if _is_accepted(headers) else options.bounds(queue, tier),
+        bounds=options.bounds(queue, tier) if is_new else None,
+        is_new=is_new,
     )
 
 

@@ -79,6 +79,8 @@ class _Asked(NamedTuple):
     #: Of the copy that a refusal publishes.
     serial: str
     job: Job
+    #: It is neither a retry nor a copy that a rejection published.
+    is_new: bool
 
 
 class Gate:
@@ -150,7 +152,8 @@ class Gate:
             # A message that has none is known by this one from here on.
             copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
             job = Job(uuid, task.name, queue_of(request))
-            asked = _Asked(charge, lease, copy, new_serial(), job)
+            is_new = not (copy.serial or request.get("retries"))
+            asked = _Asked(charge, lease, copy, new_serial(), job, is_new)
 
             def context() -> Context:
                 return Context(request, args=args, kwargs=kwargs, called_directly=False)
@@ -235,10 +238,10 @@ class Gate:
         return refused.action == "wait" and not by_tier
 
     def _request(self, asked: _Asked) -> SlotRequest:
-        charge, lease, copy, serial, job = asked
+        charge, lease, copy, serial, job, _ = asked
         tenant = charge.tenant or ""
         tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        return SlotRequest(lease, tenant, tier, copy, serial, charge.words, job)
+        return SlotRequest(lease, tenant, tier, copy, serial, charge.words, job, asked.is_new)
 
     def _enter(self, task: Any, asked: _Asked) -> Attempt | Refused:
         charge = asked.charge
@@ -321,7 +324,7 @@ class Gate:
             )
             return _ignored()
         wait = self.countdown_seconds(refused)
-        charge, _, copy, serial, _ = asked
+        charge, _, copy, serial, *_ = asked
         _complete(task, context, charge, refused)
         known_type = known.get("content_type")
         try:

@@ -49,8 +49,8 @@ def test_nothing_is_found_where_everything_agrees(parked: Callable[[], Audit]) -
     assert found.compared["parked"] == 3
 
 
-WAITS = "gate_at:tenant:waits api|1||"
-TURN = "tenant:waits api|1||"
+WAITS = "gate_at:tenant:waits api|#||"
+TURN = "tenant:waits api|#||"
 PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "a task that waits without its record": (
         ("ZADD", WAITS, 9, "gone"),
@@ -68,10 +68,10 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
         },
     ),
     "a task that waits at two limits": (
-        ("ZADD", "gate_at:tenant:waits db|1||", 1, "waits"),
+        ("ZADD", "gate_at:tenant:waits db|#||", 1, "waits"),
         {
             ("parked is in one place", "waits"),
-            ("parked has its turn", "tenant:waits db|1||"),
+            ("parked has its turn", "tenant:waits db|#||"),
         },
     ),
     "a task that waits and was promoted": (
@@ -99,27 +99,27 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
         {("parked is looked at", "api")},
     ),
     "a place that its key does not know": (
-        ("ZREM", "gate_places:api", "api|1||"),
+        ("ZREM", "gate_places:api", "api|#||"),
         {
-            ("a place has tasks", "api|1||"),
+            ("a place has tasks", "api|#||"),
             ("a key has parked tasks", "api"),
             ("parked of a key", "api"),
         },
     ),
     "a place at which nobody waits": (
-        ("ZADD", "gate_places:api", 0, "api|7||"),
-        {("a place has tasks", "api|7||")},
+        ("ZADD", "gate_places:api", 0, "api||#|"),
+        {("a place has tasks", "api||#|")},
     ),
     "a tenant without its turn": (
-        ("ZREM", "gate_turns:api|1||", "0000000000000001 tenant:waits"),
+        ("ZREM", "gate_turns:api|#||", "0000000000000001 tenant:waits"),
         {("parked has its turn", TURN), ("parked of a key", "api")},
     ),
     "a turn of nobody": (
-        ("ZADD", "gate_turns:api|1||", 0, "0000000000000009 tenant:nobody"),
-        {("parked has its turn", "tenant:nobody api|1||")},
+        ("ZADD", "gate_turns:api|#||", 0, "0000000000000009 tenant:nobody"),
+        {("parked has its turn", "tenant:nobody api|#||")},
     ),
     "a turn by a task that is not the first": (
-        ("ZADD", "gate_turns:api|1||", 0, "0000000000000002 tenant:waits"),
+        ("ZADD", "gate_turns:api|#||", 0, "0000000000000002 tenant:waits"),
         {("parked has its turn", TURN), ("parked of a key", "api")},
     ),
     "a key whose tasks are not counted": (

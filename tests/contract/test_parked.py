@@ -267,7 +267,8 @@ def test_a_task_whose_copy_has_started_is_not_promoted_again(
     for _ in range(4):
         clock.advance(5)
         limiter.renew([])
-    take(limiter, Limit("api", 2))
+    take(limiter, TWO)
+    assert isinstance(limiter.acquire(ask("low", ONE)), Refused)
     assert promote(limiter) == []
     # It comes to a gate that asks nothing, and waits here no longer.
     came = again(request, first)

@@ -1,6 +1,6 @@
 """Whose turn it is among what a gate has parked: no flood keeps others from what they share.
 
-Each task is judged by its own numbers, and the tenants of a key have their turns by weight.
+All tasks of a key are judged by its newest numbers, and its tenants have their turns by weight.
 """
 
 from __future__ import annotations
@@ -126,27 +126,41 @@ def test_tenants_with_one_shared_limit_and_another_for_some_share_both(
     assert promote(limiter) == []
 
 
-def test_d03_whoever_has_stricter_numbers_keeps_nobody_else(limiter: Limiter) -> None:
-    held = [take(limiter, TWO) for _ in range(2)]
+def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
+    held = take(limiter, ONE)
     park(limiter, ask("never", Limit("api", 0)))
-    park(limiter, ask("strict", ONE))
-    park(limiter, ask("wide", TWO))
-    limiter.release([held[0]])
-    assert names(promote(limiter)) == ["wide"]
-    limiter.release([held[1]])
-    # What is promised counts as what runs does.
+    park(limiter, ask("old", ONE))
     assert promote(limiter) == []
-    limiter.forgo("wide", ["api"])
-    assert names(promote(limiter)) == ["strict"]
+    newest = ask("newest", TWO)
+    # Who comes with a higher number stands behind those that wait, and lets them start.
+    assert isinstance(limiter.acquire(newest), Refused)
+    assert names(promote(limiter)) == ["old"]
+    limiter.forgo("old", ["api"])
+    limiter.release([held])
     assert limiter.parked("api") == 1
 
 
-def test_d03_a_newcomer_stands_behind_those_with_its_own_numbers(limiter: Limiter) -> None:
+def test_d03_a_retry_and_a_copy_declare_no_numbers(limiter: Limiter) -> None:
+    held = take(limiter, TWO)
+    old = replace(ask("retry", Limit("api", 9)), is_new=False)
+    assert isinstance(limiter.acquire(old), Admitted)
+    assert isinstance(limiter.acquire(replace(ask("copy", Limit("api", 9)), is_new=False)), Refused)
+    limiter.release([held, old.lease])
+    # Where nobody has declared any they hold.
+    first = replace(ask("first", Limit("mail", 1)), is_new=False)
+    assert isinstance(limiter.acquire(first), Admitted)
+    second = replace(ask("second", Limit("mail", 9)), is_new=False)
+    assert isinstance(limiter.acquire(second), Refused)
+
+
+def test_d03_a_newcomer_stands_behind_those_of_its_key_and_no_others(limiter: Limiter) -> None:
     take(limiter, ONE)
-    park(limiter, ask("strict", ONE))
-    passes = ask("wide", Limit("api", 3))
-    assert isinstance(limiter.acquire(passes), Admitted)
-    assert isinstance(limiter.acquire(ask("other", ONE)), Refused)
+    park(limiter, ask("old", ONE))
+    assert isinstance(limiter.acquire(ask("wide", Limit("api", 3))), Refused)
+    # A number that is 0 stops one task alone, and another kind of number waits on its own.
+    assert isinstance(limiter.acquire(ask("rated", Limit("api", rates=((5, 1_000),)))), Admitted)
+    assert isinstance(limiter.acquire(ask("never", Limit("api", 0))), Refused)
+    assert names(promote(limiter)) == ["old"]
 
 
 def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: Limiter) -> None:
@@ -154,9 +168,10 @@ def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: L
     held = [take(limiter, Limit("api", 5)) for _ in range(5)]
     for name, limit in zip("abcdefgh", numbers * 2, strict=True):
         park(limiter, ask(name, limit))
+    limiter.acquire(ask("last", Limit("api", 5)))
     limiter.release(held)
-    # As many as each of them allows, and no more.
-    assert names(promote(limiter)) == ["a", "b", "d", "e", "h"]
+    # As many as the newest number allows, and no more.
+    assert names(promote(limiter)) == ["a", "b", "c", "d", "e"]
 
 
 def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(

@@ -40,7 +40,7 @@ _TYPE_OF = {
     | {"ZRANGEBYSCORE", "ZREMRANGEBYSCORE"},
     "list": {"LPOP", "RPUSH", "LINDEX", "LREM", "LLEN", "LMOVE", "LSET"},
     "set": {"SADD", "SREM", "SCARD", "SISMEMBER", "SRANDMEMBER"},
-    "string": {"INCR", "GET", "SET"},
+    "string": {"INCR", "GET", "GETEX", "MGET", "SET"},
     "stream": {"XADD"},
     "": {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PTTL"},
 }
@@ -57,6 +57,8 @@ _GIVEN = {
     "unpack(later)": {"later"},
     "unpack(starts)": {"window", "starts"},
     "unpack(windows)": {"window"},
+    "name": {"declared"},
+    "unpack(names)": {"declared"},
     "unpack(some)": {"waited"},
     "unpack(bells)": {"bell", "left"},
 }
@@ -87,6 +89,8 @@ _ENDS = {
     "TASKS_AT_MOST + PLACES_AT_MOST": "constants",
     "#ended": "the ends of one call, which Python sends in batches",
     "#given": "the tasks of one claim",
+    "#changed": "of the limits of one task",
+    "#names": "a constant, or fewer",
     "#met.order": "what one call started and refused, at most",
     "#ARGV - 1": "arguments, which Python sends in batches",
 }

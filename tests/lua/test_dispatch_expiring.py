@@ -33,7 +33,7 @@ def nothing_is_left(client):
     """But for what lives for ever, or ends by itself."""
     kept = {"clock", "sequence", "tiers", "news", "counts", "exceeded", "events"}
     left = {key.partition(":")[0] for key in keys_of(client, PREFIX)} - kept
-    assert left <= {"reply", "minute", "pace", "rescheduled"}, left
+    assert left <= {"reply", "minute", "pace", "rescheduled", "declared"}, left
 
 
 def at_its_tier(dispatch):

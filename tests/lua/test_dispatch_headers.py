@@ -134,6 +134,7 @@ def test_the_limiter_sends_what_the_header_lists_in_its_order(sent, name):  # no
         "expires_ms": "7",
         "want": 16,
         "broker": "here",
+        "is_new": "1",
         "how": "published",
         "tags": "m1",
         "what": "leases",

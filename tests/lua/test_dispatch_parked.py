@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.scheduling.limits import Limit, shape_of, write_limits
 from celery_fairness.scheduling.words import Rules
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
@@ -131,6 +131,6 @@ def test_a_group_goes_on_whose_first_member_has_no_lane_any_more(dispatch, clien
     for tenant in "ab":
         dispatch.put(tenant, limits=API)
     assert dispatch.claim().tasks == ()
-    assert client.delete(PREFIX + f"shelf:tenant:a {API} q") == 1
+    assert client.delete(PREFIX + f"shelf:tenant:a {shape_of(API)} q") == 1
     dispatch.settle(held)
     assert [task.key for task in dispatch.claim().tasks] == ["tenant:b,api"]

@@ -154,6 +154,7 @@ class Both:
             limits.replace("*", tenant or "_"),
             0 if expires is None else self.now + expires,
             bounds,
+            number % 16 != 15,
         )
         answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
         return self.model.put(waiting), verbs.read_put(answer)
@@ -564,8 +565,8 @@ class Both:
             if kind == "leases":
                 # They end by themselves: the gate's, and those of a lost memory.
                 assert not client.zcount(prefix + key, "+inf", "+inf")
-            elif kind in ("pace", "rescheduled"):
-                # What a key knows of its pace goes by itself.
+            elif kind in ("pace", "rescheduled", "declared"):
+                # What a key knows of its pace, and its newest numbers, go by themselves.
                 assert client.pttl(prefix + key) > 0
             elif key == "known":
                 tags = {task.tag for tasks in self.model.dead.values() for task in tasks}

@@ -11,6 +11,8 @@ from typing import Any
 
 from redis import Redis
 
+from celery_fairness.scheduling.limits import shape_of
+
 #: Every key with its type and all that it holds, in one call.
 _READ_ALL = """
 local found = {}
@@ -210,6 +212,9 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
     state["paused"] = set(keys.pop("paused", []))
     state["paused_until"] = _scores(keys.pop("paused_until", []))
     state["overrides"] = _overrides(keys)
+    state["declared"] = {
+        key.partition(":")[2]: keys.pop(key)[0] for key in list(keys) if key.startswith("declared:")
+    }
     state["looks"] = {k: int(v) for k, v in _pairs(keys.pop("looks", [])).items()}
     shared = _scores(keys.pop("shared", []))
     for table in ("waited", "candidates", "groups", "group", "wait", "shelf", "parked", "windows"):
@@ -287,6 +292,7 @@ def _overrides(keys: dict[str, Any]) -> dict[str, tuple[str, int | None]]:
 
 
 def _group(name: str, lane: str, alone: float) -> str:
+    lane = shape_of(lane)
     if alone:
         return f"{name.partition(' ')[0]} {lane}"
     return ",".join(word for word in lane[2:].split(",") if not word.endswith("p"))

@@ -66,7 +66,7 @@ class Watched(Scheduler):
         return lease
 
     def take(self, task, lease, logical, amount):
-        for limit in read_limits(task.limits):
+        for limit in map(self.judged, read_limits(task.limits)):
             held = sum(limit.key in row.task.keys for row in self.running.values())
             assert limit.concurrency is None or held < limit.concurrency, limit
             starts = self.started[limit.key]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
+from celery_fairness.scheduling.limits import WHOLE, Limit
 from celery_fairness.scheduling.words import Settle, Verdict
 from celery_fairness.store import verbs
 
@@ -108,10 +108,11 @@ def test_what_was_said_of_one_task_is_not_said_of_the_next(pair):
     pair.put("c", api)
     assert pair.claim(5)[0] == []
     assert len(pair.later()) == 1
-    assert [name for name, _ in pair.model.parking.waited["api"]] == ["api|1||"]
+    assert [name for name, _ in pair.model.parking.waited["api"]] == ["api|#||"]
 
 
 def test_limits_with_one_key_are_counted_together_and_asked_apart(pair):
-    pair.put("a", Limit("x", rates=((3, 1_000),)), Limit("x", rates=((2, 500),)), times=3)
+    of_queue = Limit("x", rates=((2, 500),), of=WHOLE)
+    pair.put("a", Limit("x", rates=((3, 1_000),)), of_queue, times=3)
     assert pair.claim(5)[0] == [1, 2]
     assert pair.model.windows["x"].most == 3

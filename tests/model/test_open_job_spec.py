@@ -223,13 +223,15 @@ def test_s15_d01_a_policy_is_read_as_the_spec_writes_it_and_written_again():
     assert policy.rate.period_ms == 60_000
 
 
-def test_s16_rl002_d03_tasks_of_one_key_share_its_counts_and_are_judged_by_their_own_numbers(pair):
-    pair.put("a", Limit("api", 1))
+def test_s16_rl002_d03_tasks_of_one_key_share_its_counts_and_its_newest_numbers(pair):
+    pair.put("a", Limit("api", 1), times=2)
     pair.put("b", Limit("api", 3), times=3)
     pair.put("c", Limit("other", 1))
-    assert pair.claim()[0] == [1, 2, 5, 3]
+    assert pair.claim()[0] == [1, 3, 6, 2]
     pair.put("d", Limit("api", 1))
     pair.end_one(0)
+    assert pair.claim()[0] == []
+    pair.end()
     assert pair.claim()[0] == [4]
 
 

@@ -188,14 +188,30 @@ def test_a_throttle_spaces_starts_evenly():
     assert len(starts) >= 98
 
 
-def test_own_numbers_of_one_key_each_hold():
-    """D-03: counts are shared, and each task is judged by its own numbers."""
+def test_the_newest_numbers_of_a_key_hold_for_all_that_wait():
+    """Counts and numbers are those of the key: who came with other numbers waits no longer."""
     shop = Shop()
     shop.put("a", Limit("api", 5), times=10)
     shop.put("b", Limit("api", 7), times=10)
     started = [task.message.split()[0] for task in shop.claim(20).tasks]
-    assert len(started) == 7
-    assert started[5:] == ["b", "b"]
+    assert started == ["a", "b"] * 3 + ["a"]
+
+
+def test_of_tenants_that_are_due_at_one_time_who_waits_longest_goes_first():
+    """New tenants that come again and again pass nobody, whatever they are called."""
+    shop = Shop()
+    shop.put("held", Limit("api", 1))
+    (held,) = shop.claim(1).tasks
+    started = []
+    for name in ("z", "y", "x"):
+        shop.put(name, Limit("api", 1))
+    assert shop.claim(1).tasks == ()
+    for number in range(6):
+        shop.put(f"new{number}", Limit("api", 1))
+        shop.done(held)
+        (held,) = shop.claim(1).tasks
+        started.append(held.message.split()[0])
+    assert started == ["z", "y", "x", "new0", "new1", "new2"]
 
 
 def test_two_limits_cost_no_more_with_many_lanes():

@@ -177,12 +177,12 @@ def test_many_cool_downs_that_are_over_are_forgotten_some_in_each_claim(pair):
 
 @pytest.mark.parametrize(("begins", "ends"), [("pause", "resume"), ("cool", "clear")])
 def test_a_key_of_more_limits_than_one_look_is_open_whole(pair, begins, ends):
-    limits = [Limit("api", number) for number in range(1, 70)]
-    for limit in limits:
-        pair.put("a", limit)
+    queues = [f"q{number}" for number in range(1, 70)]
+    for queue in queues:
+        pair.put("a", Limit("api", 1), queue=queue)
     stop(pair, begins, wait_ms=SECOND)
     for _ in range(3):
-        pair.claim()
+        pair.claim(queues=queues)
     stop(pair, ends)
     left = pair.model.parking.left["api"]
     # Another word begins anew, and does not go on with what that one left.
@@ -191,6 +191,6 @@ def test_a_key_of_more_limits_than_one_look_is_open_whole(pair, begins, ends):
     assert pair.model.parking.left["api"] == left
     given = []
     for _ in range(80):
-        given += pair.claim()[0]
+        given += pair.claim(queues=queues)[0]
         pair.end()
     assert sorted(given) == list(range(1, 70))

@@ -20,9 +20,9 @@
   ARGV[14] keep_ms       int  how long the memory of copies is kept, beside the wait
   ARGV[15] job           str  the task's id, name and queue as JSON, or ""
   ARGV[16] snooze_ms     int  the longest wait of a task that is tried again, where nobody knows better
-  ARGV[17] broker        str  that has the message; "" is any. Of another than those that are parked
-                              it asks as a claim does
-  ARGV[18] frozen_ms     str  "" in production (server TIME); set only by tests
+  ARGV[17] broker        str  that has the message; "" is any. Of another it asks as a claim does
+  ARGV[18] is_new        str  "1" where its limits are the newest of their keys (declared.lua), else ""
+  ARGV[19] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns {code, held, limit, retry_after_ms, version, tier, by, action}: the first six as acquire does,
   held and limit of the tier; by is the key of the limit that refused, "" the tier's; action "d", "r"
@@ -44,10 +44,9 @@ local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV
 local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
 local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
 local keep_ms, job, snooze_ms = tonumber(ARGV[14]), ARGV[15], tonumber(ARGV[16])
-local broker, frozen_ms = ARGV[17], ARGV[18]
+local broker, is_new, frozen_ms = ARGV[17], ARGV[18], ARGV[19]
 
--- Keys with starts of long ago that one call clears away.
-local FORGET_AT_MOST = 20
+local FORGET_AT_MOST = 20 -- keys with starts of long ago
 -- As the events call them.
 local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency", here = "concurrency"}
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
@@ -56,6 +55,7 @@ local logical, now, _, said = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = "on", weighs = true, look_ms = math.huge, of_gate = true,
   snooze_ms = snooze_ms, paced = said.paced, entered = said.entered, watched = said.watched}
 local version = tonumber(redis.call("HGET", prefix .. "news", "version") or 0)
+look_again(prefix, declare(prefix, words, is_new ~= ""))
 local copy, limits = prefix .. "copy:" .. message, of_one_key(limits_now(prefix, words, rules))
 
 local tier, limit, held = "", -1, 0

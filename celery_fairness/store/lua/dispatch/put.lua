@@ -29,12 +29,14 @@
   ARGV[17] of_tier    str  how many of the tenant may wait where no tiers are published, or ""
   ARGV[18] of_queue   str  how many may wait in the queue, or ""
   ARGV[19] expires_ms int  server time from which it does not start any more; 0: none
-  ARGV[20+] bound     str  the bindings that the caller knows, each as kombu writes it
+  ARGV[20] is_new     str  "1" where its limits are the newest of their keys (declared.lua), else ""
+  ARGV[21+] bound     str  the bindings that the caller knows, each as kombu writes it
 
   Returns what became of it; {key, limit, waiting} of what has no room for it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
 --- @include "backlog"
+--- @include "declared"
 --- @include "partition"
 --- @include "waiting"
 --- @include "until"
@@ -48,6 +50,7 @@ local cost, eta_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local bindings, kind, plain, entry, limits = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 local default_tier, of_tier, of_queue = ARGV[16], ARGV[17], ARGV[18]
 local expires_ms = tonumber(ARGV[19])
+local is_new = ARGV[20] ~= ""
 
 -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
 local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
@@ -57,8 +60,8 @@ end
 
 -- kombu's table, which other producers and consumers write: as many as are known, and the same.
 if bindings ~= "" then
-  if redis.call("SCARD", bindings) ~= #ARGV - 19 then return 3 end
-  for index = 20, #ARGV do
+  if redis.call("SCARD", bindings) ~= #ARGV - 20 then return 3 end
+  for index = 21, #ARGV do
     if redis.call("SISMEMBER", bindings, ARGV[index]) == 0 then return 3 end
   end
 end
@@ -78,6 +81,12 @@ end
 -- It is the first write: Redis refuses none that comes after it, also where its memory is full.
 if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
 if redis.call("SADD", prefix .. "known", tag) == 0 then return 0 end
+local changed = declare(prefix, limits, is_new)
+look_again(prefix, changed)
+for index = 1, #changed do
+  local waits = redis.call("LINDEX", prefix .. "waited:" .. changed[index], 0)
+  if waits then ring_bell(prefix, string.match(waits, "^%S+ (.*)$")) end
+end
 if queued then task.limits = in_partition(prefix, queue, limits, "") end
 if task.limits ~= "" then redis.call("HSET", prefix .. "clock", "limited", 1) end
 if tenant == "_invalid" then redis.call("HINCRBY", prefix .. "counts", "invalid", 1) end

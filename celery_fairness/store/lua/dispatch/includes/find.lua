@@ -72,13 +72,13 @@ local function find(prefix, queue, rules, turns, look)
     member = member or member_at(prefix, queue, at, turns.ranked[queue])
     local key, start, rank = member[1], tonumber(member[2]), member[3]
     if opened then opened.member = not look and member end
-    if not key or best and goes_first(best, rank, start, key) then return best end
+    if not key or best and goes_first(best, rank, start) then return best end
     local found, goes_on, passed = look_at_tenant(prefix, queue, key, start, rules, turns, look, beyond)
     if found then
       local its = string.sub(found.part, 1, 1)
       if not (look and rank and its < rank) then return found end
       -- Of what it stands by this process takes nothing: others may have more urgent tasks than the rest.
-      if not (best and goes_first(best, its, start, key)) then best = found end
+      if not (best and goes_first(best, its, start)) then best = found end
       goes_on, beyond = spend_pass(look), beyond + 1
     elseif passed and beyond > 0 then
       beyond = beyond + 1

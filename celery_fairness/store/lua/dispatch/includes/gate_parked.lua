@@ -13,6 +13,7 @@
   All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
   any broker's.
 ]]
+--- @include "gate_bell"
 --- @include "gate_watched"
 --- @include "gate_places"
 
@@ -34,10 +35,6 @@ local function copy_parked(prefix, tag, current, next_serial, seq, told, keep_ms
   redis.call("HDEL", copy, "admitted")
   redis.call("HSET", copy, "current", current, "next", next_serial, "seq", seq, "told", told)
   redis.call("PEXPIRE", copy, keep_ms)
-end
-
-local function ring_gate(prefix)
-  if redis.call("LLEN", prefix .. "gate_bell") == 0 then redis.call("RPUSH", prefix .. "gate_bell", 1) end
 end
 
 -- Promises a task one start of each of its limits, for a lease.

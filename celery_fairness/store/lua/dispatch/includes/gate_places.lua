@@ -1,19 +1,20 @@
 --[[
   gate_places: where parked tasks wait.
 
-  A place is a limit with its numbers, as a limit's name says, or a tenant's tier, which the key alone
-  names. `gate_places:KEY` has the places of a key, each with the logical time of the last look at it where
+  A place is a limit without the size of its numbers, as a limit's name says, or a tenant's tier, which the
+  key alone names. `gate_places:KEY` has the places of a key, each with the logical time of the last look at it where
   there are more than one call looks at, `gate_looks` when a key is looked at, and `gate_waiting` how many
-  tasks wait at it. Each is judged by its own numbers: one that must not start yet keeps back those of its
-  place, and nobody else.
+  tasks wait at it. One that must not start yet keeps back those of its place, and nobody else: whoever says
+  another kind of number, or 0, waits at another.
 ]]
 --- @include "gate_turns"
+--- @include "shape"
 
 -- All places at which a task may wait.
 local function parked_places(key, words)
   local places = {key ~= "" and key or nil}
   for word in string.gmatch(words, "[^,]+") do
-    places[#places + 1] = string.match(word, "^[^|]*|[^|]*|[^|]*|[^|]*")
+    places[#places + 1] = name_of(word)
   end
   return places
 end

@@ -37,11 +37,12 @@ local function order_name(key, group, queue)
   return "ready:" .. key .. " " .. queue
 end
 
--- Whether what was found goes before who stands at `start`, of a rank where the highest goes first.
-local function goes_first(found, rank, start, key)
+-- Whether what was found goes before who stands at `start`, of a rank where the highest goes first. Of equals
+-- it does: what is parked was met before.
+local function goes_first(found, rank, start)
   local its = string.sub(found.part, 1, 1)
   if rank and its ~= rank then return its > rank end
-  return found.start < start or found.start == start and found.key <= key
+  return found.start <= start
 end
 
 --- @later ranks "ranks"

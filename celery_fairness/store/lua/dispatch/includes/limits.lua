@@ -5,51 +5,19 @@
   + between them; the flags are the first letter of on_limit, and p where the key was made from the
   tenant, g where it is that of the queue as a whole, which a task has only while it runs. Where the
   concurrency is q all numbers are those of its queue (queues.lua). Its name is the word without the
-  flags. Limits of a task have a comma between them.
+  flags, with a # for each number (shape.lua). Limits of a task have a comma between them.
 
   `leases:KEY` counts what runs, `window:KEY` and `starts:KEY` what started.
 ]]
+--- @include "numbers"
 --- @include "pace"
---- @include "queues"
 --- @include "starts"
---- @include "stopped"
 
 -- So much of a throttle's interval a promotion is early, for a start may be as late; and where that is less so
 -- many ms, but not more than two intervals: what comes so much too soon a gate lets wait.
 local EARLY, EARLY_MS = 0.1, 10
 -- A lease of the gate may be released without a word: look again so soon.
 local LOOK_AT_LIMIT_MS = 1000
-
-local function read_limit(word)
-  local name, flags = string.match(word, "^([^|]*|[%dq]*|[^|]*|[^|]*)|?(%a*)$")
-  local key, concurrency, rates, throttle = string.match(name, "^(.*)|(.*)|(.*)|(.*)$")
-  return {name = name, key = key, concurrency = tonumber(concurrency), rates = rates,
-    throttle = throttle, on_limit = string.sub(flags, 1, 1), private = string.sub(flags, 2) == "p",
-    of_queue = concurrency == "q"}
-end
-
--- A limit as it is judged now: with the numbers that people put in the place of its own, under its name.
--- A claim keeps it in `rules.limits`: within its call no number changes.
-local function limit_now(prefix, word, rules)
-  local kept = rules.limits and rules.limits[word]
-  if kept then return kept end
-  local limit = read_limit(word)
-  if limit.of_queue then use_numbers(prefix, limit, rules) end
-  local other = is_steered(prefix, rules) and override_of(prefix, limit.key, rules)
-  if other and other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
-  if other and other.rates ~= "-" then limit.rates = other.rates end
-  if other and other.throttle ~= "-" then limit.throttle = other.throttle end
-  if rules.limits then rules.limits[word] = limit end
-  return limit
-end
-
-local function limits_now(prefix, words, rules)
-  local limits = {}
-  for word in string.gmatch(words, "[^,]+") do
-    limits[#limits + 1] = limit_now(prefix, word, rules)
-  end
-  return limits
-end
 
 -- How many tasks of a gate were promoted under a key and have not come to a gate yet: a newcomer does
 -- not take what was given to them.

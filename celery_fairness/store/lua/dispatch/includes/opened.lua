@@ -46,7 +46,7 @@ local function of_groups(prefix, queue, rules, turns, look, known)
     if not turns.ranked[queue] then return found end
     if not found then break end
     local rank = string.sub(found.part, 1, 1)
-    if not (best and goes_first(best, rank, found.start, found.key)) then best = found end
+    if not (best and goes_first(best, rank, found.start)) then best = found end
     if found.alone then break end
     met[#met + 1], met[found.name], known = found.name, true, nil
   end

@@ -39,7 +39,7 @@ end
 -- A limit refused a lane: it waits there, alone where the limit is the tenant's own.
 local function park(prefix, queue, key, lane, limit, rules, turns)
   local before = group_of(prefix, queue, key, lane)
-  local group = limit.private and key .. " " .. lane or shared_of(lane)
+  local group = limit.private and key .. " " .. shape_of(lane) or shared_of(lane)
   if before == group then
     move_group(prefix, queue, group, limit, rules)
   else

@@ -2,7 +2,7 @@
   parking: groups of parked lanes, where each waits, and what may be open.
 
   A group is the parked lanes of one queue with the same shared limits, named by these; or one lane
-  that a private limit refused, named "KEY LANE". `groups:QUEUE` says at which limit each waits,
+  that a private limit refused, named "KEY LANE"; lanes that differ by the size of their numbers are one. `groups:QUEUE` says at which limit each waits,
   `group:GROUP QUEUE` holds its tenants by their tags, `wait:LIMIT QUEUE` the groups by their least.
 
   `candidates:QUEUE` holds every limit at which something of the queue waits: when it was looked at
@@ -13,11 +13,14 @@
 
   `shared` and `tags:KEY` are the virtual time of a key, while somebody waits at it.
 ]]
+--- @include "lanes"
 --- @include "limits"
 
 local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
+-- A thousand million tasks are a part of a thousand of one start.
+local AGE = 2 ^ -40
 
 -- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known, `tag` when
 -- the tenant was due there last.
@@ -80,6 +83,13 @@ local function arm(prefix, limit, rules)
   end
 end
 
+-- Of tenants that are due at one time the one whose first task waits longest goes first: its place among all
+-- tasks is this small part of its tag.
+local function aged(prefix, queue, group, key, tag)
+  local order = redis.call("ZRANGE", prefix .. order_name(key, group, queue), 0, 0, "WITHSCORES")[2]
+  return tag + (tonumber(order or 0) % AFTER_ALL) * AGE
+end
+
 -- A tenant's lane waits in a group, wherever that waits; where it is new at `limit`.
 local function enter_group(prefix, queue, group, key, limit, rules)
   local name = redis.call("HGET", prefix .. "groups:" .. queue, group)
@@ -87,7 +97,8 @@ local function enter_group(prefix, queue, group, key, limit, rules)
   local members = prefix .. "group:" .. group .. " " .. queue
   if not redis.call("ZSCORE", members, key) then
     local of = name and string.match(name, "^[^|]*") or limit.key
-    redis.call("ZADD", members, shared_start(prefix, of, key), key)
+    local tag = aged(prefix, queue, group, key, shared_start(prefix, of, key))
+    redis.call("ZADD", members, string.format("%.17g", tag), key)
     order_group(prefix, queue, group, name or limit.name)
   end
   if not name then arm(prefix, limit, rules) end

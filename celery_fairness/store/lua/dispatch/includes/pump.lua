@@ -110,6 +110,7 @@ local function free_all(prefix, ended, rules)
   end
   -- Mostly at one of the first.
   local left = count_waited(prefix, keys)
+  if left > 0 then know_declared(prefix, limits, rules) end
   for index = 1, #keys do
     if left == 0 then return end
     if look_at_waited(prefix, keys[index], rules, false) then left = left - 1 end

@@ -1,0 +1,142 @@
+"""The newest numbers of a key hold for all tasks of the key, on both paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from celery.result import AsyncResult
+
+from celery_fairness import RateLimitPolicy
+from tests.behaviour.conftest import PATHS
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+KEY = "api.example.com"
+
+pytestmark = pytest.mark.parametrize("path", PATHS)
+
+
+@pytest.fixture
+def at_work(make_shop: Callable[..., Shop], path: str) -> Shop:
+    """A worker with eight places, no limit but those of calls."""
+    shop = make_shop(path, fairness={"tiers": {"free": {"concurrency": 100}}})
+    shop.worker(pool="threads", concurrency=8)
+    return shop
+
+
+def said(number: int | None = None, rate: str | None = None, **options: str) -> RateLimitPolicy:
+    return RateLimitPolicy(KEY, concurrency=number, rate=rate, **options)
+
+
+def send(shop: Shop, user: str, *limits: RateLimitPolicy, gate: Path | None = None) -> AsyncResult:
+    options = {"limits": list(limits)}
+    return shop.send("work", user=user, gate=str(gate) if gate else "", options=options)
+
+
+def await_started(shop: Shop, *results: AsyncResult) -> None:
+    ids = {result.id for result in results}
+    eventually(
+        lambda: ids <= {entry["id"] for entry in shop.ledger("start")},
+        RESULT_SECONDS,
+    )
+
+
+def await_waiting(shop: Shop, count: int) -> None:
+    def waits() -> None:
+        assert shop.fairness.inspect(KEY).waiting_count == count
+
+    eventually(waits, RESULT_SECONDS)
+
+
+def started(shop: Shop) -> list[str]:
+    return [entry["id"] for entry in sorted(shop.ledger("start"), key=lambda each: each["at"])]
+
+
+def test_who_waits_since_before_a_raised_number_starts_before_newcomers(at_work: Shop) -> None:
+    gates = [at_work.gate_file() for _ in range(2)]
+    first = send(at_work, "first", said(1), gate=gates[0])
+    await_started(at_work, first)
+    old = [send(at_work, f"old{n}", said(1), gate=gates[1]) for n in range(2)]
+    await_waiting(at_work, 2)
+    # Three places at once: those that wait take the two that the new number opens.
+    new = [send(at_work, f"new{n}", said(3), gate=gates[1]) for n in range(4)]
+    await_started(at_work, *old)
+    await_waiting(at_work, 4)
+    assert {result.id for result in (first, *old)} == set(started(at_work))
+    for gate in gates:
+        gate.touch()
+    for result in (first, *old, *new):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_lowered_number_holds_at_once_for_those_that_wait(at_work: Shop) -> None:
+    gate = at_work.gate_file()
+    running = [send(at_work, f"r{n}", said(3), gate=gate) for n in range(3)]
+    await_started(at_work, *running)
+    old = [send(at_work, f"old{n}", said(3)) for n in range(4)]
+    new = send(at_work, "new", said(1))
+    await_waiting(at_work, 5)
+    gate.touch()
+    for result in (*running, *old, new):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    ended = max(
+        entry["at"]
+        for entry in at_work.ledger("end")
+        if entry["id"] in {result.id for result in running}
+    )
+    events = sorted(
+        (entry["at"], 1 if entry["event"] == "start" else -1)
+        for entry in at_work.ledger()
+        if entry["id"] in {result.id for result in (*old, new)}
+    )
+    assert events[0][0] >= ended - 1
+    held = most = 0
+    for _, step in events:
+        held += step
+        most = max(most, held)
+    assert most == 1
+
+
+def test_a_call_with_a_number_of_0_stops_itself_and_nobody_else(at_work: Shop) -> None:
+    gate = at_work.gate_file()
+    held = send(at_work, "held", said(2), gate=gate)
+    await_started(at_work, held)
+    never = send(at_work, "never", said(0))
+    await_waiting(at_work, 1)
+    others = [send(at_work, f"u{n}", said(2)) for n in range(6)]
+    for result in others:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    await_waiting(at_work, 1)
+    gate.touch()
+    assert held.get(timeout=RESULT_SECONDS) == "done"
+    at_work.fairness.override(KEY, concurrency=1)
+    assert never.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_task_without_a_rate_is_judged_by_none_that_others_say(at_work: Shop) -> None:
+    rated = send(at_work, "rated", said(rate="1/PT1H"))
+    assert rated.get(timeout=RESULT_SECONDS) == "done"
+    late = send(at_work, "late", said(rate="1/PT1H"))
+    await_waiting(at_work, 1)
+    free = [send(at_work, f"free{n}", said(2)) for n in range(4)]
+    for result in free:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert late.id not in started(at_work)
+
+
+def test_people_see_the_newest_number_and_not_that_of_who_waits_longest(at_work: Shop) -> None:
+    gate = at_work.gate_file()
+    running = send(at_work, "a", said(1), gate=gate)
+    await_started(at_work, running)
+    waits = send(at_work, "b", said(1), gate=gate)
+    await_waiting(at_work, 1)
+    last = send(at_work, "c", said(2), gate=gate)
+    await_started(at_work, waits)
+    await_waiting(at_work, 1)
+    state = at_work.fairness.inspect(KEY).concurrency
+    assert (state.limit, state.active) == (2, 2)
+    gate.touch()
+    for result in (running, waits, last):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
