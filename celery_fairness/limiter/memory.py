@@ -258,6 +258,13 @@ class InMemoryLimiter(SaidInMemory):
         del watched
         self.release((lease,))
 
+    def idle(
+        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
+    ) -> tuple[int, float]:
+        """Return nothing to log: this limiter measures no wait."""
+        del lease, short_seconds, least_seconds, every_seconds
+        return 0, 0.0
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         with self._lock:

@@ -84,6 +84,22 @@ class Limiter(Protocol):
         """
         ...
 
+    def idle(
+        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
+    ) -> tuple[int, float]:
+        """Add to how long tasks waited for their snooze while their tenant had a free slot.
+
+        Args:
+            lease: Of an attempt that was just admitted, of a task that the tier had rejected.
+            short_seconds: A shorter wait is not counted.
+            least_seconds: Less in all is not logged.
+            every_seconds: How often its worker logs it at most.
+
+        Returns:
+            The number of tenants and the seconds in all that the worker is to log; 0: nothing.
+        """
+        ...
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more, as ``next_serial``.
 

@@ -203,6 +203,15 @@ class RedisLimiter:
         keys = [self._names.leases(key) for key in lease.keys]
         self._redis.post("release", keys, [lease.id] * len(keys))
 
+    def idle(
+        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
+    ) -> tuple[int, float]:
+        """Add up how long a task waited beside a free slot; returns what is to be logged of all."""
+        times = map(milliseconds, (short_seconds, least_seconds, every_seconds))
+        args = (lease.worker, lease.key, *times, self._now_text())
+        tenants, all_ms = self._redis.run(verbs.IDLE, (self._names.prefix,), args)
+        return int(tenants), seconds(all_ms)
+
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         keys = (self._names.copy(refused.message),)

@@ -63,6 +63,10 @@ Tracer = Callable[..., Any]
 LEAST_WAIT_SECONDS = 1.0
 #: A task that may start by the time it would be parked asks again, so often.
 ASK_AT_MOST = 3
+#: A shorter wait beside a free slot is the way through the broker, in seconds.
+IDLE_SHORT_SECONDS = 0.5
+#: Less than this in all is not logged, and no more often than that by one worker, in seconds.
+IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS = 5.0, 3600.0
 #: Why a limit may open before the time it says.
 _NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
 
@@ -111,6 +115,7 @@ class Gate:
     ) -> None:
         self._settings = settings
         self._enforcement = settings.enforcement
+        self._tier_waits = settings.tier_on_limit == "wait"
         self._limiter = limiter
         self._directory = directory
         self._resender = resender
@@ -253,8 +258,31 @@ class Gate:
         if charge.problem or self._uncounted:
             self._count(task, charge)
         if isinstance(answer, Admitted):
+            if asked.copy.serial and charge.tenant and not charge.words and not self._tier_waits:
+                self._log_idle(asked.lease)
             return Attempt(task, asked.lease, self._limiter, watched=answer.watched)
         return answer
+
+    def _log_idle(self, lease: Lease) -> None:
+        """Log how long tasks that were sent back waited while their tenant had a free slot.
+
+        A call that fails must not cost the task its slot.
+        """
+        try:
+            tenants, waited = self._limiter.idle(
+                lease, IDLE_SHORT_SECONDS, IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS
+            )
+        except LimiterUnavailable as error:
+            self._notices.error("away", "%s", error)
+            return
+        if tenants:
+            logger.warning(
+                "tasks waited %.0f s in all while their tenant had a free slot (tenants: %d): "
+                "they come back when their snooze ends; "
+                'set tier_on_limit = "wait" to start them at once',
+                waited,
+                tenants,
+            )
 
     def _count(self, task: Any, charge: Charge) -> None:
         """Count what is rare; a count that fails must not cost the task its slot."""

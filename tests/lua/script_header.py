@@ -28,7 +28,7 @@ FORBIDDEN = {
 }
 
 _ENTRY = re.compile(r"^  (KEYS|ARGV)\[(\d+)(\+?)\]\s+(\w+)\s+(\w+)\s+\S")
-_PARAMETER = re.compile(r"^  (\w+)\s+(hash|zset|stream|str|int)\s+\S")
+_PARAMETER = re.compile(r"^  (\w+)\s+(hash|zset|stream|string|str|int)\s+\S")
 _CODE = re.compile(r"(-?\d+) ([A-Z_]+)")
 _LOOP = re.compile(r"^\s*for (\w+) = ([^,]+), ([^,]+)(?:, ([^,]+))? do")
 _LOCAL = re.compile(r"^\s*local ([\w, ]+) = (.+)$", re.MULTILINE)

@@ -110,7 +110,7 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     assert limiter.acquire("l2", next_serial="s1")[0][0] == 0
     limiter.acquire("l2", limit=2, serial="s1")
     kept = {NAMES.clock, NAMES.counts, NAMES.exceeded, LEASES}
-    assert set(client.keys(NAMES.prefix + "*")) == kept
+    assert set(client.keys(NAMES.prefix + "*")) == {*kept, f"{NAMES.prefix}freed:tenant:42"}
 
 
 def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter, client):

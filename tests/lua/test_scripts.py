@@ -26,7 +26,7 @@ FOR_EVER = {
 }
 
 #: Commands of the dearest call, its own EVALSHA included.
-MOST_COMMANDS = 17
+MOST_COMMANDS = 18
 
 
 def ask(lease="l1", tenant="42", tier="free", copy=None, next_serial=""):
@@ -165,6 +165,7 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
         NAMES.leases("tenant:42"): day,
         NAMES.copy("m1"): twenty_minutes,
         NAMES.copy("m2"): twenty_minutes,
+        f"{NAMES.prefix}freed:tenant:42": twenty_minutes,
         NAMES.tenant("42"): resolved,
         NAMES.tenant("8"): resolved,
     }

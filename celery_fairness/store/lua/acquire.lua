@@ -37,6 +37,7 @@
 --- @include "copies"
 --- @include "gate_counts"
 --- @include "told"
+--- @include "freed"
 local clock, leases, tiers, tenant = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local news, counts, copy, events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local exceeded, minute = KEYS[9], KEYS[10]
@@ -59,7 +60,10 @@ local held = redis.call("ZCARD", leases)
 if held > 0 then
   local held_until = redis.call("ZSCORE", leases, lease_id)
   local ended = redis.call("ZRANGEBYSCORE", leases, "-inf", logical, "LIMIT", 0, CLEAR_AT_MOST)
-  if #ended > 0 then redis.call("ZREM", leases, unpack(ended)) end
+  if #ended > 0 then
+    redis.call("ZREM", leases, unpack(ended))
+    note_freed(freed_of(leases))
+  end
   held = redis.call("ZCOUNT", leases, string.format("(%.0f", logical), "+inf")
   if held_until and tonumber(held_until) > logical then
     return {1, held, limit, -1, version, tier}
@@ -83,6 +87,7 @@ if over and enforcement == "on" then
   end
   copy_refused(copy, message, serial, next_serial, memory, keep_ms)
   if limit == 0 then return {-1, held, limit, -1, version, tier} end
+  note_rejected(freed_of(leases), keep_ms)
   local alive = string.format("(%.0f", logical)
   local first = redis.call(
     "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, 1)

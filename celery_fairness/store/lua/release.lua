@@ -5,11 +5,17 @@
 
   ARGV[1+] lease_ids  str   one for each key
 
+  Beside the leases of a tenant lies when one of them was given back last (freed.lua).
+
   Returns how many were held.
 ]]
+--- @include "freed"
 local released = 0
 for position = 1, #KEYS do
   local leases, lease_id = KEYS[position], ARGV[position]
-  released = released + redis.call("ZREM", leases, lease_id)
+  if redis.call("ZREM", leases, lease_id) == 1 then
+    released = released + 1
+    note_freed(freed_of(leases))
+  end
 end
 return released

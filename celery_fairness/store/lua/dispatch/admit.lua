@@ -38,8 +38,7 @@
 --- @include "gate_here"
 --- @include "told"
 --- @include "why_closed"
-local prefix = KEYS[1]
-local lease, lease_ms, enforcement = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local prefix, lease, lease_ms, enforcement = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key, tenant_key, known_tier, concurrency = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local default_tier, default_limit, words = ARGV[8], ARGV[9], ARGV[10]
 local message, serial, next_serial = ARGV[11], ARGV[12], ARGV[13]
@@ -124,6 +123,7 @@ if enforcement == "on" and (full or closed) then
     copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
   end
   if by_tier then
+    if limit > 0 then note_rejected(prefix .. "freed:" .. key, keep_ms) end
     -- One with other limits waits its snooze, whenever a slot may be free.
     local again_ms = words == "" and limit > 0 and first_end_ms(prefix, key, logical) or -1
     return {limit == 0 and -1 or 0, held, limit, again_ms, version, tier, "", action}

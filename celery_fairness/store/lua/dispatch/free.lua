@@ -15,6 +15,7 @@
 --- @include "gate_watched"
 --- @include "pace"
 --- @include "gate_parked"
+--- @include "freed"
 local prefix, what, lease_ms, frozen_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local logical, _, _, said = read_clock(prefix .. "clock", lease_ms, frozen_ms)
@@ -34,6 +35,9 @@ for index = 4, #ARGV - 1, 2 do
     redis.call("ZREM", prefix .. "gate_promoted", holder)
   end
   freed = freed + held
+  if held == 1 and what ~= "promises" and string.sub(key, 1, 7) == "tenant:" then
+    note_freed(prefix .. "freed:" .. key)
+  end
   if said.parked and held == 1 then
     wakes = redis.call("ZADD", prefix .. "gate_looks", "XX", "LT", "CH", whole(logical), key) == 1 or wakes
   end

@@ -3,6 +3,7 @@
 ]]
 --- @include "gate_watched"
 --- @include "pace"
+--- @include "freed"
 
 -- A set of leases that nobody asks about goes by itself, much later than any outage.
 local KEEP_LEASES_MS = 86400000
@@ -20,6 +21,7 @@ local function clear_ended(prefix, key, rules)
     if rules.paced then note_end(prefix, ended[index], key, {logical = at}) end
     if rules.watched then tell_gate_ended(prefix, ended[index], "expired", at) end
   end
+  if #ended > 0 then note_freed(prefix .. "freed:" .. key) end
 end
 
 local function take_slot(prefix, key, lease, ends)
