@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from celery_fairness.value import Value
@@ -296,7 +297,7 @@ class WaitedLimit:
         concurrency: Of the key at once; None is unlimited.
         rates: ``(starts, period_ms)`` each.
         throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
-        state: ``closed``, ``paused``, or ``open``: the next claim looks at it.
+        state: ``closed``, ``paused``, ``cool-down``, or ``open``: the next claim looks at it.
         tenants: How many have something there, once for each group of lanes.
         tasks: How many wait; None where there are too many lanes to count them.
     """
@@ -318,12 +319,22 @@ class KeyStops(Value):
         paused: Nothing starts until somebody resumes it, or for ``pause_seconds``.
         cool_down_seconds: Nothing starts for so long; 0: it does not cool down.
         pause_seconds: How long it is paused; None: until somebody resumes it, or not at all.
+        paused_until: The same as a time of the server's clock.
+        paused_since: When the pause began, likewise; None: it is not paused.
+        paused_by: The person who paused it; "" where that is not known.
+        pause_of: The key that is paused, where it is another: that of all services of a tenant.
+        cools_until: When the cool-down ends, a time of the server's clock; None: there is none.
     """
 
     key: str
     paused: bool
     cool_down_seconds: float
     pause_seconds: float | None = None
+    paused_until: datetime | None = None
+    paused_since: datetime | None = None
+    paused_by: str = ""
+    pause_of: str = ""
+    cools_until: datetime | None = None
 
     @property
     def stopped(self) -> bool:
@@ -376,6 +387,8 @@ class LimitState:
         parked: Tasks of a gate that wait at it in Redis.
         local_limit: Of a queue's key, or of one of its partitions: at once in one process; None is
             unlimited.
+        own_number: A tenant's number is published for it alone; else it is that of its tier.
+        entitled: That number: its concurrency without pauses and overrides; None is unlimited.
     """
 
     key: str
@@ -394,6 +407,8 @@ class LimitState:
     override: KeyOverride | None = None
     parked: int = 0
     local_limit: int | None = None
+    own_number: bool = False
+    entitled: int | None = None
 
     @property
     def known(self) -> bool:

@@ -83,8 +83,18 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.cool_down_cleared", ("key",), "somebody ended a cool-down before its time"
         ),
-        EventType("fairness.paused", ("key",), "somebody paused a key"),
-        EventType("fairness.resumed", ("key",), "a pause has ended, or somebody ended it"),
+        EventType(
+            "fairness.paused",
+            ("key", "until", "by"),
+            "somebody paused a key; `by` is the person, `until` is nothing if it lasts until "
+            "somebody resumes the key",
+        ),
+        EventType(
+            "fairness.resumed",
+            ("key", "by"),
+            "a pause has ended, or somebody ended it; `by` is the person, nothing if its time was "
+            "over",
+        ),
         EventType(
             "fairness.override_set",
             ("key", "numbers"),

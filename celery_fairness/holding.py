@@ -6,6 +6,7 @@ tenant in plain, and its service behind it where each counts apart.
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,14 +18,14 @@ from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.steered import read_override, server_now
+from celery_fairness.looking.steered import read_override, server_now, stops_of
 from celery_fairness.policy import RateLimitPolicy
 from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.words import Said
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
-from celery_fairness.units import Milliseconds, milliseconds, seconds
+from celery_fairness.units import Milliseconds, milliseconds
 
 #: Longest time for which something is said, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
@@ -32,6 +33,8 @@ MOST_SECONDS = 366 * 86_400
 WATCH_SECONDS = 86_400
 #: Of a longer reason the rest is left out of the event.
 REASON_CHARACTERS = 500
+#: Longest name of a person.
+PERSON_CHARACTERS = 200
 _FIELDS = ("concurrency", "rate", "throttle")
 #: In Python and to the scripts.
 _WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
@@ -50,15 +53,14 @@ class Holding:
         self._settings = settings
         self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
-    def stop(self, how: str, key: str, wait_ms: int = 0, reason: str = "") -> KeyStops:
+    def stop(
+        self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
+    ) -> KeyStops:
         """Pause, resume or cool down a key as the scripts write it; see ``verbs.stop_args``."""
         why = reason[:REASON_CHARACTERS]
-        args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why)
-        cool_ms, pause_ms = verbs.read_stop(self._run(verbs.STOP, args))
-        left = None if not pause_ms else seconds(pause_ms)
-        return KeyStops(
-            key=key, paused=pause_ms != 0, cool_down_seconds=seconds(cool_ms), pause_seconds=left
-        )
+        args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
+        stopped = verbs.read_stop(self._run(verbs.STOP, args))
+        return stops_of(key, stopped)
 
     def cools(self, key: str) -> bool:
         """Say whether a key cools down, or has until lately."""
@@ -156,6 +158,24 @@ def _number(policy: RateLimitPolicy, name: str) -> Any:
         return value
     window = None if value is None else (value.limit, int(value.period_ms))
     return window if name == "throttle" else (window,) if window else ()
+
+
+def person(by: Any) -> str:
+    """Return who changes something: as given, else the user of this process; "" if unknown.
+
+    Raises:
+        ValueError: It is no text of 1 to 200 characters.
+    """
+    if by is None:
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):
+            # A container may have neither a name for the user nor a variable with one.
+            return ""
+    if not isinstance(by, str) or not 1 <= len(by) <= PERSON_CHARACTERS:
+        expected = f"a text of 1 to {PERSON_CHARACTERS} characters"
+        raise ValueError(f"by: expected {expected}, got: {got(by)}")
+    return by
 
 
 def lasts_ms(expires_in: Any, most: int = MOST_SECONDS) -> Milliseconds:

@@ -9,7 +9,7 @@ from typing import Any
 from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound, got
-from celery_fairness.holding import Holding, ends_ms, lasts_ms, written
+from celery_fairness.holding import Holding, ends_ms, lasts_ms, person, written
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.inspection import Inspection
 from celery_fairness.looking.values import QueueLimit
@@ -41,6 +41,7 @@ class Overriding(Observing):
         *,
         key: str | None = None,
         expires_in: float | None = None,
+        by: str | None = None,
     ) -> KeyStops:
         """Let nothing more start of a tenant or under a key; what runs runs on.
 
@@ -50,19 +51,25 @@ class Overriding(Observing):
                 tenant's, as for :meth:`inspect`.
             expires_in: For how long, in seconds; None: until it is resumed. A later call stands in
                 the place of this one.
+            by: The person who pauses it, which is shown with the pause, at most 200 characters;
+                None: the user of this process.
 
         Raises:
             TenantInvalid: It cannot be a tenant.
-            ValueError: The key or the time is none.
+            ValueError: The key, the time or the person is none.
             LimiterUnavailable: Redis does not answer.
         """
         wait_ms = 0 if expires_in is None else lasts_ms(expires_in)
+        who = person(by)
         name = self._stopped_key(tenant, key, says=True)
-        return self._holding.stop("pause", name, wait_ms)
+        return self._holding.stop("pause", name, wait_ms, by=who)
 
-    def resume(self, tenant: str | None = None, *, key: str | None = None) -> KeyStops:
-        """End a pause. A cool-down of the key goes on; errors as :meth:`pause`."""
-        return self._holding.stop("resume", self._stopped_key(tenant, key))
+    def resume(
+        self, tenant: str | None = None, *, key: str | None = None, by: str | None = None
+    ) -> KeyStops:
+        """End a pause. A cool-down of the key goes on; ``by`` and errors as :meth:`pause`."""
+        who = person(by)
+        return self._holding.stop("resume", self._stopped_key(tenant, key), by=who)
 
     def cool_down(self, key: str, until: datetime | float, reason: str = "") -> KeyStops:
         """Let nothing start under a key of limits until a time.

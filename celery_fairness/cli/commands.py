@@ -35,7 +35,7 @@ _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
     *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
     *("after", "types", "limit", "follow"),
-    *("global_limit", "local_limit", "on_limit"),
+    *("global_limit", "local_limit", "on_limit", "by"),
 }
 
 
@@ -122,7 +122,7 @@ def tier(
     """Show the tier of TENANT, or publish that it is NAME."""
     from celery_fairness.cli.hints import typed_as_key, unused_tenant
     from celery_fairness.cli.inspected import inspection_plain
-    from celery_fairness.cli.tables import state_lines
+    from celery_fairness.cli.tables import limit_lines
     from celery_fairness.tenants import NO_SERVICE
 
     if not tenant:
@@ -138,7 +138,7 @@ def tier(
     # Where each service counts apart, of its tasks without one: the tier is that of all.
     service = f":{NO_SERVICE}" if of.settings.tier_scope == "service" else ""
     found = _done(lambda: of.inspect(f"tenant:{tenant}{service}"))
-    return inspection_plain(found), state_lines(found.state, known=found.known)[:1], 0
+    return inspection_plain(found), limit_lines(found), 0
 
 
 def _number(text: str) -> Any:
@@ -166,18 +166,20 @@ def inspect(of: Fairness, key: str) -> Shown:
 @fairness.command()
 @click.argument("key")
 @click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
+@click.option("--by", help="Your name, to be shown with the pause; without it your user's.")
 @_looks
-def pause(of: Fairness, key: str, seconds: float | None) -> Shown:
+def pause(of: Fairness, key: str, seconds: float | None, by: str | None) -> Shown:
     """Let nothing more start under KEY: api.stripe.com, or tenant:42; what runs runs on."""
-    return _stopped(of, key, lambda: of.pause(key=key, expires_in=seconds))
+    return _stopped(of, key, lambda: of.pause(key=key, expires_in=seconds, by=by))
 
 
 @fairness.command()
 @click.argument("key")
+@click.option("--by", help="Your name, for the event; without it your user's.")
 @_looks
-def resume(of: Fairness, key: str) -> Shown:
+def resume(of: Fairness, key: str, by: str | None) -> Shown:
     """End a pause of KEY."""
-    return _resumed(of, lambda: of.resume(key=key))
+    return _resumed(of, lambda: of.resume(key=key, by=by))
 
 
 @fairness.command()
@@ -202,7 +204,7 @@ def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason
 @click.option("--throttle", help="The same, evenly spaced.")
 @click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
 @click.option("--reason", help="Why, for whoever looks at it.")
-@click.option("--author", help="Who says so.")
+@click.option("--by", "--author", "author", help="Your name; without it your user's.")
 @click.option("--clear", is_flag=True, help="End the override.")
 @_looks
 def override(
@@ -211,6 +213,7 @@ def override(
     """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
     from celery_fairness.cli.hints import unused_key
     from celery_fairness.cli.inspected import inspection_plain, overridden_lines
+    from celery_fairness.holding import person
 
     given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
     if clear:
@@ -224,6 +227,7 @@ def override(
     if "concurrency" in given:
         given["concurrency"] = _number(given["concurrency"])
     unused = unused_key(of, key)
+    given["author"] = _done(lambda: person(given.get("author")))
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
     _note(unused)
     return inspection_plain(found), overridden_lines(found), 0

@@ -19,7 +19,7 @@ from celery_fairness.cli.words import (
 )
 from celery_fairness.looking.values import Blocker, Explanation, TaskLimit
 
-_LIMIT = ("limit", "numbers", "on limit", "held", "state")
+_LIMIT = ("limit", "numbers", "on limit", "held", "state", "why")
 
 
 def explanation_lines(found: Explanation) -> list[str]:
@@ -75,7 +75,9 @@ def _kept(by: Blocker) -> Iterator[str]:
     opens = by.opens_in_seconds
     soon = "" if opens is None else f", opens in {seconds_text(opens)}"
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
-    yield click.style(f"kept by {by.key}: {by.reason}, {held}{soon}", fg="yellow")
+    reasons = by.in_force.reasons if by.in_force is not None else ()
+    why = f"; {reasons[0].text}" if reasons and reasons[0].by_people else ""
+    yield click.style(printable(f"kept by {by.key}: {by.reason}, {held}{soon}{why}"), fg="yellow")
     for ancestor in by.ancestors:
         text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
         yield click.style(f"{text}: if that waits for its result, neither ends", fg="red")
@@ -95,4 +97,5 @@ def _limits(found: Explanation) -> list[str]:
 
 def _limit(each: TaskLimit) -> tuple[Cell, ...]:
     numbers = numbers_text(each.concurrency, each.rates, each.throttle, each.local)
-    return each.key, numbers or "unlimited", each.on_limit, each.held, each.closed or "open"
+    state, why = each.closed or "open", each.in_force.reasons_text
+    return each.key, numbers or "unlimited", each.on_limit, each.held, state, why

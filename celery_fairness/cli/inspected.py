@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from celery_fairness.cli.tables import limit_text, override_lines, state_lines, stops_text
+from celery_fairness.cli.tables import limit_lines, override_lines, state_lines
 from celery_fairness.cli.words import Cell, table
+from celery_fairness.in_force import number_text
 from celery_fairness.looking.inspection import Inspection, InspectionPage, RateState, ThrottleState
 
-_KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "")
+_KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 
 def inspection_plain(found: Inspection) -> dict[str, Any]:
     """Return a key as the Open Job Spec writes it, with all else that is known of it."""
     state = asdict(found.state)
     # These it says in its own words.
-    for name in ("limit", "held", "override"):
+    for name in ("limit", "held", "override", "own_number", "entitled"):
         del state[name]
-    facts = {"limit": found.limit, "held": found.held, "known": found.known}
+    in_force = found.in_force.model_dump(mode="json")
+    facts = {"limit": found.limit, "in_force": in_force, "held": found.held, "known": found.known}
     return {**found.model_dump(mode="json"), **facts, **state, "key": found.key}
 
 
@@ -30,12 +32,8 @@ def page_plain(page: InspectionPage) -> dict[str, Any]:
 
 def inspection_lines(found: Inspection) -> list[str]:
     """Return what is known of a key."""
-    first, *rest = state_lines(found.state, known=found.known)
     is_tenants = found.weight is not None
-    numbers: list[str] = []
-    if not is_tenants and found.limit is not None:
-        numbers.append(f"limit {limit_text(found.limit)}")
-    numbers += _local(found)
+    numbers = _local(found)
     if found.rate is not None:
         numbers.append(
             f"rate {_window(found.rate)}, {found.rate.current_count} counted, "
@@ -46,7 +44,8 @@ def inspection_lines(found: Inspection) -> list[str]:
         numbers.append(f"throttle {_window(found.throttle)}, next {next_at}")
     if numbers or not is_tenants:
         numbers.append(f"waiting {found.waiting_count}")
-    return [first, *(["; ".join(numbers)] if numbers else []), *rest]
+    shown = ["; ".join(numbers)] if numbers else []
+    return [*limit_lines(found), *shown, *state_lines(found)]
 
 
 def overridden_lines(found: Inspection) -> list[str]:
@@ -61,12 +60,12 @@ def keys_lines(page: InspectionPage) -> list[str]:
         (
             each.key,
             each.tier,
-            limit_text(each.limit) if each.tier or each.limit is not None else "",
+            number_text(each.in_force.limit) if each.in_force.reasons else "",
             each.held,
             "" if each.rate is None else f"{each.rate.current_count} of {_window(each.rate)}",
             "" if each.throttle is None else _window(each.throttle),
             each.waiting_count,
-            _said(each),
+            _why(each),
         )
         for each in page.items
     ]
@@ -76,11 +75,12 @@ def keys_lines(page: InspectionPage) -> list[str]:
     return [*lines, f"page {page.pagination.page} of {-(-total // per_page) or 1}, {keys}"]
 
 
-def _said(found: Inspection) -> str:
-    """Return what people have said of a key, and the limit of one process."""
-    stops = found.stops
-    stopped = [stops_text(stops)] if stops is not None and stops.stopped else []
-    return "; ".join([*stopped, *(["override"] if found.override else []), *_local(found)])
+def _why(found: Inspection) -> str:
+    """Return why a key has its number, other numbers of its override, and that of one process."""
+    override = found.state.override
+    other = override is not None and set(override.numbers) != {"concurrency"}
+    texts = [found.in_force.reasons_text, "override" if other else "", *_local(found)]
+    return "; ".join(filter(None, texts))
 
 
 def _local(found: Inspection) -> list[str]:

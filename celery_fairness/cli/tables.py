@@ -19,6 +19,8 @@ from celery_fairness.cli.words import (
 )
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.events import Event, EventPage
+from celery_fairness.in_force import holds_of, number_text, time_text
+from celery_fairness.looking.inspection import Inspection
 from celery_fairness.looking.values import (
     Audit,
     Cancelled,
@@ -60,7 +62,7 @@ def status_lines(status: Status) -> list[str]:
     tiers = [
         (
             each.tier,
-            limit_text(each.concurrency),
+            number_text(each.concurrency),
             _short(each.weight),
             each.queue_class,
             each.refused,
@@ -96,19 +98,15 @@ def enabled_text(worker: WorkerStatus) -> str:
     return {"on": "true", "off": "false"}.get(worker.enforcement, repr(worker.enforcement))
 
 
-def state_lines(state: LimitState, *, known: bool) -> list[str]:
-    """Return what is known of a key, for people; a tenant that is not known has a tier."""
-    weight = "" if state.weight is None else f", weight {_short(state.weight)}"
-    tier = f"tier {state.tier}, " if state.tier else ""
-    # Of a limit that is no tenant's each task brings its numbers.
+def state_lines(found: Inspection) -> list[str]:
+    """Return what is known of a key beside its limit, for people."""
+    state = found.state
+    if not found.known:
+        return ["not known: it holds nothing, nothing of it waits, nothing is published"]
     is_tenants = state.weight is not None
-    limit = f"limit {limit_text(state.limit)}, " if is_tenants else ""
-    lines = [f"{state.key}: {tier}{limit}held {state.held}{weight}"]
-    if not known:
-        return [*lines, "not known: it holds nothing, nothing of it waits, nothing is published"]
-    if state.stops is not None and state.stops.stopped:
-        lines.append(click.style(stops_text(state.stops), fg="yellow"))
-    if state.override is not None:
+    lines: list[str] = []
+    if state.override is not None and set(state.override.numbers) != {"concurrency"}:
+        # Its other numbers are those of starts.
         lines += [
             click.style(f"override of {line}", fg="yellow")
             for line in override_lines(state.override)
@@ -150,14 +148,22 @@ def state_lines(state: LimitState, *, known: bool) -> list[str]:
     return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
 
 
+def limit_lines(found: Inspection) -> list[str]:
+    """Return the limit of a key that is in force, what it holds, and the reasons for the limit."""
+    state, in_force = found.state, found.in_force
+    weight = "" if state.weight is None else f", weight {_short(state.weight)}"
+    tier = f"tier {state.tier}, " if state.tier else ""
+    # Of a limit that is no tenant's each task brings its numbers.
+    limit = f"limit {number_text(in_force.limit)}, " if state.weight is not None else ""
+    reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
+    if reasons and in_force.reasons[0].by_people:
+        reasons[0] = click.style(reasons[0], fg="yellow")
+    return [f"{state.key}: {tier}{limit}held {state.held}{weight}", *reasons]
+
+
 def stops_text(stops: KeyStops) -> str:
     """Return what keeps a key's tasks from starting, whatever its limits say."""
-    for_time = stops.pause_seconds is not None
-    until = f"for {seconds_text(stops.pause_seconds or 0.0)}" if for_time else "until it is resumed"
-    texts = [f"paused {until}"] if stops.paused else []
-    if stops.cool_down_seconds:
-        texts.append(f"cools down for {seconds_text(stops.cool_down_seconds)}")
-    return "; ".join(texts) or "nothing stops it"
+    return printable("; ".join(each.text for each in holds_of(stops)) or "nothing stops it")
 
 
 def override_lines(override: KeyOverride) -> list[str]:
@@ -172,7 +178,7 @@ def override_lines(override: KeyOverride) -> list[str]:
             said.append(f"{name} {number['limit']}/{number['period']}")
     until = "until it is cleared"
     if override.expires_at is not None:
-        until = f"until {datetime.fromtimestamp(override.expires_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        until = f"until {time_text(datetime.fromtimestamp(override.expires_at, UTC))}"
     why = "".join(
         f"; {name}: {printable(text)}"
         for name, text in (("reason", override.reason), ("by", override.author))
@@ -268,7 +274,8 @@ def page_lines(page: EventPage) -> list[str]:
 
 def event_line(event: Event) -> str:
     """Return one event for people."""
-    facts = " ".join(f"{name}={value}" for name, value in event.data.items())
+    told = ((name, value) for name, value in event.data.items() if value not in ("", None))
+    facts = " ".join(f"{name}={value}" for name, value in told)
     return printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 
@@ -297,13 +304,6 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
         queue.dead,
         None if queue.virtual_time is None else round(queue.virtual_time, 3),
     )
-
-
-def limit_text(concurrency: int | None) -> str:
-    """Return a concurrency."""
-    if concurrency is None:
-        return "unlimited"
-    return f"{concurrency} (paused)" if concurrency == 0 else str(concurrency)
 
 
 def _short(number: float | None) -> str:

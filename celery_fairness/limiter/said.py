@@ -38,7 +38,7 @@ class SaidInMemory:
         with self._lock:
             wait_ms, now, logical = milliseconds(wait_seconds), int(self._clock()), self._tick()
             if how == "pause":
-                self._stops.pause(key, now + wait_ms if wait_ms else None)
+                self._stops.pause(key, now + wait_ms if wait_ms else None, now)
             elif how == "resume":
                 self._stops.resume(key)
             elif how == "cool":

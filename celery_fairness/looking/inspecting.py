@@ -15,6 +15,7 @@ from datetime import datetime
 
 from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.errors import NotFound
+from celery_fairness.in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.counting import Seen, Starts, starts_of
@@ -39,6 +40,7 @@ from celery_fairness.looking.steered import judged_by, logical_now, server_now, 
 from celery_fairness.looking.tenant import ROWS
 from celery_fairness.looking.waited import numbered, row_of
 from celery_fairness.scheduling.limits import Limit, of_one_key, read_limits
+from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.scheduling.words import SYSTEM
 from celery_fairness.tenants import Reserved, tier_key
 from celery_fairness.units import iso_duration, seconds
@@ -143,7 +145,7 @@ class Inspector:
 
     def _look(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> Inspection:
         starts = starts_of(reader, state.key)
-        limit = self._limit(reader, state, waiting, starts)
+        limit, in_force = self._limit(reader, state, waiting, starts)
         now_ms, logical = server_now(reader), logical_now(reader)
         stopped_ms = _stopped_ms(state.stops)
         rates = [starts.rate(*each, logical) for each in limit.rates]
@@ -162,30 +164,40 @@ class Inspector:
             throttle=None if spaced is None else _throttle(spaced, now_ms, stopped_ms),
             waiting_count=count,
             override=None if state.override is None else Override.of(state.override),
+            in_force=in_force,
             state=state,
         )
 
     def _limit(
         self, reader: Reader, state: LimitState, waiting: WaitingOfKey, starts: Starts
-    ) -> Limit:
-        """Return by which numbers a key is judged, as far as they are known."""
+    ) -> tuple[Limit, LimitInForce]:
+        """Return by which numbers a key is judged, as far as they are known, and why."""
         key = state.key
         row = row_of(reader, key)
         found = []
-        if row is not None and row.parts == (key != row.key):
+        kinds: dict[int | None, Kind] = {}
+        if row is not None and row.parts == (key != row.key) and (row.said or row.declared):
             found.append(row.numbers.limit(key))
+            kinds[row.numbers.concurrency] = "queue" if row.said else "settings"
         said = waiting.limit(reader)
         if said is None and not found:
             said = _of_running(reader, state) or starts.asked or self._declared(key)
         if said is not None:
             found.append(numbered(reader, said))
+            declared: Kind = "settings" if key.startswith(PREFIX) else "tasks"
+            kinds.setdefault(found[-1].concurrency, declared)
         if is_tenants(key):
-            found.append(Limit(key, state.limit))
+            found.append(Limit(key, state.entitled))
+            # The number of its tier, or its own.
+            kinds.pop(state.entitled, None)
         limit = _stricter(key, found)
+        stricter = kinds.get(limit.concurrency)
+        own = None if stricter is None else LimitReason(kind=stricter, limit=limit.concurrency)
         if state.override is not None:
             limit = judged_by(limit, state.override)
         stopped = state.stops is not None and state.stops.paused
-        return limit._replace(concurrency=0) if stopped else limit
+        in_force = limit_in_force(state, own)
+        return (limit._replace(concurrency=0) if stopped else limit), in_force
 
 
 def _parked_keys(reader: Reader) -> set[str]:
@@ -246,4 +258,10 @@ def _until(seen: Seen, now_ms: int, stopped_ms: int | None) -> datetime | None:
 def _shown(state: LimitState) -> Inspection:
     """Return what a limiter in memory knows."""
     active = Concurrency(limit=state.limit, active=state.held)
-    return Inspection(key=state.key, concurrency=active, waiting_count=state.parked, state=state)
+    return Inspection(
+        key=state.key,
+        concurrency=active,
+        waiting_count=state.parked,
+        in_force=limit_in_force(state),
+        state=state,
+    )

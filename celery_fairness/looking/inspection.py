@@ -24,6 +24,7 @@ from celery_fairness.decision import (
     WaitedLimit,
     WaitingLane,
 )
+from celery_fairness.in_force import LimitInForce
 from celery_fairness.looking.keys import is_tenants
 from celery_fairness.value import Value
 
@@ -133,6 +134,7 @@ class Inspection(Value):
         waiting_count: Tasks of the key that wait, wherever they do; not those that run, nor those
             that wait for their time.
         override: What people put in the place of its numbers; left out where there is nothing.
+        in_force: The number of ``concurrency`` and the reasons for it; not in the dump.
         state: What else is known of it.
     """
 
@@ -142,6 +144,7 @@ class Inspection(Value):
     throttle: ThrottleState | None = None
     waiting_count: int
     override: Override | None = None
+    in_force: LimitInForce = Field(exclude=True)
     state: LimitState = Field(exclude=True, repr=False)
 
     @model_serializer(mode="wrap")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from celery_fairness.decision import KeyOverride, LimitState
+from celery_fairness.in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.looking.keys import Row
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.opening import starts_wait_seconds
@@ -20,7 +21,7 @@ from celery_fairness.looking.tenant import with_rows
 from celery_fairness.looking.values import Blocker, TaskLimit
 from celery_fairness.looking.waited import numbered, row_of
 from celery_fairness.scheduling.limits import OF_QUEUE, WHOLE, Limit
-from celery_fairness.scheduling.queues import QueueNumbers, read_row
+from celery_fairness.scheduling.queues import QueueNumbers, QueueRow, read_row
 
 
 class Judged(NamedTuple):
@@ -28,6 +29,7 @@ class Judged(NamedTuple):
 
     Attributes:
         limit: With the numbers that it is judged by.
+        in_force: Its concurrency, and the reasons for it.
         state: What its key holds.
         closed: Why nothing starts: ``concurrency``, ``rate``, ``paused`` or ``cool-down``; "": it
             is open.
@@ -38,6 +40,7 @@ class Judged(NamedTuple):
     """
 
     limit: Limit
+    in_force: LimitInForce
     state: LimitState
     closed: str = ""
     opens_in: float | None = None
@@ -50,7 +53,7 @@ class Judged(NamedTuple):
         limit, closed = self.limit, self.closed or ("local" if self.full is not None else "")
         return TaskLimit(
             *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
-            *(limit.on_limit, self.state.held, closed),
+            *(limit.on_limit, self.state.held, closed, self.in_force),
         )
 
     def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
@@ -66,6 +69,7 @@ class Judged(NamedTuple):
             yield Blocker(
                 *(state.key, self.closed, *numbers, self.opens_in, holders),
                 starts_in_seconds=starts_in,
+                in_force=self.in_force,
             )
         if self.full is not None:
             yield Blocker(
@@ -112,7 +116,8 @@ class Judge:
         for each in limits:
             row = row_of(self._reader, each.key) if each.of == OF_QUEUE else None
             local = row.numbers.local if row is not None and row.parts else None
-            yield self._of_key(numbered(self._reader, each), local)
+            own = numbered(self._reader, each)
+            yield self._of_key(own, local, "tasks" if row is None else _kind_of(row))
 
     def of_queue(self) -> Iterator[Judged]:
         """Judge the limit of the queue as a whole, if it has one."""
@@ -120,15 +125,16 @@ class Judge:
         if text:
             row = read_row(text)
             numbers = QueueNumbers() if row.parts else row.numbers
-            yield self._of_key(numbers.limit(row.key, WHOLE), numbers.local)
+            yield self._of_key(numbers.limit(row.key, WHOLE), numbers.local, _kind_of(row))
 
-    def _of_key(self, own: Limit, local: int | None) -> Judged:
+    def _of_key(self, own: Limit, local: int | None, kind: Kind) -> Judged:
         state = self._looker.inspect(own.key)
         if state.stops is None:
             # On the gate path nobody has asked yet.
             state = with_steering(self._reader, state)
             state = replace(state, leases=tuple(with_rows(self._reader, state.key, state.leases)))
-        judged = self._judged(own, state)
+        reason = LimitReason(kind=kind, limit=own.concurrency)
+        judged = self._judged(own, state, reason)
         if local is None or not self._looker.enforced:
             return judged
         held = self._fewest_held(own.key) if local else 0
@@ -147,10 +153,18 @@ class Judge:
                 held[row.owner] += key in row.task.keys
         return min(held.values(), default=None)
 
-    def _judged(self, own: Limit, state: LimitState, *, cools: bool = True) -> Judged:
+    def _judged(
+        self,
+        own: Limit,
+        state: LimitState,
+        reason: LimitReason | None = None,
+        *,
+        cools: bool = True,
+    ) -> Judged:
         override, stops, enforced = state.override, state.stops, self._looker.enforced
         limit = own if override is None else judged_by(own, override)
-        judged, ends = Judged(limit, state), list[float | None]()
+        in_force = limit_in_force(state, reason)
+        judged, ends = Judged(limit, in_force, state), list[float | None]()
         if stops is not None and stops.paused:
             ends.append(stops.pause_seconds)
         if limit.concurrency == 0:
@@ -170,3 +184,8 @@ class Judge:
         if override is None or override.expires_at is None:
             return None
         return max(0.0, override.expires_at - server_now(self._reader) / 1000)
+
+
+def _kind_of(row: QueueRow) -> Kind:
+    """Return whose numbers a queue has."""
+    return "settings" if row.said is None else "queue"

@@ -114,6 +114,7 @@ class Keys:
         self.opens = prefix + "opens"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
+        self.paused_by = prefix + "paused_by"
         self.paused_until = prefix + "paused_until"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"

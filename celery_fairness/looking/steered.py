@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
-from celery_fairness.looking.reading import Reader
+from celery_fairness.looking.inspection import at_ms
+from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.rates import Rate
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.overrides import UNSAID
-from celery_fairness.units import seconds
+from celery_fairness.store.verbs import Stopped, read_paused_by
+from celery_fairness.units import Milliseconds, seconds
 
 
 def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
@@ -30,23 +33,66 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
             ("HGET", keys.overrides, state.key),
             *(("SISMEMBER", keys.paused, name) for name in names),
             *(("ZSCORE", keys.paused_until, name) for name in names),
+            *(("HGET", keys.paused_by, name) for name in names),
         ]
     )
     now_ms = server_now(reader)
     cool_ms = max(0.0, float(cooled) - logical_now(reader)) if cooled else 0.0
-    for_ever, until = any(pauses[: len(names)]), pauses[len(names) :]
-    pause_ms = max([0.0, *(float(end) - now_ms for end in until if end)])
-    override = read_override(state.key, row, now_ms) if row else None
-    stops = KeyStops(
-        key=state.key,
-        paused=for_ever or pause_ms > 0,
-        cool_down_seconds=seconds(int(cool_ms)),
-        pause_seconds=seconds(int(pause_ms)) if pause_ms and not for_ever else None,
+    of_names = zip(names, *batches(pauses, len(names)), strict=True)
+    # Of the pauses the one that ends last: that of a service, or of all of a tenant's.
+    stops = max(
+        (
+            stops_of(
+                state.key,
+                Stopped(
+                    Milliseconds(int(cool_ms)),
+                    None if for_ever else Milliseconds(max(0, int(float(until or 0)) - now_ms)),
+                    now_ms,
+                    *read_paused_by(by or ""),
+                ),
+                pause_of="" if name == state.key else name,
+            )
+            for name, for_ever, until, by in of_names
+        ),
+        key=lambda each: (each.paused, each.pause_seconds or math.inf),
     )
+    override = read_override(state.key, row, now_ms) if row else None
     limit = state.limit
     if override is not None:
         limit = override.numbers.get("concurrency", limit)
-    return replace(state, limit=0 if stops.paused else limit, stops=stops, override=override)
+    # The record of a tenant is called as the key of all its services.
+    own = reader.read("HGET", keys.prefix + names[-1], "concurrency") if state.tier else None
+    return replace(
+        state,
+        limit=0 if stops.paused else limit,
+        stops=stops,
+        override=override,
+        own_number=bool(own),
+        entitled=state.limit,
+    )
+
+
+def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
+    """Return what stops a key.
+
+    Args:
+        key: Which.
+        stopped: As the scripts return it.
+        pause_of: The key that is paused, where it is another.
+    """
+    cool_ms, pause_ms, now_ms, since_ms, by = stopped
+    paused = pause_ms != 0
+    return KeyStops(
+        key=key,
+        paused=paused,
+        cool_down_seconds=seconds(cool_ms),
+        pause_seconds=seconds(pause_ms) if pause_ms else None,
+        paused_until=at_ms(now_ms + pause_ms) if pause_ms else None,
+        paused_since=at_ms(since_ms) if paused and since_ms is not None else None,
+        paused_by=by if paused else "",
+        pause_of=pause_of if paused else "",
+        cools_until=at_ms(now_ms + cool_ms) if cool_ms else None,
+    )
 
 
 def read_override(key: str, row: str, now_ms: int) -> KeyOverride | None:

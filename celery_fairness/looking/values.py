@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from celery_fairness.decision import HeldLease
+from celery_fairness.in_force import LimitInForce
 from celery_fairness.value import Value
 
 
@@ -300,6 +301,7 @@ class TaskLimit:
         on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
         held: Leases of the key that live.
         closed: Why it keeps the task, as a :class:`Blocker` says it; "": it is open.
+        in_force: The concurrency, and the reasons for it.
     """
 
     key: str
@@ -310,6 +312,7 @@ class TaskLimit:
     on_limit: str
     held: int
     closed: str
+    in_force: LimitInForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +332,7 @@ class Blocker:
             what called it: if one waits for the result, neither ends.
         starts_in_seconds: When it would let the task start if nothing else kept it, as far as what
             goes before says; None where that is not known.
+        in_force: The concurrency, and the reasons for it; None of a queue's limit of one process.
     """
 
     key: str
@@ -339,6 +343,7 @@ class Blocker:
     holders: tuple[HeldLease, ...] = ()
     ancestors: tuple[str, ...] = ()
     starts_in_seconds: float | None = None
+    in_force: LimitInForce | None = None
 
 
 class Explanation(Value):

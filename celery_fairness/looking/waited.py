@@ -27,11 +27,12 @@ TENANTS_AT_MOST = 10_000
 BATCH = 500
 
 
-def _state(looked: float) -> str:
+def _state(looked: float, cools: bool) -> str:
     if looked >= 0:
         return "open"
     # Of a partition the version of its queue's numbers is taken off.
-    return "paused" if looked <= PAUSED else "closed"
+    stopped = "cool-down" if cools else "paused"
+    return stopped if looked <= PAUSED else "closed"
 
 
 def with_waited(reader: Reader, state: LimitState) -> LimitState:
@@ -41,13 +42,16 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
     row = row_of(reader, state.key)
     numbers = row.numbers if row is not None and row.parts == (state.key != row.key) else None
+    state = with_steering(reader, state)
+    stops = state.stops
+    cools = stops is not None and stops.cool_down_seconds > 0 and not stops.paused
     return replace(
-        with_steering(reader, state),
+        state,
         # Those of other keys come with the tasks.
         limit=numbers.concurrency if numbers and row and state.key == row.key else None,
         local_limit=numbers.local if numbers else None,
         leases=tuple(with_rows(reader, state.key, state.leases)),
-        waited=tuple(each for name in both if (each := _waited(reader, name)) is not None),
+        waited=tuple(each for name in both if (each := _waited(reader, name, cools)) is not None),
     )
 
 
@@ -76,8 +80,14 @@ def row_of(reader: Reader, key: str) -> QueueRow | None:
     return read_row(row) if row else None
 
 
-def _waited(reader: Reader, both: str) -> WaitedLimit | None:
-    """Return what waits at one limit in one queue; None where nothing does any more."""
+def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
+    """Return what waits at one limit in one queue; None where nothing does any more.
+
+    Args:
+        reader: Of the dispatch path.
+        both: The limit and the queue.
+        cools: Its key cools down, and is not paused.
+    """
     keys = reader.keys
     name, _, queue = both.partition(" ")
     looked, groups = reader.together(
@@ -99,7 +109,7 @@ def _waited(reader: Reader, both: str) -> WaitedLimit | None:
         limit.concurrency,
         limit.rates,
         limit.throttle,
-        _state(float(looked)),
+        _state(float(looked), cools and limit.concurrency != 0),
         tenants,
         sum(_tasks(reader, groups, queue)) if few else None,
     )

@@ -117,6 +117,7 @@ def _parking(installation: Installation) -> dict[str, Any]:
         "idle": dict(installation.idle),
         "paused": set(installation.stops.paused),
         "paused_until": dict(installation.stops.paused_until),
+        "paused_by": dict(installation.stops.paused_by),
         "overrides": {
             key: (row.text, row.ends_ms) for key, row in installation.overrides.rows.items()
         },

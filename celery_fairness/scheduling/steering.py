@@ -36,20 +36,21 @@ class Steering(Moving):
         return version
 
     def stop(
-        self, how: str, key: str, wait_ms: int, rules: Rules, reason: str = ""
-    ) -> tuple[int, int | None]:
+        self, how: str, key: str, wait_ms: int, rules: Rules, reason: str = "", by: str = ""
+    ) -> tuple[int, int | None, int, int | None, str]:
         """Change a key's stops; ``wait_ms`` is for how long, 0: a pause until it is resumed.
 
         What changes something is told.
 
         Returns:
-            How long it still cools down, and is paused, in ms; None until it is resumed.
+            How long it still cools down, and is paused, in ms; None until it is resumed. Then the
+            time, when the pause began (None without one), and the person.
         """
         now, stops = self.now_ms(), self.stops
         logical = self.begin(rules.lease_ms)
         before = stops.paused_ms(key, now)
         if how == "pause":
-            stops.pause(key, now + wait_ms if wait_ms else None)
+            stops.pause(key, now + wait_ms if wait_ms else None, now, by)
         elif how == "resume":
             stops.resume(key)
         elif how == "clear":
@@ -61,10 +62,14 @@ class Steering(Moving):
         if how != "cool":
             self._says_of(key, logical, rules)
         paused_ms = stops.paused_ms(key, now)
-        if paused_ms != before:
-            self.happenings.tell("fairness.paused" if paused_ms else "fairness.resumed", key=key)
         left_ms = None if paused_ms == NEVER else int(paused_ms)
-        return max(0, stops.cooled.get(key, 0) - logical), left_ms
+        if paused_ms != before and paused_ms:
+            ends = "" if left_ms is None else now + left_ms
+            self.happenings.tell("fairness.paused", key=key, until=ends, by=by)
+        elif paused_ms != before:
+            self.happenings.tell("fairness.resumed", key=key, by=by)
+        since, person = stops.paused_by.get(key, (None, ""))
+        return max(0, stops.cooled.get(key, 0) - logical), left_ms, now, since, person
 
     def watch_tasks(self, wait_ms: int) -> int:
         """Tell what becomes of each task for so long; return until when that is told."""
@@ -92,7 +97,7 @@ class Steering(Moving):
             self.happenings.tell("fairness.override_ended", key=key)
             self._says_of(key, logical, rules)
         for key in resumed:
-            self.happenings.tell("fairness.resumed", key=key)
+            self.happenings.tell("fairness.resumed", key=key, by="")
             self._says_of(key, logical, rules)
         return max(len(ended), len(resumed))
 

@@ -21,12 +21,15 @@ class Stops:
         self.paused: set[str] = set()
         #: By key, until when, server time.
         self.paused_until: dict[str, int] = {}
+        #: By key that is paused: since when, server time, and the person.
+        self.paused_by: dict[str, tuple[int, str]] = {}
         #: By key, until when, logical.
         self.cooled: dict[str, int] = {}
 
-    def pause(self, key: str, until: int | None) -> None:
+    def pause(self, key: str, until: int | None, now: int, by: str = "") -> None:
         """Let nothing start under a key, until a time of the server's; None: until resumed."""
         self.resume(key)
+        self.paused_by[key] = (now, by)
         if until is None:
             self.paused.add(key)
         else:
@@ -36,6 +39,7 @@ class Stops:
         """End a pause."""
         self.paused.discard(key)
         self.paused_until.pop(key, None)
+        self.paused_by.pop(key, None)
 
     def cool(self, key: str, until: int) -> bool:
         """Let a key cool down until a logical time; False where a later one was said before."""
@@ -70,7 +74,10 @@ class Stops:
 
     def resumed(self, now: int, most: int) -> list[str]:
         """Forget some pauses that are over, the first to end first, and return their keys."""
-        return _over(self.paused_until, now, most)
+        over = _over(self.paused_until, now, most)
+        for key in over:
+            del self.paused_by[key]
+        return over
 
 
 def _over(ends: dict[str, int], now: int, most: int) -> list[str]:

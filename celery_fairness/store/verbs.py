@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.scheduling.words import (
     Claim,
@@ -287,6 +287,7 @@ def stop_args(
     enforcement: str,
     now_text: str = "",
     reason: str = "",
+    by: str = "",
 ) -> list[str]:
     """Return the arguments of a change of a key's stops.
 
@@ -298,19 +299,44 @@ def stop_args(
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
         reason: Of a cool-down, for its event.
+        by: The person who pauses or resumes it.
     """
-    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason]
+    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason, by]
 
 
-def read_stop(answer: Sequence[Any]) -> tuple[Milliseconds, Milliseconds | None]:
-    """Read the answer to it.
+class Stopped(NamedTuple):
+    """What stops a key after such a change.
 
-    Returns:
-        How long the key still cools down, and how long it is paused: 0 is not, None until it is
-        resumed.
+    Attributes:
+        cool_ms: How long it still cools down; 0: it does not.
+        pause_ms: How long it is paused; 0: it is not; None: until it is resumed.
+        now_ms: The server's time.
+        since_ms: When the pause began; None: it is not paused.
+        by: The person who paused it.
     """
-    cool_ms, pause_ms = map(int, answer)
-    return Milliseconds(cool_ms), Milliseconds(pause_ms) if pause_ms >= 0 else None
+
+    cool_ms: Milliseconds
+    pause_ms: Milliseconds | None
+    now_ms: int
+    since_ms: int | None
+    by: str
+
+
+def read_stop(answer: Sequence[Any]) -> Stopped:
+    """Read the answer to it."""
+    cool_ms, pause_ms, now_ms = map(int, answer[:3])
+    return Stopped(
+        Milliseconds(cool_ms),
+        Milliseconds(pause_ms) if pause_ms >= 0 else None,
+        now_ms,
+        *read_paused_by(as_text(answer[3])),
+    )
+
+
+def read_paused_by(text: str) -> tuple[int | None, str]:
+    """Return when a pause began, and the person, as the scripts keep it; None and "": no pause."""
+    since, _, by = text.partition(" ")
+    return (int(since) if since else None), by
 
 
 def override_args(

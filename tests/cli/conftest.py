@@ -71,6 +71,13 @@ class Installation:
         return self.prefix + name
 
 
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The user of this process, who pauses what is paused."""
+    monkeypatch.setenv("LOGNAME", "ada")
+    return "ada"
+
+
 @pytest.fixture
 def client(redis_server: Any, redis_url: str) -> Iterator[Redis]:
     with redis_server.client(decode_responses=True) as made:

@@ -109,7 +109,8 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     assert done.exit_code == 0
     lines = lines_of(done)
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
-    assert lines[1] == "closed: full in celery; judged by news version 0"
+    assert lines[1] == "limit 1: tier free"
+    assert lines[2] == "closed: full in celery; judged by news version 0"
     (lease,) = (line for line in lines if line.startswith("lease t0.1.1"))
     assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
@@ -136,6 +137,21 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "waiting_count": 2,
         "tier": "free",
         "limit": 1,
+        "in_force": {
+            "limit": 1,
+            "reasons": [
+                {
+                    "kind": "tier",
+                    "limit": 1,
+                    "tier": "free",
+                    "until": None,
+                    "since": None,
+                    "by": "",
+                    "why": "",
+                    "pause_of": "",
+                }
+            ],
+        },
         "held": 1,
         "weight": 1.0,
         "published": False,
@@ -150,6 +166,11 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "paused": False,
             "cool_down_seconds": 0.0,
             "pause_seconds": None,
+            "paused_until": None,
+            "paused_since": None,
+            "paused_by": "",
+            "pause_of": "",
+            "cools_until": None,
         },
         "parked": 0,
         "known": True,

@@ -186,8 +186,8 @@ TOLD = {
     "rate_limit.dropped": {**TASK, "key": KEY},
     "rate_limit.dynamic_adjusted": {"key": KEY, "reason": "ticket 7"},
     "fairness.cool_down_cleared": {"key": KEY},
-    "fairness.paused": {"key": KEY},
-    "fairness.resumed": {"key": KEY},
+    "fairness.paused": {"key": KEY, "by": "ada"},
+    "fairness.resumed": {"key": KEY, "by": "ada"},
     "fairness.override_set": {"key": KEY, "numbers": "2||-"},
     "fairness.override_ended": {"key": KEY},
     "fairness.queue_limit_set": {"key": "queue:celery", "numbers": "2|5/1000||d|"},
@@ -284,7 +284,7 @@ def test_pages_follow_each_other_and_miss_nothing(fairness, shop):
     assert (empty.events, empty.cursor, empty.has_more) == ((), cursor, False)
     fairness.pause(key="late")
     (late,) = fairness.events(after=cursor).events
-    assert late.data == {"key": "late"}
+    assert late.data["key"] == "late"
 
 
 def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
@@ -478,10 +478,12 @@ def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
     stop_all(fairness, [KEY])
     done = run("events", "--limit", "1")
     line, _, note = done.output.splitlines()
-    assert line.endswith(f"  fairness.paused  key={KEY}")
+    assert line.endswith(f"  fairness.paused  key={KEY} by=ada")
     cursor = fairness.events(limit=1).cursor
     assert note == f"note: there are more: --after {cursor}"
-    assert run("events", "--after", cursor).output.endswith(f"  fairness.resumed  key={KEY}\n")
+    assert run("events", "--after", cursor).output.endswith(
+        f"  fairness.resumed  key={KEY} by=ada\n"
+    )
 
 
 def test_programs_get_the_answer_to_a_poll(run, fairness, shop):

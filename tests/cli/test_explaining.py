@@ -53,8 +53,8 @@ def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
         "1 tenant before its own in the ring",
         *by_no_limit("celery"),
         "",
-        "limit      numbers    on limit  held  state",
-        "tenant:42  1 at once  wait         0  open",
+        "limit      numbers    on limit  held  state  why",
+        "tenant:42  1 at once  wait         0  open   tier free",
     ]
 
 
@@ -93,7 +93,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
     send(shop, "42", "waits")
     assert len(shop.claim()) == 1
     *lines, lease, _, _, limit = told(run, "waits")
-    assert limit == "tenant:42  1 at once  wait         1  concurrency"
+    assert limit == "tenant:42  1 at once  wait         1  concurrency  tier free"
     assert lines == [
         "task shop.work[waits] of tenant:42, queue celery",
         "0 tasks before it in its lane",
@@ -153,12 +153,15 @@ def test_a_stopped_key_says_so(run, shop, fairness):
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
     fairness.pause(key="api")
-    assert "kept by api: paused, held 0 of 1" in told(run, "waits")
+    (line,) = [line for line in told(run, "waits") if "kept by" in line]
+    assert line.startswith(
+        "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since "
+    )
     fairness.resume(key="api")
     fairness.clear_cool_down("api")
     fairness.override("api", concurrency=0)
     shop.claim()
-    assert "kept by api: paused, held 0 of 0" in told(run, "waits")
+    assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
 
 
 def test_a_task_that_waits_for_its_time_and_a_dead_letter(run, shop):

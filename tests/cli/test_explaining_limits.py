@@ -24,10 +24,12 @@ def test_a_stop_that_no_claim_has_met_yet_is_told(run, shop, fairness):
     assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
     fairness.clear_cool_down("api")
     fairness.override("api", concurrency=0)
-    assert "kept by api: paused, held 0 of 0" in told(run, "waits")
+    assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
     fairness.clear_override("api")
     fairness.pause(key="api")
-    assert "kept by api: paused, held 0 of 1" in told(run, "waits")
+    assert "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since " in (
+        "\n".join(told(run, "waits"))
+    )
 
 
 def test_a_full_limit_that_no_claim_has_met_yet_is_told(run, shop):
@@ -51,16 +53,16 @@ def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
     fairness.pause(key="api")
     fairness.pause(key="db")
     lines = told(run, "waits")
-    assert [line for line in lines if "kept by" in line] == [
+    assert [line.partition(";")[0] for line in lines if "kept by" in line] == [
         "kept by api: paused, held 0 of 1",
         "kept by db: paused, held 0 of 2",
     ]
-    assert lines[-5:] == [
-        "limit      numbers    on limit  held  state",
-        "tenant:42  1 at once  wait         0  open",
+    assert [line.partition("  paused until")[0] for line in lines[-5:]] == [
+        "limit      numbers    on limit  held  state   why",
+        "tenant:42  1 at once  wait         0  open    tier free",
         "api        1 at once  wait         0  paused",
         "db         2 at once  wait         0  paused",
-        "mail       3 at once  wait         0  open",
+        "mail       3 at once  wait         0  open    of its tasks",
     ]
     found = json.loads(run("explain", "waits", "--json").stdout)
     assert [(each["key"], each["closed"]) for each in found["limits"]] == [
@@ -111,7 +113,9 @@ def test_a_local_limit_of_none_is_told(run, shop, fairness):
     lines = told(run, "waits")
     assert "kept by queue:emails: local, held 0 of 0 in each process" in lines
     assert "no limit keeps it" not in "".join(lines)
-    assert lines[-1] == "queue:emails  0 in one process  wait         0  local"
+    assert lines[-1] == (
+        "queue:emails  0 in one process  wait         0  local  set for the queue by a person"
+    )
 
 
 def test_a_local_limit_keeps_where_each_process_holds_as_much(run, shop, fairness):
@@ -185,8 +189,8 @@ def test_what_a_limit_has_put_back_says_which(run, shop, client):
     _, waits, *lines = told(run, "waits")
     assert re.fullmatch(r"waits for its time, \d\.\d s from now: api has put it back", waits)
     assert lines[-2:] == [
-        "db         5 at once  wait           1  open",
-        "api        1 at once  reschedule     1  concurrency",
+        "db         5 at once  wait           1  open         of its tasks",
+        "api        1 at once  reschedule     1  concurrency  of its tasks",
     ]
     assert json.loads(run("explain", "waits", "--json").stdout)["put_back_by"] == "api"
     # A key remembers the first hundred of these; the others know what they were told.

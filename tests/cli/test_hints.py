@@ -80,7 +80,9 @@ def test_a_tier_is_shown_and_published_where_each_service_counts_apart(run, make
     of = make_fairness(fairness={"tier_scope": "service"})
     done = run("tier", "42", "pro", "--concurrency", "7", of=of)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == "tenant:42:_: tier pro, limit 7, held 0, weight 1\n"
+    assert done.stdout == (
+        "tenant:42:_: tier pro, limit 7, held 0, weight 1\nlimit 7: own number of the tenant\n"
+    )
     assert run("tier", "42", of=of).stdout == done.stdout
 
 

@@ -52,7 +52,9 @@ def test_a_key_that_is_stopped_says_so(limited, fairness, run):
     fairness.cool_down_for("api.stripe.com", 60)
     stops = fairness.inspect("api.stripe.com").stops
     assert (stops.paused, 59 < stops.cool_down_seconds <= 60) == (True, True)
-    assert "paused until it is resumed; cools down for " in run("inspect", "api.stripe.com").output
+    lines = run("inspect", "api.stripe.com").output.splitlines()
+    assert lines[1].startswith("limit 0: paused until it is resumed, by ada since ")
+    assert lines[2].startswith("otherwise 0: cool-down until ")
 
 
 def test_a_key_that_is_only_stopped_is_known(fairness, run):
@@ -87,7 +89,7 @@ def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
     assert found.full_in == ("celery",)
     assert found.waited == ()
     lines = run("inspect", "tenant:b").output.splitlines()
-    assert lines[1] == "parked: all in celery waits for other limits"
+    assert lines[2] == "parked: all in celery waits for other limits"
 
 
 def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):

@@ -415,16 +415,18 @@ def test_the_command_has_the_object_and_all_else_that_is_known(fairness, world, 
     assert (shown["known"], shown["held"], len(shown["leases"])) == (True, 1, 1)
     lines = run("inspect", "api").output.splitlines()
     assert lines[0] == "api: held 1"
-    assert lines[1].startswith("limit 2; rate 5/PT1H, 1 counted, resets ")
-    assert lines[1].endswith("; waiting 1")
+    assert lines[1] == "limit 2: of its tasks"
+    assert lines[2].startswith("rate 5/PT1H, 1 counted, resets ")
+    assert lines[2].endswith("; waiting 1")
     words = [line.split() for line in run("list").output.splitlines()]
-    assert ["api", "2", "1", "1", "of", "5/PT1H", "1/PT1M", "1"] in words
+    assert ["api", "2", "1", "1", "of", "5/PT1H", "1/PT1M", "1", "of", "its", "tasks"] in words
     assert json.loads(run("list", "--json").stdout)["items"][0]["rate"]["current_count"] == 1
 
 
 def test_the_command_shows_an_override_to_programs_as_the_same_object(fairness, run):
     shown = json.loads(run("override", "api", "--rate", "5/PT1H", "--json").stdout)
-    assert shown["override"] == {"rate": {"limit": 5, "period": "PT1H"}, "expires_at": None}
+    rate = {"limit": 5, "period": "PT1H"}
+    assert shown["override"] == {"rate": rate, "expires_at": None, "author": "ada"}
     assert json.loads(run("override", "api", "--clear", "--json").stdout) == {
         "key": "api",
         "cleared": True,
@@ -434,7 +436,7 @@ def test_the_command_shows_an_override_to_programs_as_the_same_object(fairness, 
 def test_every_fact_of_a_key_is_beside_its_object(fairness, world):
     world.start("t1", "a")
     found = fairness.inspect("tenant:a")
-    own = {"key", "limit", "held", "override"}
+    own = {"key", "limit", "held", "override", "own_number", "entitled"}
     for name in LimitState.__dataclass_fields__.keys() - own:
         assert getattr(found, name) == getattr(found.state, name)
     with pytest.raises(ValueError, match="frozen"):

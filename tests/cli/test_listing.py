@@ -38,10 +38,10 @@ def test_every_known_key_is_listed_once_by_name(made, fairness, run):
     done = run("list")
     assert done.exit_code == 0
     lines = [line.split() for line in done.output.splitlines()]
-    assert ["tenant:a", "free", "1", "1", "0"] in lines
-    assert ["tenant:b", "free", "1", "0", "1"] in lines
-    assert ["api.stripe.com", "1", "1", "1"] in lines
-    assert ["api.other.com", "3", "0", "0", "override"] in lines
+    assert ["tenant:a", "free", "1", "1", "0", "tier", "free"] in lines
+    assert ["tenant:b", "free", "1", "0", "1", "tier", "free"] in lines
+    assert ["api.stripe.com", "1", "1", "1", "of", "its", "tasks"] in lines
+    assert ["api.other.com", "3", "0", "0", "override", "until", "it", "is", "cleared"] in lines
     assert done.output.endswith("page 1 of 1, 5 keys\n")
 
 

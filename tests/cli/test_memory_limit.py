@@ -52,6 +52,6 @@ def test_what_is_said_holds_and_is_answered(run, full, fairness):
     done = run("override", KEY, "--concurrency", "2", "--json")
     assert (done.exit_code, json.loads(done.stdout)["override"]["concurrency"]) == (0, 2)
     assert len(full.claim()) == 1
-    assert run("pause", "tenant:42").stdout == "tenant:42: paused until it is resumed\n"
+    assert "paused until it is resumed, by ada since 2" in run("pause", "tenant:42").stdout
     assert run("resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
     assert run("override", KEY, "--clear").exit_code == 0

@@ -18,11 +18,12 @@ HOSTILE = "a b\n}|,"
 
 def test_an_override_is_set_shown_and_cleared(run, fairness):
     done = run("override", KEY, "--concurrency", "5", "--rate", "100/1m", "--reason", "a sale")
-    said = "concurrency 5, rate 100/PT1M until it is cleared; reason: a sale"
+    said = "concurrency 5, rate 100/PT1M until it is cleared; reason: a sale; by: ada"
     assert (done.exit_code, done.stdout) == (0, f"{KEY}: {said}\n")
     told = run("inspect", KEY).output
     assert f"override of {KEY}: {said}" in told
-    assert "limit 5; rate 100/PT1M, 0 counted, resets " in told
+    assert "limit 5: override until it is cleared, by ada: a sale\n" in told
+    assert "rate 100/PT1M, 0 counted, resets " in told
     done = run("override", KEY, "--clear")
     assert (done.exit_code, done.output) == (0, f"{KEY}: its numbers are its own again\n")
     done = run("override", KEY, "--clear")
@@ -82,8 +83,8 @@ def test_a_hostile_tenant_is_paused_under_its_own_key_and_no_other(fairness, cli
 
 def test_a_pause_says_how_long_it_lasts(run):
     done = run("pause", "tenant:42", "--for", "60")
-    assert done.stdout.startswith("tenant:42: paused for ")
-    assert run("pause", "tenant:42").stdout == "tenant:42: paused until it is resumed\n"
+    assert done.stdout.startswith("tenant:42: paused until 2")
+    assert run("pause", "tenant:42").stdout.startswith("tenant:42: paused until it is resumed, by ")
     assert run("resume", "tenant:42").output == "tenant:42: nothing stops it\n"
 
 

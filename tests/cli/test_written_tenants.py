@@ -32,7 +32,7 @@ def test_inspect_takes_the_key_that_it_shows(run, shop):
 
 
 def test_the_key_that_is_shown_is_paused_and_resumed(run, shop, fairness):
-    assert run("pause", KEY).output == f"{KEY}: paused until it is resumed\n"
+    assert run("pause", KEY).output.startswith(f"{KEY}: paused until it is resumed, by ada")
     assert not shop.claim()
     assert fairness.inspect(f"tenant:{PLAIN}").stops.paused
     assert run("resume", KEY).exit_code == 0

@@ -282,10 +282,11 @@ class Both:
     def do_stop(self, how, key, wait_ms, enforcement):
         rules = self.rules(enforcement)
         args = verbs.stop_args(
-            how, key, wait_ms, rules.lease_ms, enforcement, str(self.now), "a reason"
+            how, key, wait_ms, rules.lease_ms, enforcement, str(self.now), "a reason", "an operator"
         )
         theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
-        return self.model.stop(how, key, wait_ms, rules, "a reason"), theirs
+        ours = self.model.stop(how, key, wait_ms, rules, "a reason", "an operator")
+        return ours, theirs
 
     def do_watch(self, wait_ms):
         args = verbs.watch_args(wait_ms, str(self.now))

@@ -12,6 +12,7 @@ from typing import Any
 from redis import Redis
 
 from celery_fairness.scheduling.limits import shape_of
+from celery_fairness.store.verbs import read_paused_by
 
 #: Every key with its type and all that it holds, in one call.
 _READ_ALL = """
@@ -211,6 +212,9 @@ def _limits(keys: dict[str, Any], state: dict[str, Any]) -> None:
     state["cooled"] = _scores(keys.pop("cooled", []))
     state["paused"] = set(keys.pop("paused", []))
     state["paused_until"] = _scores(keys.pop("paused_until", []))
+    state["paused_by"] = {
+        k: read_paused_by(v) for k, v in _pairs(keys.pop("paused_by", [])).items()
+    }
     state["overrides"] = _overrides(keys)
     state["declared"] = {
         key.partition(":")[2]: keys.pop(key)[0] for key in list(keys) if key.startswith("declared:")

@@ -13,15 +13,17 @@
   ARGV[5]  enforcement    str  "on", "observe" or "off"
   ARGV[6]  frozen_ms      str  "" in production (server TIME); set only by tests
   ARGV[7]  reason         str  of a cool-down, for its event; may be ""
+  ARGV[8]  by             str  the person who pauses or resumes it; may be ""
 
-  Returns {cool_ms, pause_ms}: how long it still cools down, and is paused; 0: it does not, it is not;
-  -1: until it is resumed.
+  Returns {cool_ms, pause_ms, now_ms, paused_by}: how long it still cools down, and is paused; 0: it
+  does not, it is not; -1: until it is resumed. Then the server's time, and of a pause when it began
+  and the person, as in stops.lua; "" without one.
 ]]
 --- @include "events"
 --- @include "tick"
 --- @include "said"
 local prefix, how, key, wait_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
-local lease_ms, frozen_ms, reason = tonumber(ARGV[4]), ARGV[6], ARGV[7]
+local lease_ms, frozen_ms, reason, by = tonumber(ARGV[4]), ARGV[6], ARGV[7], ARGV[8]
 
 local logical, now = tick(prefix .. "clock", lease_ms, frozen_ms)
 local rules = {logical = logical, now = now, enforcement = ARGV[5]}
@@ -42,6 +44,10 @@ elseif how == "clear" then
 else
   redis.call("SREM", prefix .. "paused", key)
   redis.call("ZREM", prefix .. "paused_until", key)
+  redis.call("HDEL", prefix .. "paused_by", key)
+end
+if how == "pause" then
+  redis.call("HSET", prefix .. "paused_by", key, string.format("%.0f %s", now, by))
 end
 if how == "pause" and wait_ms == 0 then
   redis.call("SADD", prefix .. "paused", key)
@@ -51,8 +57,12 @@ end
 if how ~= "cool" then said(prefix, key, rules) end
 local cooled = tonumber(redis.call("ZSCORE", prefix .. "cooled", key) or 0)
 local pause_ms = paused_ms(prefix, key, rules)
-if pause_ms ~= before then
-  write_event(prefix, pause_ms > 0 and "fairness.paused" or "fairness.resumed", "key", key)
+if pause_ms ~= before and pause_ms > 0 then
+  local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""
+  write_event(prefix, "fairness.paused", "key", key, "until", ends, "by", by)
+elseif pause_ms ~= before then
+  write_event(prefix, "fairness.resumed", "key", key, "by", by)
 end
 if pause_ms == math.huge then pause_ms = -1 end
-return {math.max(0, cooled - logical), pause_ms}
+local said_by = redis.call("HGET", prefix .. "paused_by", key) or ""
+return {math.max(0, cooled - logical), pause_ms, now, said_by}

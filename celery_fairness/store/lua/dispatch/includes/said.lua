@@ -54,7 +54,8 @@ local function end_steering(prefix, rules, most)
     "ZRANGEBYSCORE", prefix .. "paused_until", "-inf", rules.now, "LIMIT", 0, most)
   for index = 1, #ended do
     redis.call("ZREM", prefix .. "paused_until", ended[index])
-    write_event(prefix, "fairness.resumed", "key", ended[index])
+    redis.call("HDEL", prefix .. "paused_by", ended[index])
+    write_event(prefix, "fairness.resumed", "key", ended[index], "by", "")
     said(prefix, ended[index], rules)
   end
   return math.max(#over, #ended)

@@ -3,7 +3,8 @@
   and numbers that people put in the place of a key's own.
 
   `paused` holds keys that a person paused until somebody resumes them, `paused_until` those with a
-  time, `cooled` those that cool down, with the logical time until which they do.
+  time, `cooled` those that cool down, with the logical time until which they do. `paused_by` holds for
+  each that is paused SINCE_MS, the server's time, and after a space the person; scripts do not read it.
 
   `overrides` says by key CONCURRENCY|RATES|THROTTLE|ENDS_MS and, after a space, what scripts do not
   read: "-" is not said, "" is unlimited; an end of "" is when it is cleared. `overrides_end` orders
