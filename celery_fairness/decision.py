@@ -389,6 +389,9 @@ class LimitState:
             unlimited.
         own_number: A tenant's number is published for it alone; else it is that of its tier.
         entitled: That number: its concurrency without pauses and overrides; None is unlimited.
+        unknown: Why the tenant's tier is unknown, as where its resolver fails; "" where it is
+            known. ``tier`` is "" then, and ``limit`` and ``weight`` None, as far as no operator
+            set a number.
     """
 
     key: str
@@ -409,6 +412,7 @@ class LimitState:
     local_limit: int | None = None
     own_number: bool = False
     entitled: int | None = None
+    unknown: str = ""
 
     @property
     def known(self) -> bool:
@@ -416,5 +420,5 @@ class LimitState:
         stopped = self.stops is not None and self.stops.stopped
         said = stopped or self.override is not None or self.parked
         # A limit without a tier is that of a queue.
-        of_queue = not self.tier and self.limit is not None
+        of_queue = not self.tier and not self.unknown and self.limit is not None
         return bool(self.held or self.waiting or self.waited or self.published or said or of_queue)

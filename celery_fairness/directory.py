@@ -2,7 +2,8 @@
 
 A tenant's tier is, the first that answers: what an administrator published in Redis, the user's
 resolver, or where there is none what the message's producer knew, the default tier. A resolver that
-fails means the default tier and a log line, never an exception in a producer.
+fails means the default tier and a log line, never an exception in a producer. Commands and the
+admin read :meth:`TierDirectory.answer`, which returns why a tier is unknown instead of the default.
 
 The cache is believed for ``tier_cache_seconds`` or until news: every publication raises a version
 in Redis. Workers learn it with every answer of the limiter; producers look at most once a second,
@@ -16,13 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices
 from celery_fairness.settings import Resolver, Settings
-from celery_fairness.tenants import Reserved
+from celery_fairness.tenants import INVALID, NONE, Reserved
 from celery_fairness.tiers import Tier
 
 Answer = TypeVar("Answer")
@@ -35,6 +36,32 @@ FAILURE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 #: How long a producer leaves a Redis alone that did not answer, in seconds.
 AWAY_SECONDS = 5.0
+
+#: Why nobody can be asked for the tier of a tenant that Redis knows by a hash.
+HASHED = (
+    "Redis has a hash in place of this tenant's name, and the tier resolver needs the name: "
+    "ask by the name itself"
+)
+
+
+class TierAnswer(NamedTuple):
+    """The tier of a tenant, for somebody who reads it.
+
+    Attributes:
+        tier: Its name; where it is unknown the default tier, by which tasks are judged meanwhile.
+        unknown: Why the tier is unknown; "" where it is known.
+    """
+
+    tier: str
+    unknown: str = ""
+
+
+class _Known(NamedTuple):
+    """What is remembered of a tenant, until when, and how the resolver failed if it did."""
+
+    until: float
+    tier: str | None
+    problem: Exception | None = None
 
 
 class TierDirectory:
@@ -60,7 +87,7 @@ class TierDirectory:
         self._clock = clock
         self._lock = threading.Lock()
         self._resolver: Resolver | None = None
-        self._known: dict[str, tuple[float, str | None]] = {}
+        self._known: dict[str, _Known] = {}
         self._tiers: Mapping[str, Tier] = settings.tiers
         self._version = 0
         self._tiers_version = 0
@@ -99,10 +126,39 @@ class TierDirectory:
             return default
         now = self._clock()
         entry = self._known.get(tenant)
-        if entry is None or entry[0] <= now:
+        if entry is None or entry.until <= now:
             entry = self._look_up(tenant, now)
-        tier = entry[1] or hint
-        return tier if tier is not None and tier in self.tiers() else default
+            if entry.problem is not None:
+                self._notices.error(
+                    "tier_resolver",
+                    "the tier resolver failed, the default tier is used: %r",
+                    entry.problem,
+                )
+        return self._in_force(entry.tier or hint)
+
+    def answer(self, tenant: str) -> TierAnswer:
+        """Return the tenant's tier for a person who reads it: never a default for an unknown one.
+
+        Args:
+            tenant: Who; as it stands in keys where that is a hash.
+        """
+        default = self._settings.default_tier
+        if tenant in (NONE, INVALID) and isinstance(tenant, Reserved):
+            return TierAnswer(default)
+        if isinstance(tenant, Reserved):
+            tier = self.ask(lambda limiter: limiter.published_tenant(tenant))
+            asks = tier is None and self._settings.tier_resolver is not None
+            return TierAnswer(self._in_force(tier), HASHED if asks else "")
+        now = self._clock()
+        entry = self._known.get(tenant)
+        if entry is None or entry.until <= now:
+            entry = self._look_up(tenant, now)
+        problem = entry.problem
+        why = "" if problem is None else f"the tier resolver failed: {problem!r}"
+        return TierAnswer(self._in_force(entry.tier), why)
+
+    def _in_force(self, tier: str | None) -> str:
+        return tier if tier is not None and tier in self.tiers() else self._settings.default_tier
 
     def heard(self, version: int) -> None:
         """Take note of the version of what is published; other news than before empty the cache."""
@@ -134,24 +190,21 @@ class TierDirectory:
     def _reachable(self) -> bool:
         return self._clock() >= self._away_until
 
-    def _look_up(self, tenant: str, now: float) -> tuple[float, str | None]:
+    def _look_up(self, tenant: str, now: float) -> _Known:
         version = self._version
         lives = self._settings.tier_cache_seconds
+        problem: Exception | None = None
         tier = self.ask(lambda limiter: limiter.published_tenant(tenant)) if version else None
         if tier is None and self._settings.tier_resolver is not None:
             try:
                 tier = self._resolve(tenant)
             except Exception as error:  # noqa: BLE001 - it is the user's code
-                self._notices.error(
-                    "tier_resolver",
-                    "the tier resolver failed, the default tier is used: %r",
-                    error,
-                )
+                problem = error
                 lives = min(lives, FAILURE_SECONDS)
             # A resolver that knows nothing, or fails, has said what a stranger is: only where there
             # is none does the message's header count.
             tier = tier or self._settings.default_tier
-        entry = (now + lives, tier)
+        entry = _Known(now + lives, tier, problem)
         with self._lock:
             if version == self._version:
                 while len(self._known) >= CACHE_TENANTS:

@@ -13,7 +13,9 @@ from typing import Literal
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.value import Value
 
-Kind = Literal["paused", "cool-down", "override", "own", "tier", "queue", "settings", "tasks"]
+Kind = Literal[
+    "paused", "cool-down", "override", "own", "tier", "unknown", "queue", "settings", "tasks"
+]
 
 _TEXTS = {
     "own": "own number of the tenant",
@@ -28,14 +30,15 @@ class LimitReason(Value):
 
     Attributes:
         kind: What: ``paused``, ``cool-down``, ``override``, ``own`` (a number of the tenant's own),
-            ``tier``, ``queue`` (a person set the limit of the queue), ``settings`` (the setting
-            ``queues`` declares it) or ``tasks`` (the tasks bring it).
-        limit: Tasks at once; None is unlimited, 0 lets nothing start.
+            ``tier``, ``unknown`` (the tier is unknown, and so is its number), ``queue`` (a person
+            set the limit of the queue), ``settings`` (the setting ``queues`` declares it) or
+            ``tasks`` (the tasks bring it).
+        limit: Tasks at once; None is unlimited, or unknown; 0 lets nothing start.
         tier: Of a tenant's tier or number: the name of the tier; else "".
         until: When it ends by itself, by the server's clock; None: when a person ends it.
         since: When a pause began; None where that is not known.
         by: The person who paused or overrode; "" where that is not known.
-        why: The reason that the person gave; "" where there is none.
+        why: The reason that the person gave, or why the tier is unknown; "" where there is none.
         pause_of: The key that is paused, where that is the tenant's and this one is of one service
             of it; else "".
     """
@@ -55,10 +58,17 @@ class LimitReason(Value):
         return self.kind in ("paused", "cool-down", "override")
 
     @property
+    def number(self) -> str:
+        """The limit in words."""
+        return "unknown" if self.kind == "unknown" else number_text(self.limit)
+
+    @property
     def text(self) -> str:
         """The reason in words, such as ``paused until it is resumed, by ada since …``."""
         if self.kind == "tier":
             return f"tier {self.tier}"
+        if self.kind == "unknown":
+            return f"tier unknown: {self.why}"
         if self.kind in _TEXTS:
             return _TEXTS[self.kind]
         of_all = f"paused with all services of its tenant ({self.pause_of})"
@@ -79,8 +89,9 @@ class LimitInForce(Value):
     tier pro``.
 
     Attributes:
-        limit: Tasks at once; None is unlimited, or not known where ``reasons`` is empty: the tasks
-            bring it. 0: nothing starts.
+        limit: Tasks at once; None is unlimited, or not known: where ``reasons`` is empty the tasks
+            bring it, and where the first is of the kind ``unknown`` the tier is unknown. 0: nothing
+            starts.
         reasons: What sets the number, the one in force first; each takes effect when those
             before it have ended.
     """
@@ -89,12 +100,17 @@ class LimitInForce(Value):
     reasons: tuple[LimitReason, ...]
 
     @property
+    def number(self) -> str:
+        """The limit in words."""
+        return self.reasons[0].number if self.reasons else number_text(self.limit)
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The numbers with their reasons, the one in force first; or that none is known."""
         if not self.reasons:
             return ("limit unlimited: none is known",)
         return tuple(
-            f"{'otherwise' if place else 'limit'} {number_text(each.limit)}: {each.text}"
+            f"{'otherwise' if place else 'limit'} {each.number}: {each.text}"
             for place, each in enumerate(self.reasons)
         )
 
@@ -115,7 +131,10 @@ def limit_in_force(state: LimitState, own: LimitReason | None = None) -> LimitIn
         own: The number that the key has without these; None: what ``state`` has of a tenant's.
     """
     reasons = [*holds_of(state.stops), *_overridden(state.override)]
-    if own is None and state.tier:
+    if state.unknown:
+        # Whatever other number the key has, that of the tier may be the stricter one.
+        own = LimitReason(kind="unknown", limit=None, why=state.unknown)
+    elif own is None and state.tier:
         kind: Kind = "own" if state.own_number else "tier"
         # Nobody has asked what people set of the key, as a limiter alone does not.
         number = state.limit if state.stops is None else state.entitled

@@ -1,8 +1,8 @@
 """The commands. Celery loads them for every ``celery`` command: importing this imports only click.
 
-Exit codes: 0 fine; 1 an audit found something, a key or a task is not known, or a task runs that
-was to be cancelled; 2 wrong usage or settings; 69 Redis does not answer. What is asked for goes to
-stdout, what went wrong to stderr.
+Exit codes: 0 fine; 1 an audit found something, a key, a task or a tenant's tier is not known, or a
+task runs that was to be cancelled; 2 wrong usage or settings; 69 Redis does not answer. What is
+asked for goes to stdout, what went wrong to stderr.
 """
 
 from __future__ import annotations
@@ -58,8 +58,13 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         # Celery puts its own options into every command where an app has some.
         own = {parameter.name for parameter in context.command.params} & _OWN
         arguments = {name: value for name, value in arguments.items() if name in own}
+        app = context.obj.app
         try:
-            value, lines, code = ask(Fairness.of(context.obj.app), **arguments)
+            of = Fairness.of(app)
+            # As a worker starts: Django is set up, which a tier resolver may need, and the modules
+            # are imported whose tasks declare limits.
+            app.loader.import_default_modules()
+            value, lines, code = ask(of, **arguments)
             if isinstance(value, Iterator):
                 for each in value:
                     click.echo(json.dumps(each, default=_dumped) if as_json else event_line(each))
@@ -107,7 +112,8 @@ def list_(of: Fairness, page: int, per_page: int) -> Shown:
     from celery_fairness.cli.inspected import keys_lines, page_plain
 
     found = _done(lambda: of.list_limits(page, per_page))
-    return page_plain(found), keys_lines(found), 0
+    unknown = any(each.unknown for each in found.items)
+    return page_plain(found), keys_lines(found), FOUND if unknown else 0
 
 
 @fairness.command()
@@ -138,7 +144,7 @@ def tier(
     # Where each service counts apart, of its tasks without one: the tier is that of all.
     service = f":{NO_SERVICE}" if of.settings.tier_scope == "service" else ""
     found = _done(lambda: of.inspect(f"tenant:{tenant}{service}"))
-    return inspection_plain(found), limit_lines(found), 0
+    return inspection_plain(found), limit_lines(found), FOUND if found.unknown else 0
 
 
 def _number(text: str) -> Any:
@@ -160,7 +166,8 @@ def inspect(of: Fairness, key: str) -> Shown:
         found = of.inspect(key)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return inspection_plain(found), inspection_lines(found), 0 if found.known else FOUND
+    code = 0 if found.known and not found.unknown else FOUND
+    return inspection_plain(found), inspection_lines(found), code
 
 
 @fairness.command()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from celery_fairness.cli.tables import limit_lines, override_lines, state_lines
+from celery_fairness.cli.tables import limit_lines, override_lines, state_lines, tier_text
 from celery_fairness.cli.words import Cell, table
-from celery_fairness.in_force import number_text
 from celery_fairness.looking.inspection import Inspection, InspectionPage, RateState, ThrottleState
 
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
@@ -32,7 +31,7 @@ def page_plain(page: InspectionPage) -> dict[str, Any]:
 
 def inspection_lines(found: Inspection) -> list[str]:
     """Return what is known of a key."""
-    is_tenants = found.weight is not None
+    is_tenants = found.weight is not None or bool(found.unknown)
     numbers = _local(found)
     if found.rate is not None:
         numbers.append(
@@ -59,8 +58,8 @@ def keys_lines(page: InspectionPage) -> list[str]:
     rows: list[tuple[Cell, ...]] = [
         (
             each.key,
-            each.tier,
-            number_text(each.in_force.limit) if each.in_force.reasons else "",
+            tier_text(each.state),
+            each.in_force.number if each.in_force.reasons else "",
             each.held,
             "" if each.rate is None else f"{each.rate.current_count} of {_window(each.rate)}",
             "" if each.throttle is None else _window(each.throttle),

@@ -103,7 +103,7 @@ def state_lines(found: Inspection) -> list[str]:
     state = found.state
     if not found.known:
         return ["not known: it holds nothing, nothing of it waits, nothing is published"]
-    is_tenants = state.weight is not None
+    is_tenants = state.weight is not None or bool(state.unknown)
     lines: list[str] = []
     if state.override is not None and set(state.override.numbers) != {"concurrency"}:
         # Its other numbers are those of starts.
@@ -152,11 +152,12 @@ def limit_lines(found: Inspection) -> list[str]:
     """Return the limit of a key that is in force, what it holds, and the reasons for the limit."""
     state, in_force = found.state, found.in_force
     weight = "" if state.weight is None else f", weight {_short(state.weight)}"
-    tier = f"tier {state.tier}, " if state.tier else ""
+    tier = f"tier {tier_text(state)}, " if state.tier or state.unknown else ""
     # Of a limit that is no tenant's each task brings its numbers.
-    limit = f"limit {number_text(in_force.limit)}, " if state.weight is not None else ""
+    is_tenants = state.weight is not None or bool(state.unknown)
+    limit = f"limit {in_force.number}, " if is_tenants else ""
     reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
-    if reasons and in_force.reasons[0].by_people:
+    if reasons and (in_force.reasons[0].by_people or state.unknown):
         reasons[0] = click.style(reasons[0], fg="yellow")
     return [f"{state.key}: {tier}{limit}held {state.held}{weight}", *reasons]
 
@@ -304,6 +305,11 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
         queue.dead,
         None if queue.virtual_time is None else round(queue.virtual_time, 3),
     )
+
+
+def tier_text(state: LimitState) -> str:
+    """Return the tier of a tenant's key."""
+    return "unknown" if state.unknown else state.tier
 
 
 def _short(number: float | None) -> str:

@@ -40,7 +40,8 @@ class Concurrency(Value):
     """How many tasks of a key run.
 
     Attributes:
-        limit: At once; None is unlimited, or not known: tasks bring it. 0: nothing starts.
+        limit: At once; None is unlimited, or not known: tasks bring it, or the tenant's tier is
+            ``unknown``. 0: nothing starts.
         active: Live leases.
         available: How many more may start by this number; None where there is none.
     """
@@ -154,8 +155,13 @@ class Inspection(Value):
 
     @property
     def tier(self) -> str:
-        """The tier that it was judged by; "" of a key that is no tenant's."""
+        """The tier that it was judged by; "" of a key of no tenant, and if ``unknown``."""
         return self.state.tier
+
+    @property
+    def unknown(self) -> str:
+        """Why the tenant's tier is unknown; "" where it is known, and of a key of no tenant."""
+        return self.state.unknown
 
     @property
     def limit(self) -> int | None:
@@ -184,7 +190,7 @@ class Inspection(Value):
 
     @property
     def weight(self) -> float | None:
-        """The tenant's share among waiting tenants; None where the key is no tenant's."""
+        """The tenant's share among waiting tenants; None of a key of no tenant, and if unknown."""
         return self.state.weight
 
     @property

@@ -96,18 +96,19 @@ class Judge:
         self._queue = queue
         self._rows = rows
 
-    def of_tenant(self, key: str, written: str) -> Judged:
+    def of_tenant(self, key: str, written: str, parked: str = "") -> Judged:
         """Judge the limit of a tenant's tier.
 
         Args:
             key: Of that limit.
             written: The tenant as it is written in keys.
+            parked: The tier that a gate parked its task with; "" of what waits in a lane.
         """
-        state = self._looker.of_waiting(self._reader, key, written)
+        state = self._looker.of_waiting(self._reader, key, written, parked)
         own = state.limit
         if own == 0:
             # The state has what people say of it; it may be unlimited but for that.
-            own = self._looker.tier_limit(self._reader, key, written)
+            own = self._looker.tier_limit(self._reader, key, written, parked)
         # A tenant's key does not cool down.
         return self._judged(Limit(key, own), state, cools=False)
 

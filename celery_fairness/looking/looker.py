@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from celery_fairness.decision import Enforcement, LimitState
-from celery_fairness.directory import TierDirectory
+from celery_fairness.directory import TierAnswer, TierDirectory
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
@@ -91,21 +91,35 @@ class Looker:
         name, service = found
         who = reserved(name)
         limit_key = tier_key(who, service)
+        state = self._of_tenant(self._reader, limit_key, who)
+        if self._reader is None:
+            return state
+        return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
+
+    def _of_tenant(self, reader: Reader | None, key: str, who: str) -> LimitState:
+        """Return what a tenant's key holds, by the tier that its next task is judged by.
+
+        Args:
+            reader: Of the installation; None where no task of it waits in lanes.
+            key: Of its tier limit.
+            who: The tenant; where only its hash is known, that.
+        """
         self._directory.look()
-        tier = self._directory.tier_of(who)
-        if self._reader is not None:
-            tier = tenant.tier_of_waiting(self._reader, limit_key) or tier
-        state = self._limiter.inspect(limit_key, who, tier)
+        waits = "" if reader is None else tenant.tier_of_waiting(reader, key)
+        answer = TierAnswer(waits) if waits else self._directory.answer(who)
+        # The limiter judges by a published record, whatever this process knows of the tier.
+        published = self._limiter.published_tenant(who) is not None
+        state = self._limiter.inspect(key, who, answer.tier)
         judged = self._limiter.published_tiers()[1] or self._settings.tiers
         state = replace(
             state,
             weight=judged[state.tier].weight if state.tier in judged else 1.0,
-            published=self._limiter.published_tenant(who) is not None,
-            parked=self._limiter.parked(limit_key),
+            published=published,
+            parked=self._limiter.parked(key),
         )
-        if self._reader is None:
+        if not answer.unknown or published:
             return state
-        return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
+        return replace(state, tier="", limit=None, weight=None, unknown=answer.unknown)
 
     @property
     def claims(self) -> bool:
@@ -133,27 +147,29 @@ class Looker:
         default = self._settings.default_tier
         return {"": tiers.get(default) or self._settings.tiers[default], **tiers}
 
-    def of_waiting(self, reader: Reader, key: str, written: str) -> LimitState:
-        """Return what a tenant with something waiting holds, as claims judge it.
+    def of_waiting(self, reader: Reader, key: str, written: str, parked: str = "") -> LimitState:
+        """Return what a tenant with something waiting holds, as a claim or a promotion judges it.
 
         Args:
-            reader: Of the dispatch path.
+            reader: Of the installation.
             key: Of its tier limit, or ``_system``.
             written: The tenant as it is written in keys.
+            parked: The tier that a gate parked its task with; "" of what waits in a lane.
         """
         if key == SYSTEM:
             return self.inspect(key)
-        state = self._of_tier(reader, key, written)
+        state = self._of_tier(reader, key, written, parked)
         of_all = tier_key(Reserved(written), None)
         state = with_steering(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.key, state.leases)))
 
-    def tier_limit(self, reader: Reader, key: str, written: str) -> int | None:
+    def tier_limit(self, reader: Reader, key: str, written: str, parked: str = "") -> int | None:
         """Return the limit of such a tenant, whatever people say of its key; None: unlimited."""
-        return self._of_tier(reader, key, written).limit
+        return self._of_tier(reader, key, written, parked).limit
 
-    def _of_tier(self, reader: Reader, key: str, written: str) -> LimitState:
-        tier = tenant.tier_of_waiting(reader, key) or self._settings.default_tier
+    def _of_tier(self, reader: Reader, key: str, written: str, parked: str) -> LimitState:
+        waits = "" if parked else tenant.tier_of_waiting(reader, key)
+        tier = parked or waits or self._settings.default_tier
         return self._limiter.inspect(key, Reserved(written), tier)
 
     def of_known(self, reader: Reader, key: str) -> LimitState:
@@ -165,8 +181,7 @@ class Looker:
         if self._settings.tier_scope == "service":
             written = written.rpartition(":")[0]
             of_all = tier_key(Reserved(written), None)
-        tier = tenant.tier_of_waiting(reader, key) or self._directory.tier_of(Reserved(written))
-        state = self._limiter.inspect(key, Reserved(written), tier)
+        state = self._of_tenant(reader, key, reserved(written))
         return tenant.with_dispatch(reader, state, of_all)
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:

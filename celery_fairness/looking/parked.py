@@ -53,6 +53,11 @@ class ParkedTask(NamedTuple):
         return self.fields[3].removeprefix("tenant:")
 
     @property
+    def tier(self) -> str:
+        """Its tier as the gate knew it; "" of a system task."""
+        return self.fields[4]
+
+    @property
     def limits(self) -> tuple[Limit, ...]:
         """Those beside its tier's."""
         return read_limits(self.fields[6])
@@ -80,7 +85,9 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
 def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
     """Return at which limit a task waits, and what goes before it there."""
     judge = Judge(reader, looker)
-    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
+    of_tenant = []
+    if task.key != SYSTEM:
+        of_tenant.append(judge.of_tenant(task.key, task.tenant, task.tier))
     judged = (*of_tenant, *judge.of_task(task.limits))
     places = (*(each.limit.key for each in of_tenant), *(limit.name for limit in task.limits))
     explained = partial(

@@ -173,6 +173,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "cools_until": None,
         },
         "parked": 0,
+        "unknown": "",
         "known": True,
     }
 

@@ -1,0 +1,161 @@
+"""A reader that cannot know a tenant's tier shows ``unknown`` and why, never the default tier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_fairness import Fairness
+from celery_fairness.errors import NotFound
+from celery_fairness.looking.values import Explanation
+from tests.integration.conftest import Shop
+from tests.support.shop import make_app
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.redis
+
+WHY = "the tier resolver failed: RuntimeError('the billing database is away')"
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(params=["fairredis", "redis"])
+def fairness(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Fairness]:
+    """A shop on the dispatch path, then at the gate; its resolver fails for ``broken``."""
+    url = f"fair{redis_url}" if request.param == "fairredis" else redis_url
+    shop = {
+        "tier_resolver": "tests.support.resolver:tier_of",
+        "tiers": {"enterprise": {"weight": 4}},
+    }
+    made = Fairness.of(make_app({"CELERY_BROKER_URL": url, "SHOP_FAIRNESS": json.dumps(shop)}))
+    yield made
+    made.close()
+    made.app.close()
+
+
+@pytest.fixture
+def command(fairness: Fairness) -> Command:
+    """``command("inspect", "tenant:42")``: ``celery fairness inspect tenant:42``."""
+    (entry,) = entry_points(group="celery.commands", name="fairness")
+    context = CLIContext(app=fairness.app, no_color=True, workdir=None)
+    return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
+
+
+def test_inspect_says_why_the_tier_is_unknown_and_exits_with_1(
+    fairness: Fairness, command: Command
+) -> None:
+    found = fairness.inspect("tenant:broken")
+    assert (found.unknown, found.tier, found.limit, found.weight) == (WHY, "", None, None)
+    done = command("inspect", "tenant:broken")
+    assert done.exit_code == 1
+    first, why, *_ = done.stdout.splitlines()
+    assert first == "tenant:broken: tier unknown, limit unknown, held 0"
+    assert why == f"limit unknown: tier unknown: {WHY}"
+    assert done.stderr == ""
+    plain = json.loads(command("inspect", "tenant:broken", "--json").stdout)
+    assert plain["unknown"] == WHY
+    assert plain["tier"] == ""
+    assert plain["limit"] is plain["concurrency"]["available"] is plain["weight"] is None
+
+
+def test_tier_says_why_the_tier_is_unknown_and_exits_with_1(command: Command) -> None:
+    done = command("tier", "broken")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines() == [
+        "tenant:broken: tier unknown, limit unknown, held 0",
+        f"limit unknown: tier unknown: {WHY}",
+    ]
+    assert "resolver failed" not in done.stderr
+
+
+def test_list_asks_the_resolver_for_every_tenant(fairness: Fairness, command: Command) -> None:
+    for tenant in ("enterprise-1", "broken", "stranger"):
+        fairness.override(f"tenant:{tenant}", concurrency=7)
+    done = command("list")
+    assert done.exit_code == 1
+    rows = {row.split()[0]: row.split()[1:3] for row in done.stdout.splitlines()[1:4]}
+    assert rows == {
+        "tenant:broken": ["unknown", "7"],
+        "tenant:enterprise-1": ["enterprise", "7"],
+        "tenant:stranger": ["free", "7"],
+    }
+    assert f"tier unknown: {WHY}" in done.stdout
+    items = {each["key"]: each for each in json.loads(command("list", "--json").stdout)["items"]}
+    assert items["tenant:broken"]["unknown"] == WHY
+    assert items["tenant:enterprise-1"]["unknown"] == ""
+    fairness.clear_override("tenant:broken")
+    assert command("list").exit_code == 0
+
+
+def test_a_number_that_an_operator_set_is_known_whatever_the_tier(
+    fairness: Fairness, command: Command
+) -> None:
+    fairness.override("tenant:broken", concurrency=7)
+    done = command("inspect", "tenant:broken")
+    assert "tier unknown, limit 7, held 0" in done.stdout
+    assert f"otherwise unknown: tier unknown: {WHY}" in done.stdout
+    assert done.exit_code == 1
+    fairness.pause(key="tenant:broken")
+    assert "tier unknown, limit 0, held 0" in command("inspect", "tenant:broken").stdout
+
+
+def test_a_published_tier_is_known_although_the_resolver_fails(
+    fairness: Fairness, command: Command
+) -> None:
+    fairness.set_tier("broken", "enterprise")
+    done = command("inspect", "tenant:broken")
+    assert done.exit_code == 0
+    assert (
+        done.stdout.splitlines()[0] == "tenant:broken: tier enterprise, limit 5, held 0, weight 4"
+    )
+
+
+def test_a_name_that_redis_knows_by_its_hash_alone_has_an_unknown_tier(
+    fairness: Fairness, command: Command
+) -> None:
+    """The resolver knows the name; whoever has only the hash cannot ask it."""
+    fairness.override("tenant:enterprise-me@example.org", concurrency=7)
+    assert fairness.inspect("tenant:enterprise-me@example.org").tier == "enterprise"
+    done = command("list")
+    assert done.exit_code == 1
+    assert "unknown" in done.stdout.splitlines()[1]
+    assert "ask by the name itself" in done.stdout
+    fairness.set_tier("enterprise-me@example.org", "enterprise")
+    assert command("list").exit_code == 0
+
+
+def test_tasks_go_on_with_the_default_tier_and_a_log_line(fairness: Fairness, caplog: Any) -> None:
+    with fairness.app.pool.acquire() as connection:
+        fairness.app.tasks["shop.work"].apply_async((), {"user": "broken"}, connection=connection)
+    assert "the tier resolver failed, the default tier is used" in caplog.text
+
+
+def test_explain_judges_a_parked_task_by_the_tier_that_its_gate_knew(
+    make_shop: Callable[..., Shop],
+) -> None:
+    """A tenant of a tier of 3 has three running, and a fourth parked."""
+    resolver = "tests.support.resolver:tier_of"
+    shop = make_shop("redis", fairness={"tier_on_limit": "wait", "tier_resolver": resolver})
+    shop.worker(pool="threads", concurrency=4)
+    gate = shop.gate_file()
+    ids = [shop.send("work", user="pro-1", gate=str(gate)).id for _ in range(4)]
+    eventually(lambda: len(shop.ledger("start")) == 3)
+    (waits,) = set(ids) - set(shop.runs())
+
+    def explained() -> Explanation:
+        try:
+            return shop.fairness.explain(waits)
+        except NotFound as error:
+            raise AssertionError(error) from error
+
+    found = eventually(explained)
+    assert found.state == "parked"
+    assert [(each.key, each.limit) for each in found.blocked_by] == [("tenant:pro-1", 3)]
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 4)
