@@ -24,12 +24,20 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.listing import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
-from celery_fairness.looking.values import Audit, Explanation, KeyRefusals, Minute, Status
+from celery_fairness.looking.values import (
+    Audit,
+    Explanation,
+    KeyRefusals,
+    Minute,
+    Status,
+    TenantLimit,
+)
 from celery_fairness.queues import declared_numbers, queue_key
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.minutes import KEPT
 from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.settings import Settings
+from celery_fairness.tenants import normalise
 from celery_fairness.units import milliseconds
 
 
@@ -134,6 +142,28 @@ class Observing(ABC):
         if isinstance(limiter, RedisLimiter):
             keys = Keys(limiter.prefix)
             yield from limiter.connection.read("HKEYS", keys.waiting)
+
+    def tenant_limit(self, tenant: str, tier: str = "", service: str | None = None) -> TenantLimit:
+        """Return the limit of a tenant that is in force and why, what runs, and what waits.
+
+        It reads less than :meth:`inspect`, for a page that shows many tenants.
+
+        Args:
+            tenant: Who.
+            tier: The tier as the caller knows it; "" is the default tier. A published tier and the
+                tier of waiting tasks win. The resolver is not called.
+            service: Where ``tier_scope`` is ``service``: of which.
+
+        Raises:
+            TenantInvalid: It cannot be a tenant.
+            ValueError: It is none.
+            LimiterUnavailable: Redis does not answer.
+        """
+        name = normalise(tenant)
+        if name is None:
+            raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
+        tier = tier or self.settings.default_tier
+        return self._looker.tenant_limit(name, tier, service)
 
     def list_limits(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
         """Return the keys of which anything is known, tenants' among them, by name.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from celery_fairness.decision import Enforcement, LimitState
 from celery_fairness.directory import TierAnswer, TierDirectory
 from celery_fairness.errors import got
+from celery_fairness.in_force import limit_in_force
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import queues, tenant, waited
@@ -25,6 +26,7 @@ from celery_fairness.looking.values import (
     KeyRefusals,
     Minute,
     Status,
+    TenantLimit,
     TierStatus,
     WorkerStatus,
 )
@@ -120,6 +122,25 @@ class Looker:
         if not answer.unknown or published:
             return state
         return replace(state, tier="", limit=None, weight=None, unknown=answer.unknown)
+
+    def tenant_limit(self, who: str, tier: str, service: str | None) -> TenantLimit:
+        """Return a tenant at a glance; see ``Fairness.tenant_limit``."""
+        key, waiting = tier_key(who, service), self._limiter.parked(tier_key(who, service))
+        if not isinstance(self._limiter, RedisLimiter):
+            state = self._limiter.inspect(key, who, tier)
+        else:
+            reader = Reader(self._limiter.connection, Keys(self._limiter.prefix))
+            waits_by, in_lanes = tenant.waiting_in_lanes(reader, key)
+            waiting += in_lanes
+            state = self._limiter.inspect(key, who, waits_by or tier)
+            state = with_steering(reader, state, tier_key(who, None) if service else "")
+        return TenantLimit(
+            key=key,
+            tier=state.tier,
+            in_force=limit_in_force(state),
+            held=state.held,
+            waiting=waiting,
+        )
 
     @property
     def claims(self) -> bool:

@@ -23,6 +23,18 @@ def tier_of_waiting(reader: Reader, key: str) -> str:
     return str(reader.read("HGET", reader.keys.of("account", key), "tier") or "")
 
 
+def waiting_in_lanes(reader: Reader, key: str) -> tuple[str, int]:
+    """Return the tier that claims judge ``key`` by, and how many of its tasks wait.
+
+    The tier is "" and the number 0 where nothing waits.
+    """
+    flat = reader.read("HGETALL", reader.keys.of("account", key))
+    # A cluster answers with a mapping.
+    fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+    tasks = sum(int(number) for name, number in fields.items() if name.startswith("q:"))
+    return str(fields.get("tier", "")), tasks
+
+
 def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
     """Return ``state`` with what the dispatch path knows beside the limiter.
 

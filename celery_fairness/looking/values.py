@@ -86,6 +86,25 @@ class TierStatus:
     refused: int
 
 
+class TenantLimit(Value):
+    """A tenant at a glance, for a page that shows many.
+
+    Attributes:
+        key: Of its tier limit.
+        tier: The tier that it is judged by.
+        in_force: How many of its tasks may run at once, and why.
+        held: Live leases.
+        waiting: Tasks that wait in Redis: on the dispatch path all, at a gate those that it parked.
+            Tasks that wait for their time are not counted.
+    """
+
+    key: str
+    tier: str
+    in_force: LimitInForce
+    held: int
+    waiting: int
+
+
 class KeyRefusals(Value):
     """How often limits of a key have refused.
 

@@ -3,7 +3,7 @@
 Invariant: what a project with celery_fairness writes is all here: settings in Django's
 ``CELERY_FAIRNESS``, and ``Fairness(app)``.
 
-Weakness: the broker is Redis on this machine unless CELERY_BROKER_URL says otherwise.
+Weakness: the broker is a Redis on this machine unless CELERY_BROKER_URL says otherwise.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from django_celery_fairness import wiring
+from django_celery_fairness.live_counts import LiveCounts
 
 from demo_site.overview import overview
 
@@ -25,9 +26,10 @@ REFRESH_SECONDS = 2
 @never_cache
 def home(request: HttpRequest) -> HttpResponse:
     """Show running and finished tasks of each tenant."""
-    settings = wiring.settings_in_force()
+    settings, fairness = wiring.settings_in_force(), wiring.wired()
     context = {
-        "tenants": overview(datetime.now(UTC)),
+        "claims": fairness is not None and fairness.claims,
+        "tenants": overview(datetime.now(UTC), LiveCounts.of_page(request)),
         "refresh_seconds": REFRESH_SECONDS,
         "snooze_seconds": settings.snooze_seconds,
         "jitter_seconds": settings.snooze_jitter_seconds,

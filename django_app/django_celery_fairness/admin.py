@@ -15,7 +15,8 @@ from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -25,7 +26,7 @@ from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.pages import FairnessAdmin
 
 if TYPE_CHECKING:
-    from celery_fairness.decision import LimitState
+    from celery_fairness.looking.values import TenantLimit
 
 WARNING = '<span class="fairness-warning">⚠ {}</span>'
 
@@ -68,7 +69,13 @@ class TierAdmin(FairnessAdmin):
 
     @admin.display(description=gettext_lazy("number comes from"))
     def origin(self, tier: Tier) -> str:
-        """Say where the number comes from, and which variable says otherwise in vain."""
+        """Say where the number comes from, and what else sets one: a variable, or Redis still."""
+        published = _counts(tier).tiers()
+        in_force = None if published is None else published.get(tier.name)
+        if in_force is not None and in_force.concurrency != tier.concurrency:
+            text = _("workers use %(number)s until this one is published")
+            values = {"number": wiring.as_text(in_force.concurrency)}
+            return format_html("{} " + WARNING, _("database"), text % values)
         for found in wiring.contradictions({tier.name: tier.concurrency}):
             text = _("%(variable)s says %(number)s; the database wins")
             values = {"variable": found.variable, "number": wiring.as_text(found.says)}
@@ -87,8 +94,7 @@ class TierAdmin(FairnessAdmin):
     @admin.display(description=gettext_lazy("refusals so far"))
     def refused(self, tier: Tier) -> str | None:
         """Count how often a task of this tier was sent back to wait."""
-        counts = getattr(tier, "live", None) or LiveCounts()
-        refusals = counts.refusals()
+        refusals = _counts(tier).refusals()
         return None if refusals is None else str(refusals.get(tier.name, 0))
 
 
@@ -96,7 +102,7 @@ class TierAdmin(FairnessAdmin):
 class TenantTierAdmin(FairnessAdmin):
     """Tenants; tier and own number are edited in the list."""
 
-    list_display = ("tenant", "tier", "concurrency", "limit", "running", "note")
+    list_display = ("tenant", "tier", "concurrency", "limit", "running", "waiting", "note")
     list_editable = ("tier", "concurrency")
     list_filter = ("tier",)
     list_select_related = ("tier",)
@@ -106,8 +112,8 @@ class TenantTierAdmin(FairnessAdmin):
     search_help_text = gettext_lazy("Search by tenant or note")
     empty_numbers = {"concurrency": gettext_lazy("as its tier")}
     key_field = "tenant"
-    live_fields = ("limit", "running")
-    fields = ("tenant", "tier", "concurrency", "limit", "running", "note")
+    live_fields = ("limit", "running", "waiting")
+    fields = ("tenant", "tier", "concurrency", "limit", "running", "waiting", "note")
 
     def get_changelist_formset(self, request: HttpRequest, **options: Any) -> Any:
         """Read the tiers to choose from once for the page, not once for each row."""
@@ -122,36 +128,65 @@ class TenantTierAdmin(FairnessAdmin):
 
     @admin.display(description=gettext_lazy("limit in force"))
     def limit(self, row: TenantTier) -> str:
-        """Say the number that holds for the tenant, and whether workers have it already."""
-        number = effective(row)
-        if row.concurrency is not None:
-            origin = _("own number, database")
-        else:
-            origin = _("tier %(tier)s, database") % {"tier": row.tier.name}
-        text = f"{wiring.as_text(number)} · {origin}"
-        states = self._states(row)
-        if states and states[0].limit != number:
-            in_use = wiring.as_text(states[0].limit)
-            late = _("workers still use %(number)s") % {"number": in_use}
-            return format_html("{} " + WARNING, text, late)
-        return text
+        """Show the number in force and why, and that of the database where it is another."""
+        limits = self._limits(row)
+        if not limits:
+            return _("unknown; the database has %(number)s") % {"number": _of_database(row)}
+        shown = dict.fromkeys(str(each.in_force) for each in limits)
+        if len(shown) > 1:
+            # One for each service: a pause may hold for one of them.
+            shown = {f"{each.key.rpartition(':')[2]}: {each.in_force}": None for each in limits}
+        text = format_html_join(mark_safe("<br>"), "{}", ((each,) for each in shown))
+        if all(_as_in_database(row, each) for each in limits):
+            return text
+        differs = _("the database has %(number)s: open and save this row to put it in force")
+        return format_html("{} " + WARNING, text, differs % {"number": _of_database(row)})
 
     @admin.display(description=gettext_lazy("running now"))
     def running(self, row: TenantTier) -> str | None:
         """Count the tasks that hold a slot now; unknown while Redis is away."""
-        states = self._states(row)
-        return None if states is None else str(sum(state.held for state in states))
+        limits = self._limits(row)
+        return None if limits is None else str(sum(each.held for each in limits))
 
-    def _states(self, row: TenantTier) -> list[LimitState] | None:
+    @admin.display(description=gettext_lazy("waiting now"))
+    def waiting(self, row: TenantTier) -> str | None:
+        """Count the tasks that wait; of a gate those that it parked: others are on the broker."""
+        limits = self._limits(row)
+        if limits is None:
+            return None
+        count = str(sum(each.waiting for each in limits))
+        if _counts(row).all_wait_in_redis:
+            return count
+        return _("%(count)s parked") % {"count": count}
+
+    def _limits(self, row: TenantTier) -> list[TenantLimit] | None:
         """Ask once for a row, however many columns show it."""
         asked: Any = row
-        if not hasattr(asked, "limit_states"):
-            counts = getattr(asked, "live", None) or LiveCounts()
-            asked.limit_states = counts.tenant(row.tenant, row.tier.name)
-        states: list[LimitState] | None = asked.limit_states
-        return states
+        if not hasattr(asked, "tenant_limits"):
+            asked.tenant_limits = _counts(row).tenant(row.tenant, row.tier.name)
+        limits: list[TenantLimit] | None = asked.tenant_limits
+        return limits
 
 
 def effective(row: TenantTier) -> int | None:
-    """Return the number that holds for a tenant: its own, else its tier's."""
+    """Return the number that the database has for a tenant: its own, else its tier's."""
     return row.tier.concurrency if row.concurrency is None else row.concurrency
+
+
+def _counts(row: Any) -> LiveCounts:
+    """Return the live counts of the row's page; of a form those of the row."""
+    if not hasattr(row, "live"):
+        row.live = LiveCounts()
+    counts: LiveCounts = row.live
+    return counts
+
+
+def _of_database(row: TenantTier) -> str:
+    own = _("own number") if row.concurrency is not None else row.tier.name
+    return f"{wiring.as_text(effective(row))} ({own})"
+
+
+def _as_in_database(row: TenantTier, limit: TenantLimit) -> bool:
+    """Whether Redis has the tier and the number of the database, below what an operator set."""
+    number = limit.in_force.reasons[-1].limit
+    return limit.tier == row.tier.name and number == effective(row)

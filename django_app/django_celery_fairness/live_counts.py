@@ -1,4 +1,4 @@
-"""How many tasks each tenant runs now, as Redis says it, for one page.
+"""What Redis has of each tenant now, for one page: limit in force, tasks that run and wait.
 
 Invariant: a page never waits long for Redis: the first question that fails is the last one asked,
 and no question is asked once the page's time is spent. What is not known is shown as unknown,
@@ -11,19 +11,20 @@ older than the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_fairness.errors import FairnessError
-from celery_fairness.tenants import NO_SERVICE, tier_key
+from celery_fairness.tenants import NO_SERVICE
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from celery_fairness import Fairness
-    from celery_fairness.decision import LimitState
+    from celery_fairness.looking.values import TenantLimit
+    from celery_fairness.tiers import Tier
 
 #: How long the questions of one page may take together.
 PAGE_SECONDS = 1.0
@@ -43,6 +44,7 @@ class LiveCounts:
         self._fairness = wiring.wired()
         self._spent_seconds = 0.0
         self._refusals: dict[str, int] | None = None
+        self._tiers: Mapping[str, Tier] | None = None
 
     @classmethod
     def of_page(cls, request: HttpRequest) -> LiveCounts:
@@ -53,19 +55,32 @@ class LiveCounts:
             request.fairness_live_counts = counts  # type: ignore[attr-defined]  # kept for this request
         return counts
 
-    def tenant(self, tenant: str, tier: str) -> list[LimitState] | None:
-        """Return what the tenant holds, or None where that is not known.
+    @property
+    def all_wait_in_redis(self) -> bool:
+        """Whether Redis has every task that waits; at a gate the broker has those not parked."""
+        return self._fairness is not None and self._fairness.claims
+
+    def tenant(self, tenant: str, tier: str) -> list[TenantLimit] | None:
+        """Return the limit in force and what runs and waits, or None where that is not known.
 
         Args:
             tenant: As tasks give it.
             tier: Its tier in the database, which spares asking the resolver for each row.
 
         Returns:
-            One state; with ``tier_scope="service"`` one for each service of this project's tasks.
+            One; with ``tier_scope="service"`` one for each service of this project's tasks.
         """
         if self._fairness is None:
             return None
-        return self._ask(partial(_states, self._fairness, tenant, tier)) or None
+        return self._ask(partial(_limits, self._fairness, tenant, tier)) or None
+
+    def tiers(self) -> Mapping[str, Tier] | None:
+        """Return the published tiers by name, or None where they are not known."""
+        if self._tiers is None and self._fairness is not None:
+            fairness = self._fairness
+            found = self._ask(lambda: fairness.limiter.published_tiers())
+            self._tiers = None if found is None else found[1]
+        return self._tiers
 
     def refusals(self) -> dict[str, int] | None:
         """Return how often each tier was refused, or None where that is not known."""
@@ -86,12 +101,12 @@ class LiveCounts:
             self._spent_seconds += time.monotonic() - started
 
 
-def _states(fairness: Fairness, tenant: str, tier: str) -> list[LimitState]:
-    return [fairness.limiter.inspect(key, tenant, tier) for key in _keys(fairness, tenant)]
+def _limits(fairness: Fairness, tenant: str, tier: str) -> list[TenantLimit]:
+    return [fairness.tenant_limit(tenant, tier, service) for service in _services(fairness)]
 
 
-def _keys(fairness: Fairness, tenant: str) -> list[str]:
+def _services(fairness: Fairness) -> list[str | None]:
     if fairness.settings.tier_scope == "global":
-        return [tier_key(tenant)]
+        return [None]
     services = {getattr(task, "service", None) for task in fairness.app.tasks.values()}
-    return [tier_key(tenant, name) for name in sorted({NO_SERVICE, *filter(None, services)})]
+    return sorted({NO_SERVICE, *filter(None, services)})

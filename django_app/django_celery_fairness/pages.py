@@ -1,7 +1,7 @@
 """What the admin pages of this app share: live rows, the banner, publishing by hand.
 
 Invariant: a page renders with Redis away, without ``Fairness``, and for staff who may only look;
-an action is offered only to who may change.
+publishing is offered only to staff who may change.
 
 Weakness: the banner speaks for the process that serves the page (:mod:`.standing`).
 """
@@ -9,16 +9,21 @@ Weakness: the banner speaks for the process that serves the page (:mod:`.standin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Field, QuerySet
+from django.core.exceptions import PermissionDenied
+from django.db.models import Field
 from django.forms import Field as FormField
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
 
 from celery_fairness.errors import FairnessError
 from django_celery_fairness import publishing, standing
@@ -43,11 +48,10 @@ class LiveChangeList(ChangeList):
 
 
 class FairnessAdmin(ModelAdmin):
-    """An admin of this app: banner, live rows, and the action that publishes."""
+    """An admin of this app: banner, live rows, and the button that publishes."""
 
     change_list_template = "django_celery_fairness/change_list.html"
     change_form_template = "django_celery_fairness/change_form.html"
-    actions = ("publish_now",)
     empty_value_display = "–"
     #: Text in the empty field of a number, by its name: what empty means.
     empty_numbers: Mapping[str, Any] = {}
@@ -67,8 +71,10 @@ class FairnessAdmin(ModelAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Add the banner."""
-        return super().changelist_view(request, self._with_banner(request, extra_context))
+        """Add the banner, and the button for staff who may publish."""
+        context = self._with_banner(request, extra_context)
+        context["fairness_may_publish"] = self.has_change_permission(request)
+        return super().changelist_view(request, context)
 
     def changeform_view(
         self,
@@ -106,17 +112,29 @@ class FairnessAdmin(ModelAdmin):
             field.widget.attrs.update(rows=3)
         return field
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Publish to Redis now"))
-    def publish_now(self, request: HttpRequest, _rows: QuerySet[Any]) -> None:
-        """Publish everything, whichever rows are ticked: half a table would help nobody."""
+    def get_urls(self) -> list[URLPattern]:
+        """Add the address of the button."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_publish"
+        publish = path("publish/", self.admin_site.admin_view(self.publish_now), name=name)
+        return [publish, *super().get_urls()]
+
+    @method_decorator(require_POST)
+    def publish_now(self, request: HttpRequest) -> HttpResponse:
+        """Publish everything, and show the list again with what was published."""
+        if not self.has_change_permission(request):
+            raise PermissionDenied
         try:
             done = publishing.publish_everything()
         except FairnessError as error:
             self.message_user(request, str(error), messages.ERROR)
-            return
-        text = _("Published %(tiers)d tiers and %(tenants)d tenants to Redis.")
-        counts = {"tiers": done.tiers, "tenants": done.tenants}
-        self.message_user(request, text % counts, messages.SUCCESS)
+        else:
+            text = _(
+                "Published %(tiers)d tiers and %(tenants)d tenants to Redis; %(by_tier)d tenants "
+                "have the number of their tier, which needs no publication."
+            )
+            self.message_user(request, text % asdict(done), messages.SUCCESS)
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return redirect(reverse(name, current_app=self.admin_site.name))
 
     def _with_banner(
         self, request: HttpRequest, extra_context: dict[str, Any] | None

@@ -59,10 +59,18 @@ class StillChanging(FairnessError):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How much a publication wrote."""
+    """How much a publication wrote.
+
+    Attributes:
+        tiers: Tiers of the table.
+        tenants: Tenants with a number of their own, and those whose rows changed.
+        by_tier: Tenants with the number of their tier. They need no publication: the tier resolver
+            reads their tier.
+    """
 
     tiers: int
     tenants: int
+    by_tier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +163,13 @@ def publish_everything(using: str | None = None, *, fairness: Fairness | None = 
     with _settling(alias, [pk for pk, _ in changes]):
         fairness = fairness or _fairness()
         tiers = _publish_tier_table(fairness, alias)
-        own = TenantTier.objects.using(alias).exclude(concurrency=None).order_by("pk")
-        names = own.values_list("tenant", flat=True).iterator(chunk_size=CHUNK)
-        tenants = _publish_tenants(fairness, alias, names)
-        tenants += _publish_changed(fairness, alias, [name for _, name in changes])
-    return Published(tiers, tenants)
+        changed = {name: None for _, name in changes}
+        rows = TenantTier.objects.using(alias).order_by("pk")
+        own = rows.exclude(concurrency=None).values_list("tenant", flat=True)
+        others = (name for name in own.iterator(chunk_size=CHUNK) if name not in changed)
+        tenants = _publish_tenants(fairness, alias, others)
+        tenants += _publish_changed(fairness, alias, list(changed))
+    return Published(tiers, tenants, rows.filter(concurrency=None).count())
 
 
 def unpublished(using: str | None = None) -> QuerySet[UnpublishedChange]:

@@ -10,6 +10,7 @@ Weakness: ``queryset.update`` and raw SQL send no signal; the first is seen by
 from __future__ import annotations
 
 import logging
+from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,10 @@ def publish_from_worker(fairness: Fairness) -> None:
     except (FairnessError, DatabaseError) as error:
         logger.error("this worker could not publish the tiers of the database: %s", error)
     else:
-        logger.info("published %d tiers, %d tenants", published.tiers, published.tenants)
+        logger.info(
+            "published %d tiers, %d tenants; %d tenants have the number of their tier",
+            *astuple(published),
+        )
     finally:
         if not was_open:
             # A pool forked from here must not inherit an open connection.

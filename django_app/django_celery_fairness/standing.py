@@ -86,7 +86,7 @@ def _unpublished(*, say_why: bool) -> list[Finding]:
         count,
     ) % {"count": count}
     step = _(
-        "Start Redis, then choose “Publish to Redis now” in the list of actions, or run "
+        "Start Redis, then press “Publish to Redis now” above the list, or run "
         "“manage.py publish_tiers”."
     )
     why = f"({last.error})" if last.error and say_why else ""

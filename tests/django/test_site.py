@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from celery_fairness.testing.server import ReservedPort
 from tests.django.conftest import PROJECT
 from tests.django.demo_ledger import Ledger
-from tests.support.local_process import LocalProcess
+from tests.support.local_process import LocalProcess, clean_environment
 from tests.support.waiting import eventually
 
 START_SECONDS = 60
@@ -56,6 +58,20 @@ def get(port: int, path: str = "") -> str:
         return response.read().decode()
 
 
+def asked(command: str, environment: dict[str, str]) -> str:
+    """Run a command as a shell does."""
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={**clean_environment(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def test_it_serves_running_tasks_and_the_admin_and_stops_without_a_trace(
     site: LocalProcess, port: int, site_environment: dict[str, str]
 ) -> None:
@@ -63,6 +79,7 @@ def test_it_serves_running_tasks_and_the_admin_and_stops_without_a_trace(
     assert f"http://127.0.0.1:{port}/" in printed
     [password] = re.findall(r"user admin, password (\S+) \(shown this once\)", printed)
     folder = Path(site_environment["DEMO_SITE_DIR"])
+    [broker] = re.findall(r"broker +(fairredis://\S+)", printed)
 
     def tasks_run_on_both_workers() -> None:
         runs = Ledger.of(folder / "site.sqlite3", "dave").runs
@@ -73,6 +90,17 @@ def test_it_serves_running_tasks_and_the_admin_and_stops_without_a_trace(
     page = get(port)
     assert all(tenant in page for tenant in ("alice", "bob", "carol", "dave"))
     assert 'http-equiv="refresh"' in page
+    assert "waits in Redis" in page
+    assert "is unknown" not in page
+    # The printed command, for another terminal.
+    [command] = re.findall(r"^ +(CELERY_BROKER_URL=\S+ .* fairness status)$", printed, re.MULTILINE)
+    assert f"CELERY_BROKER_URL={broker} " in command
+    status = json.loads(asked(f"{command} --json", site_environment))
+    assert status["path"] == "dispatch"
+    assert {"analysis_default", "specview_priority"} <= {each["queue"] for each in status["queues"]}
+    assert status["total"]["waiting"] > 0
+    tier = asked(command.removesuffix("status") + "tier dave", site_environment)
+    assert "tier enterprise, limit 5" in tier
     assert not re.findall(r"https?://", page), "the page asks the internet for something"
     assert "Log in" in get(port, "admin/login/")
     assert get(port, "static/admin/css/base.css")

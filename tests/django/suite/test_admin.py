@@ -170,10 +170,57 @@ def test_how_much_may_wait_is_edited_and_published(client, boss, fairness, redis
 
 
 def test_each_number_says_where_it_comes_from(client, boss, fairness):
-    assert "3 · tier pro, database" in change_list(client, TENANTS)
+    assert "3: tier pro 0 0 parked" in change_list(client, TENANTS)
     TenantTier.objects.update(concurrency=7)
-    assert "7 · own number, database" in change_list(client, TENANTS)
+    assert "7: own number of the tenant 0 0 parked" in change_list(client, TENANTS)
     assert "database" in change_list(client, TIERS)
+
+
+def change_form(client, row: TenantTier) -> str:
+    return read(client.get(reverse(f"{TENANTS}_change", args=[row.pk])))
+
+
+def test_what_an_operator_set_is_shown_with_its_reason(client, boss, fairness, acme):
+    fairness.override("tenant:acme", concurrency=7, reason="a sale", author="ada")
+    shown = "7: override until it is cleared, by ada: a sale; otherwise 3: tier pro"
+    assert shown in change_list(client, TENANTS)
+    assert shown in change_form(client, acme)
+    fairness.pause(key="tenant:acme", by="grace", expires_in=3600)
+    page = change_list(client, TENANTS)
+    assert re.search(r"0: paused until \S+ \S+ UTC, by grace since \S+ \S+ UTC; otherwise 7:", page)
+    assert "database has" not in page
+
+
+def test_a_tier_set_by_command_is_in_force_beside_that_of_the_database(
+    client, boss, fairness, acme
+):
+    """Until the row is saved: then the database decides."""
+    fairness.set_tier("acme", "enterprise", concurrency=7)
+    shown = (
+        "7: own number of the tenant ⚠ the database has 3 (pro): "
+        "open and save this row to put it in force"
+    )
+    assert shown in change_list(client, TENANTS)
+    page = reverse(f"{TENANTS}_change", args=[acme.pk])
+    client.post(page, {"tier": acme.tier.pk, "concurrency": "", "note": ""})
+    assert "3: tier pro 0 0 parked" in change_list(client, TENANTS)
+
+
+def test_each_service_shows_its_own_pause(client, boss, wire, redis_url):
+    fairness = wire(redis_url, tier_scope="service")
+    fairness.app.task(base=FairTask, name="a", tenant="user_id", service="analysis")(by_user)
+    assert "3: tier pro" in change_list(client, TENANTS)
+    fairness.pause(key="tenant:acme:analysis", by="ada")
+    page = change_list(client, TENANTS)
+    assert "_: 3: tier pro analysis: 0: paused until it is resumed, by ada" in page
+
+
+def test_what_waits_is_counted_on_the_dispatch_path(client, boss, wire, redis_url):
+    fairness = wire(f"fair{redis_url}")
+    work = fairness.app.task(base=FairTask, name="work", tenant="user_id")(by_user)
+    for _ in range(3):
+        work.delay(user_id="acme")
+    assert "3: tier pro 0 3 " in change_list(client, TENANTS)
 
 
 def test_a_variable_that_says_otherwise_is_told_beside_the_number(
@@ -191,19 +238,20 @@ def test_a_number_that_workers_do_not_have_yet_is_told(client, boss, fairness):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_celery_fairness_tier SET concurrency = 6 WHERE name = 'pro'")
     page = change_list(client, TENANTS)
-    assert "6 · tier pro, database ⚠ workers still use 8" in page
+    assert "8: tier pro ⚠ the database has 6 (pro)" in page
+    assert "database ⚠ workers use 8 until this one is published" in change_list(client, TIERS)
 
 
 def test_tasks_that_run_are_counted(client, boss, fairness, hold):
     hold("acme", 2)
     page = change_list(client, TENANTS)
-    assert "3 · tier pro, database 2 " in page
+    assert "3: tier pro 2 0 parked" in page
 
 
 def test_tenants_whose_names_no_key_could_carry_are_counted_too(client, boss, fairness, hold):
     TenantTier.objects.create(tenant="ann@example.com", tier=Tier.objects.get(name="enterprise"))
     hold("ann@example.com", 4)
-    assert "5 · tier enterprise, database 4 " in change_list(client, TENANTS)
+    assert "5: tier enterprise 4 0 parked" in change_list(client, TENANTS)
 
 
 def test_where_services_count_apart_all_of_them_are_counted(client, boss, wire, redis_url, hold):
@@ -213,7 +261,7 @@ def test_where_services_count_apart_all_of_them_are_counted(client, boss, wire, 
     hold("acme", 1, service="analysis")
     hold("acme", 1, service="specview")
     hold("acme", 1, service="_")
-    assert "3 · tier pro, database 3 " in change_list(client, TENANTS)
+    assert "3: tier pro 3 0 parked" in change_list(client, TENANTS)
 
 
 def by_user(user_id: str | None = None) -> None:
@@ -234,7 +282,7 @@ def test_pages_work_with_redis_away_and_say_so(client, boss, redis_away, name, m
     assert "does not answer" in page
     row = model.objects.first()
     assert "does not answer" in read(client.get(reverse(f"{name}_change", args=[row.pk])))
-    assert model is Tier or "3 · tier pro, database – " in page
+    assert model is Tier or "unknown; the database has 3 (pro) – – " in page
 
 
 def test_saving_with_redis_away_saves_and_warns(client, boss, redis_away):
@@ -244,14 +292,17 @@ def test_saving_with_redis_away_saves_and_warns(client, boss, redis_away):
     assert "“manage.py publish_tiers”" in page
 
 
-def test_the_action_publishes_what_redis_missed(client, boss, fairness, redis_away):
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_the_button_publishes_what_redis_missed(client, boss, fairness, redis_away, name, model):
+    """It needs no row."""
     save_list(client, TIERS, Tier, pro__concurrency="8")
-    action = {"action": "publish_now", "_selected_action": [Tier.objects.get(name="pro").pk]}
-    page = read(client.post(reverse(f"{TIERS}_changelist"), action, follow=True))
-    assert "does not answer" in page
+    page = client.get(reverse(f"{name}_changelist")).content.decode()
+    [address] = re.findall('action="([^"]+/publish/)"', page)
+    assert "does not answer" in read(client.post(address, follow=True))
     redis_away.restart()
-    page = read(client.post(reverse(f"{TIERS}_changelist"), action, follow=True))
-    assert "Published 4 tiers and 0 tenants to Redis." in page
+    assert client.get(address).status_code == 405
+    page = read(client.post(address, follow=True))
+    assert "Published 4 tiers and 0 tenants to Redis; 1 tenants have the number of their" in page
     assert "has not reached Redis" not in page
     assert fairness.inspect("tenant:acme").limit == 8
 
@@ -327,7 +378,7 @@ def test_no_banner_where_all_is_well(client, boss, fairness, name, model):
 def test_who_may_only_look_sees_the_numbers_and_no_action(client, clerk, fairness, name, model):
     url = reverse(f"{name}_changelist")
     page = client.get(url)
-    assert "database" in read(page)
+    assert ("database" if model is Tier else "3: tier pro") in read(page)
     assert not page.context["cl"].formset
     assert not page.context["action_form"]
     assert b'name="_save"' not in page.content
@@ -350,9 +401,9 @@ def test_who_may_only_look_can_change_nothing(client, clerk, fairness, name, mod
         "form-0-tier": str(Tier.objects.get(name="enterprise").pk),
     }
     assert client.post(url, form).status_code == 403
-    for action in ("publish_now", "delete_selected"):
-        data = {"action": action, "_selected_action": [row.pk], "post": "yes"}
-        client.post(url, data)
+    client.post(url, {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+    assert b"publish/" not in client.get(url).content
+    assert client.post(reverse(f"{name}_publish")).status_code == 403
     change = reverse(f"{name}_change", args=[row.pk])
     assert client.post(change, {"concurrency": "99"}).status_code == 403
     assert client.post(reverse(f"{name}_delete", args=[row.pk]), {"post": "yes"}).status_code == 403

@@ -14,6 +14,7 @@ from demo_site.models import DemoTask
 from demo_site.overview import overview
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse
+from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import TenantTier, Tier
 
 PROJECT = Path(__file__).resolve().parents[3] / "django_app"
@@ -47,7 +48,8 @@ def test_the_page_counts_tasks_by_tenant_and_state(client, wire):
     task("acme", 9, 8, 6)
     task("acme", 9, 6, 5)
     task("stranger", 9)
-    acme, stranger = overview(NOW)
+    acme, stranger = overview(NOW, LiveCounts())
+    assert "is unknown" in acme.why
     assert (acme.tier, acme.limit, acme.waiting, acme.finished) == ("enterprise", 2, 1, 2)
     assert [(line.worker, line.seconds) for line in acme.running] == [("one", 4.0)]
     assert [line.seconds for line in acme.latest] == [1.0, 2.0]

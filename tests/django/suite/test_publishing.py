@@ -252,7 +252,7 @@ def test_publishing_everything_heals_a_redis_that_forgot(fairness, redis_server)
     redis_server.kill()
     redis_server.restart()
     assert (limit(fairness, "nobody"), limit(fairness, "acme")) == (1, 3)
-    assert publishing.publish_everything() == publishing.Published(tiers=4, tenants=1)
+    assert publishing.publish_everything() == publishing.Published(tiers=4, tenants=1, by_tier=1)
     assert (limit(fairness, "nobody"), limit(fairness, "acme")) == (2, 6)
 
 

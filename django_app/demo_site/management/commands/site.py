@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -56,21 +57,23 @@ class Command(BaseCommand):
         _require_free(port)
         try:
             with RedisServer() as server:
-                self._serve(server.url, port, stopping)
+                self._serve(f"fair{server.url}", port, stopping)
         except ServerFailed as error:
             raise CommandError(str(error)) from error
 
-    def _serve(self, redis_url: str, port: int, stopping: threading.Event) -> None:
+    def _serve(self, broker: str, port: int, stopping: threading.Event) -> None:
         call_command("migrate", verbosity=0, interactive=False)
         login = _administrator()
-        processes = Processes(site_folder() / "logs", {"CELERY_BROKER_URL": redis_url})
+        processes = Processes(site_folder() / "logs", {"CELERY_BROKER_URL": broker})
         try:
             self._start(processes, port)
             address = f"http://127.0.0.1:{port}/"
             self._wait_for(address, processes, stopping)
             if not stopping.is_set():
                 self.stdout.write(f"\n  tasks   {address}\n  admin   {address}admin/   {login}\n")
-                self.stdout.write(f"  logs    {site_folder() / 'logs'}\n\nCtrl-C stops everything.")
+                self.stdout.write(f"  broker  {broker}\n  logs    {site_folder() / 'logs'}\n")
+                self.stdout.write(_how_to_look(broker))
+                self.stdout.write("\nCtrl-C stops everything.")
                 self.stdout.flush()
             while not stopping.wait(1.0):
                 _require_alive(processes)
@@ -104,6 +107,13 @@ class Command(BaseCommand):
                         f"the site expected to answer at {address} within {START_SECONDS:.0f} s, "
                         f"got: {error}; see {site_folder() / 'logs' / 'web.log'}"
                     ) from error
+
+
+def _how_to_look(broker: str) -> str:
+    """Return the command that shows the running site's queues, for another terminal."""
+    words = [f"CELERY_BROKER_URL={broker}", sys.executable, "-m", "celery"]
+    words += ["--workdir", str(PROJECT), "-A", "demo_site", "fairness", "status"]
+    return f"In another terminal:\n\n  {shlex.join(words)}\n"
 
 
 def _require_free(port: int) -> None:

@@ -41,4 +41,7 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=REDIS_AWAY) from error
         except FairnessError as error:
             raise CommandError(str(error), returncode=1) from error
-        self.stdout.write(f"published {published.tiers} tiers, {published.tenants} tenants")
+        self.stdout.write(
+            f"published {published.tiers} tiers, {published.tenants} tenants; "
+            f"{published.by_tier} tenants have the number of their tier, which needs no publication"
+        )
