@@ -118,6 +118,11 @@ class Clearing:
             cancelled += self._limiter.unpark(tags, "cancelled")
         return Purged(tenant=tenant, cancelled=cancelled)
 
+    def purge_queue(self, queue: str) -> int:
+        """Cancel what is parked of a queue; returns how many tasks that was."""
+        its = (each.tag for each in parked.parked(self._reader) if each.queue == queue)
+        return sum(self._limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
+
     def _cancel(self, places: Sequence[Place]) -> int:
         """Return how many of them still waited where they were read."""
         cancelled = 0

@@ -26,6 +26,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.values import WorkerStatus
 from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_queues, publish_settings
+from celery_fairness.purging import purge_parked_too
 from celery_fairness.puts import Puts
 from celery_fairness.router import LazyRouter, TierRouter
 from celery_fairness.settings import Settings
@@ -293,6 +294,8 @@ class Fairness(Steering):
         self.app.steps["worker"].add(WorkerParts)
         if self.claims:
             claiming.prepare_app(self.app, lambda: self.settings)
+        else:
+            purge_parked_too(self.app)
 
     def install_router(self) -> None:
         """Put the router before the user's own routes, which may have been set since."""

@@ -143,6 +143,22 @@ class Steering(Overriding):
             raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
         return self._clearing(claims=False).purge(reserved(name))
 
+    def cancel_parked(self, queue: str) -> int:
+        """Cancel what gates have parked of a queue; ``celery purge`` does it, too.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            How many tasks that was.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        if self.claims or not isinstance(self.limiter, RedisLimiter):
+            return 0
+        return self._clearing(claims=False).purge_queue(queue)
+
     def dead_letters(self, queue: str | None = None) -> tuple[DeadLetter, ...]:
         """Return the dead letters of a queue, or of all, the last of a queue first."""
         return tuple(self._clearing().dead_letters(queue))
