@@ -95,7 +95,7 @@ class Fairness(Steering):
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
         self._herald: Herald | None = None
-        # Whether a worker of this process was prepared, and not yet stopped.
+        # Whether the program has prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
         #: Of this process's worker; None where there is none.
@@ -323,6 +323,7 @@ class Fairness(Steering):
         except SettingsError as error:
             print(f"celery_fairness: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        self._prepared = True
 
     def on_worker_made(self) -> None:
         """Prepare a worker that the program ``celery worker`` did not make.
@@ -332,9 +333,9 @@ class Fairness(Steering):
         """
         if not self._prepared:
             self._prepare_worker()
+        self._prepared = False
 
     def _prepare_worker(self) -> None:
-        self._prepared = True
         self._stopping.lower_it()
         # Workers may be forks of one process that made the app.
         self.worker = new_id(6)
@@ -383,7 +384,6 @@ class Fairness(Steering):
 
     def on_worker_stopped(self) -> None:
         """Release what is left; ``WorkerParts``."""
-        self._prepared = False
         self._stop_herald()
         self.keeper.stop(self.limiter)
         if not self.claims:

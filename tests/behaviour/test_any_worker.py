@@ -67,7 +67,7 @@ def working(app: Celery) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "fairredis"])
-def test_celerys_own_test_worker_brings_parked_tasks_back_and_leaves_nothing(
+def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
     redis_url: str, scheme: str
 ) -> None:
     before = native_threads()
@@ -90,15 +90,19 @@ def test_celerys_own_test_worker_brings_parked_tasks_back_and_leaves_nothing(
         assert fairness.inspect("api").waiting_count == 2
 
     try:
-        with working(app):
-            for number in range(3):
-                work.delay(number)
-            eventually(wait)
-            (free,) = (each for each in fairness.status().tiers if each.tier == "free")
-            assert free.concurrency == 7
-            assert "reports_default" in app.amqp.queues.consume_from
-            may_end.set()
-            eventually(lambda: sorted(ran) == [0, 1, 2], 20.0)
+        # One after the other, in one process.
+        for _ in range(2):
+            may_end.clear()
+            ran.clear()
+            with working(app):
+                for number in range(3):
+                    work.delay(number)
+                eventually(wait)
+                (free,) = (each for each in fairness.status().tiers if each.tier == "free")
+                assert free.concurrency == 7
+                assert "reports_default" in app.amqp.queues.consume_from
+                may_end.set()
+                eventually(lambda: sorted(ran) == [0, 1, 2], 20.0)
     finally:
         may_end.set()
         fairness.close()
