@@ -3,8 +3,12 @@
 An event is written by the script that causes it, so it is there exactly where its cause is. Its id
 is made from its place in the stream and the installation: whoever reads it twice sees one id.
 
-Weakness: the stream keeps the last ten thousand events. Who reads less often misses some, and a
-flood that waits for its turn tells two for each of its tasks.
+A flood of tasks that wait emits two events for each of them. So the stream of all events is not
+the only one: what people do, what goes wrong, and what is cancelled are each kept in another stream
+too, with the same ids. A reader merges them, and sees one sequence.
+
+Weakness: each stream keeps its last ten thousand events. A reader that is further behind misses
+some of that kind.
 """
 
 from __future__ import annotations
@@ -49,11 +53,14 @@ class EventType(NamedTuple):
         name: Its type.
         fields: What its data says.
         meaning: When it is told, in one sentence.
+        kept: With what it is kept: ``tasks`` (a flood of tasks can push it out), ``people``,
+            ``trouble``, ``cancel``, or ``watch`` (while somebody watches tasks).
     """
 
     name: str
     fields: tuple[str, ...]
     meaning: str
+    kept: str = "tasks"
 
 
 #: Every type there is, by name.
@@ -79,105 +86,136 @@ TYPES: Mapping[str, EventType] = {
             "rate_limit.dynamic_adjusted",
             ("key", "until", "reason"),
             "a key cools down, or longer than before: after a 429, or as somebody said",
+            "trouble",
         ),
         EventType(
-            "fairness.cool_down_cleared", ("key",), "somebody ended a cool-down before its time"
+            "fairness.cool_down_cleared",
+            ("key",),
+            "somebody ended a cool-down before its time",
+            "people",
         ),
         EventType(
             "fairness.paused",
             ("key", "until", "by"),
             "somebody paused a key; `by` is the person, `until` is nothing if it lasts until "
             "somebody resumes the key",
+            "people",
         ),
         EventType(
             "fairness.resumed",
             ("key", "by"),
             "a pause has ended, or somebody ended it; `by` is the person, nothing if its time was "
             "over",
+            "people",
         ),
         EventType(
             "fairness.override_set",
             ("key", "numbers"),
             "somebody put numbers in the place of a key's own; `numbers` is concurrency, rate and "
             "throttle with a bar between them: `-` is not said, nothing is unlimited",
+            "people",
         ),
-        EventType("fairness.override_ended", ("key",), "an override has ended, or was cleared"),
+        EventType(
+            "fairness.override_ended", ("key",), "an override has ended, or was cleared", "people"
+        ),
         EventType(
             "fairness.queue_limit_set",
             ("key", "numbers"),
             "somebody put numbers in the place of a queue's declared ones; `numbers` is "
             "concurrency, rate, throttle, what becomes of a task and the local limit with a bar "
             "between them: nothing is unlimited",
+            "people",
         ),
         EventType(
-            "fairness.queue_limit_cleared", ("key",), "what somebody had set of a queue was cleared"
+            "fairness.queue_limit_cleared",
+            ("key",),
+            "what somebody had set of a queue was cleared",
+            "people",
         ),
         EventType(
             "fairness.tier_set",
             ("key", "tier", "concurrency"),
             "the tier of a tenant was published, or a number of its own; `concurrency` is that "
             "number, or `unlimited`, and nothing where it is the tier's",
+            "people",
         ),
         EventType(
-            "fairness.tier_cleared", ("key",), "what was published of a tenant was forgotten"
+            "fairness.tier_cleared",
+            ("key",),
+            "what was published of a tenant was forgotten",
+            "people",
         ),
         EventType(
             "fairness.tiers_published",
             ("source",),
             "another table of tiers is in force; `source` is `database`, or `settings` where a "
             "worker brought its own",
+            "people",
         ),
-        EventType("fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited"),
+        EventType(
+            "fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited", "cancel"
+        ),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(
             "fairness.unpublished",
             _OF_TASK,
             "the broker does not take a task back that a gate has rejected: it has failed, and is "
             "not run",
+            "trouble",
         ),
         EventType(
             "fairness.purged",
             ("queue", "tasks"),
             "waiting tasks of a queue were forgotten: it was purged or has ended, a part each time",
+            "people",
         ),
         EventType(
             "fairness.lease_expired",
             (*_OF_TASK, "owner", "state"),
             "nobody renewed a lease; `state` is `claimed`, `begun` (its body ran) or `acked`",
+            "trouble",
         ),
         EventType(
             "fairness.abandoned",
             (*_OF_TASK, "owner"),
             "an acknowledged task was lost with its worker and is not run again",
+            "trouble",
         ),
         EventType(
             "fairness.dead_lettered",
             (*_OF_TASK, "reason", "deaths"),
             "a task is a dead letter; `reason` is `dead` (its process died too often) or "
             "`unreadable`",
+            "trouble",
         ),
-        EventType("fairness.requeued", _OF_TASK, "a dead letter waits again"),
+        EventType("fairness.requeued", _OF_TASK, "a dead letter waits again", "people"),
         EventType(
             "fairness.memory_lost",
             ("since",),
             "workers of this installation met an empty Redis: what waited there is gone. The first "
             "worker that notices adds it, once per memory; `since` is when the lost memory had "
             "begun or was last taken over by another server",
+            "trouble",
         ),
         EventType(
-            "task.watched", ("until",), "somebody begins to watch: what was before is not told"
+            "task.watched",
+            ("until",),
+            "somebody begins to watch: what was before is not told",
+            "watch",
         ),
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
             "while somebody watches: a task was put, or at a gate is given to its broker; `rank` 9 "
             "goes first, and `eta` is when it may start",
+            "watch",
         ),
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
             "while somebody watches: a task was claimed, so long after its put or after its time, "
             "or let through at a gate",
+            "watch",
         ),
         EventType(
             "task.ended",
@@ -185,6 +223,7 @@ TYPES: Mapping[str, EventType] = {
             "while somebody watches: an attempt has ended; `outcome` is `done`, `unreadable`, or "
             "why its task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two "
             "at a gate, too",
+            "watch",
         ),
     )
 }
@@ -192,7 +231,9 @@ TYPES: Mapping[str, EventType] = {
 #: The first of each watch: it is told to every follower.
 WATCH_BEGINS = "task.watched"
 #: What is told while somebody watches, in a stream of its own.
-WATCHED = frozenset(name for name in TYPES if name.startswith("task."))
+WATCHED = frozenset(each.name for each in TYPES.values() if each.kept == "watch")
+#: The streams that some of the others are in too.
+KEPT_APART = ("people", "trouble", "cancel")
 
 
 class Event(Value):
@@ -249,7 +290,7 @@ class EventPage(Value):
     Attributes:
         events: No more than were asked for.
         cursor: What to give as ``after`` to go on; None: nothing has happened yet.
-        has_more: There are more already.
+        has_more: There are more already; of the last events of all: there are older ones.
     """
 
     events: tuple[Event, ...]
@@ -324,7 +365,8 @@ def check_types(types: Iterable[str] | None) -> frozenset[str]:
     asked = frozenset(each if isinstance(each, str) else got(each) for each in types or ())
     for name in asked - TYPES.keys():
         hint = suggestion(name, TYPES)
-        raise ValueError(f"types: expected types of events, got: {got(name)}{hint}")
+        known = ", ".join(sorted(TYPES))
+        raise ValueError(f"types: expected some of {known}, got: {got(name)}{hint}")
     if asked & WATCHED and asked - WATCHED:
         watched = ", ".join(sorted(WATCHED))
         raise ValueError(

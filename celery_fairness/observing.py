@@ -265,9 +265,17 @@ class Observing(ABC):
     # -- events -----------------------------------------------------------------------------------
 
     def events(
-        self, after: str | None = None, types: Collection[str] | None = None, limit: int = 100
+        self,
+        after: str | None = None,
+        types: Collection[str] | None = None,
+        limit: int = 100,
+        *,
+        last: int | None = None,
     ) -> EventPage:
         """Return what happened, the oldest first, as far as it is kept.
+
+        A flood of tasks does not push out what people do, what goes wrong or what is cancelled: of
+        each of these, and of the rest, the last ten thousand events are kept.
 
         Args:
             after: The id of an event, or a page's cursor, behind which to begin; None: at the
@@ -276,17 +284,23 @@ class Observing(ABC):
                 what becomes of tasks (``task.…``), which is told while somebody watches, and asked
                 for alone.
             limit: Most events, 1 to 1,000.
+            last: Only the newest so many, 1 to 1,000, in the place of ``limit``; without ``after``.
 
         Raises:
             ValueError: An argument cannot be meant, or the limiter is not in Redis.
             LimiterUnavailable: Redis does not answer.
         """
-        whole = isinstance(limit, int) and not isinstance(limit, bool)
-        if not whole or not 1 <= limit <= happened.LONGEST_PAGE:
-            raise ValueError(
-                f"limit: expected 1 to {happened.LONGEST_PAGE} events, got: {got(limit)}"
-            )
+        for name, number in (("limit", limit), ("last", 1 if last is None else last)):
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not whole or not 1 <= number <= happened.LONGEST_PAGE:
+                raise ValueError(
+                    f"{name}: expected 1 to {happened.LONGEST_PAGE} events, got: {got(number)}"
+                )
         asked = check_types(types)
+        if last is not None:
+            if after is not None:
+                raise ValueError("expected after or last, got: both")
+            return happened.last_page(*self._stream(), asked, last)
         return happened.page(*self._stream(), after, asked, limit)
 
     def follow(

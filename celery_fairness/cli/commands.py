@@ -34,7 +34,7 @@ _dumped = methodcaller("model_dump", mode="json")
 _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
     *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
-    *("after", "types", "limit", "follow"),
+    *("after", "types", "limit", "last", "follow"),
     *("global_limit", "local_limit", "on_limit", "by"),
 }
 
@@ -362,20 +362,35 @@ def dead(of: Fairness, action: str | None, task: str | None, queue: str | None) 
 
 
 @fairness.command()
-@click.option("--after", help="The id of an event: those behind it.")
+@click.option("--last", type=click.IntRange(1, 1000), help="So many of the newest; 100.")
+@click.option("--after", help="The id of an event: those behind it, the oldest first.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Most events behind --after; 100.")
 @click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, help="Most events.")
 @click.option("--follow", is_flag=True, help="Go on with those to come; from now on, or --after.")
 @_looks
-def events(of: Fairness, after: str | None, types: str | None, limit: int, follow: bool) -> Shown:
-    """What happened, the oldest first."""
-    from celery_fairness.cli.tables import page_lines
+def events(
+    of: Fairness,
+    last: int | None,
+    after: str | None,
+    limit: int | None,
+    types: str | None,
+    follow: bool,
+) -> Shown:
+    """What happened: the newest events, or those behind --after; the oldest of them first."""
+    from celery_fairness.cli.tables import last_lines, page_lines
 
     asked = [each.strip() for each in types.split(",")] if types else None
+    if last is not None and (after is not None or follow):
+        raise click.UsageError("expected --last, or --after and --follow")
     if follow:
         return _until_interrupted(_done(lambda: of.follow(after, asked))), [], 0
-    page = _done(lambda: of.events(after, asked, limit))
-    return page, page_lines(page), 0
+    if after is not None:
+        page = _done(lambda: of.events(after, asked, limit or 100))
+        return page, page_lines(page), 0
+    if limit is not None:
+        raise click.UsageError("--limit: expected with --after; the newest are --last N")
+    newest = _done(lambda: of.events(types=asked, last=last or 100))
+    return newest, last_lines(newest), 0
 
 
 def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:

@@ -273,6 +273,13 @@ def page_lines(page: EventPage) -> list[str]:
     return lines + _notes(more)
 
 
+def last_lines(page: EventPage) -> list[str]:
+    """Return the newest events, and how to see older ones."""
+    lines = [event_line(each) for each in page.events] or ["no events"]
+    older = ["there are older ones: --last N shows more"] if page.has_more else []
+    return lines + _notes(older)
+
+
 def event_line(event: Event) -> str:
     """Return one event for people."""
     told = ((name, value) for name, value in event.data.items() if value not in ("", None))

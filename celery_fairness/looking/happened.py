@@ -1,6 +1,7 @@
-"""What happened, read from its stream: the oldest first, as far as it is kept.
+"""What happened, read from its streams: the oldest first, as far as it is kept.
 
-What becomes of each task has a stream of its own, which is written while somebody watches.
+One stream has all events, and others have some of them longer, with the same ids: a reader merges
+them. What becomes of each task has a stream of its own, which is written while somebody watches.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def page(
     """Return the next events of some types behind the one of the id ``after``."""
     found: list[Event] = []
     cursor = after
-    for event in _entries(reader, source, after, _stream(reader, types)):
+    for event in _entries(reader, source, after, _streams(reader, types)):
         if types and event.type not in types:
             cursor = event.id if len(found) < limit else cursor
         elif len(found) == limit:
@@ -55,14 +56,39 @@ def page(
     return EventPage(events=tuple(found), cursor=cursor, has_more=False)
 
 
-def _stream(reader: Reader, types: Collection[str]) -> str:
-    return reader.keys.events if WATCHED.isdisjoint(types) else reader.keys.task_events
+def last_page(reader: Reader, source: str, types: Collection[str], last: int) -> EventPage:
+    """Return the newest events of some types, the oldest of these first."""
+    found: list[Event] = []
+    streams, end = _streams(reader, types), "+"
+    while True:
+        entries = _merged(reader, "XREVRANGE", streams, end, "-")
+        for entry, fields in entries:
+            event = event_of(entry, fields, source)
+            if types and event.type not in types:
+                continue
+            if len(found) == last:
+                return EventPage(events=tuple(found[::-1]), cursor=found[0].id, has_more=True)
+            found.append(event)
+        if len(entries) < TOGETHER:
+            cursor = found[0].id if found else None
+            return EventPage(events=tuple(found[::-1]), cursor=cursor, has_more=False)
+        end = f"({entries[-1][0]}"
 
 
-def _entries(reader: Reader, source: str, after: str | None, stream: str) -> Iterator[Event]:
+def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
+    """Return the streams to merge; the first has the newest of all."""
+    keys = reader.keys
+    if WATCHED.isdisjoint(types):
+        return (keys.events, *keys.events_apart)
+    return (keys.task_events,)
+
+
+def _entries(
+    reader: Reader, source: str, after: str | None, streams: tuple[str, ...]
+) -> Iterator[Event]:
     start = "-" if after is None else f"({entry_of(after)}"
     while True:
-        entries = _read(reader, stream, start)
+        entries = _merged(reader, "XRANGE", streams, start, "+")
         for entry, fields in entries:
             yield event_of(entry, fields, source)
         if len(entries) < TOGETHER:
@@ -70,9 +96,27 @@ def _entries(reader: Reader, source: str, after: str | None, stream: str) -> Ite
         start = f"({entries[-1][0]}"
 
 
-def _read(reader: Reader, stream: str, start: str) -> list[tuple[str, dict[str, str]]]:
-    entries = reader.read("XRANGE", stream, start, "+", "COUNT", TOGETHER)
-    return [(entry, fields_of(flat)) for entry, flat in entries]
+def _merged(
+    reader: Reader, command: str, streams: tuple[str, ...], start: str, end: str
+) -> list[tuple[str, dict[str, str]]]:
+    """Return the first entries of several streams in the order of their ids, each once.
+
+    Args:
+        reader: Of the installation.
+        command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
+        streams: Which.
+        start: Where to begin.
+        end: Where to end.
+    """
+    answers = reader.together([(command, each, start, end, "COUNT", TOGETHER) for each in streams])
+    found = {entry: flat for answer in answers for entry, flat in answer}
+    ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
+    return [(entry, fields_of(found[entry])) for entry in ordered]
+
+
+def _place(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)
 
 
 def fields_of(flat: Any) -> dict[str, str]:
@@ -97,13 +141,13 @@ def follow(
         types: Those that are asked for; none: all but what becomes of tasks.
         watch: Lets what becomes of tasks be told for a while; called where that is asked for.
     """
-    stream = _stream(reader, types)
-    place = _last(reader, stream) if after is None else entry_of(after)
-    if stream == reader.keys.task_events:
+    streams = _streams(reader, types)
+    place = _last(reader, streams[0]) if after is None else entry_of(after)
+    if streams[0] == reader.keys.task_events:
         watch()
     else:
         watch = _nothing
-    return _follow(reader, source, stream, place, types, watch)
+    return _follow(reader, source, streams, place, types, watch)
 
 
 def _nothing() -> None:
@@ -113,7 +157,7 @@ def _nothing() -> None:
 def _follow(
     reader: Reader,
     source: str,
-    stream: str,
+    streams: tuple[str, ...],
     place: str,
     types: Collection[str],
     watch: Callable[[], object],
@@ -128,7 +172,7 @@ def _follow(
 
     while True:
         watch_again()
-        entries = _read(reader, stream, f"({place}")
+        entries = _merged(reader, "XRANGE", streams, f"({place}", "+")
         for entry, fields in entries:
             event = event_of(entry, fields, source)
             # Where a watch begins anew some may be missing.
@@ -138,7 +182,7 @@ def _follow(
         if entries:
             place = entries[-1][0]
         else:
-            reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", stream, place)
+            reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", streams[0], place)
 
 
 def last_id(reader: Reader, source: str) -> str:

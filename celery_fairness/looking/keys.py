@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from celery_fairness.events import KEPT_APART
 from celery_fairness.scheduling.limits import shape_of
 from celery_fairness.scheduling.words import SYSTEM
 
@@ -97,6 +98,7 @@ class Keys:
         self.cooled = prefix + "cooled"
         self.ends = prefix + "ends"
         self.events = prefix + "events"
+        self.events_apart = tuple(f"{prefix}{each}_events" for each in KEPT_APART)
         self.exceeded = prefix + "exceeded"
         self.gate_expires = prefix + "gate_expires"
         self.gate_looks = prefix + "gate_looks"

@@ -65,7 +65,8 @@ _SINGLE = {
     *("charged", "herald", "heralded", "workers"),
     *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks"),
     *("gate_virtual", "gate_waiting", "gate_watched"),
-    *("overrides", "overrides_end", "paused_by", "paused_until", "queue_keys"),
+    *("overrides", "overrides_end", "people_events", "trouble_events", "cancel_events"),
+    *("paused_by", "paused_until", "queue_keys"),
     *("queue_limits", "task_events", "unused", "virtual", "waiting"),
 }
 #: Kinds of keys that need nothing else, and those that go away by themselves.

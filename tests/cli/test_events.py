@@ -304,11 +304,12 @@ def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
     fairness.pause(key=KEY)
     with shop.client.pipeline() as pipe:
         for _ in range(10_500):
-            pipe.xadd(shop.key("events"), {"type": "fairness.paused", "key": "filling"})
+            pipe.xadd(shop.key("events"), {"type": "rate_limit.exceeded", "key": "filling"})
         pipe.execute()
     fairness.resume(key=KEY)
     assert 10_000 <= shop.client.xlen(shop.key("events")) <= 10_200
-    assert fairness.events(limit=1).events[0].data["key"] == "filling"
+    keys = [each.data["key"] for each in fairness.events(limit=2).events]
+    assert keys == [KEY, "filling"]
 
 
 MIXED = (
@@ -324,7 +325,9 @@ MIXED = (
         ({"limit": 1001}, "limit: expected 1 to 1000 events, got: 1001"),
         ({"limit": True}, "limit: expected 1 to 1000 events, got: True"),
         ({"after": "5-0"}, "after: expected the id of an event, as 'evt_…', got: '5-0'"),
-        ({"types": ["nothing"]}, "types: expected types of events, got: 'nothing'"),
+        ({"types": ["nothing"]}, "task.started, task.watched, got: 'nothing'"),
+        ({"last": 0}, "last: expected 1 to 1000 events, got: 0"),
+        ({"last": 5, "after": "evt_"}, "expected after or last, got: both"),
         ({"types": ["task.put", "fairness.paused"]}, MIXED),
     ],
 )
@@ -475,11 +478,13 @@ def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
 
 def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
     assert run("events").output == "no events\n"
+    fairness.pause(key="before")
+    before = fairness.events().cursor
     stop_all(fairness, [KEY])
-    done = run("events", "--limit", "1")
+    done = run("events", "--after", before, "--limit", "1")
     line, _, note = done.output.splitlines()
     assert line.endswith(f"  fairness.paused  key={KEY} by=ada")
-    cursor = fairness.events(limit=1).cursor
+    cursor = fairness.events(after=before, limit=1).cursor
     assert note == f"note: there are more: --after {cursor}"
     assert run("events", "--after", cursor).output.endswith(
         f"  fairness.resumed  key={KEY} by=ada\n"
@@ -512,10 +517,10 @@ def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--types", "nothing"), "types: expected types of events, got: 'nothing'"),
+        (("--types", "nothing"), "task.started, task.watched, got: 'nothing'"),
         (("--after", "x"), "after: expected the id of an event"),
         (("--after", "x", "--follow"), "after: expected the id of an event"),
-        (("--limit", "0"), "0 is not in the range 1<=x<=1000"),
+        (("--after", "x", "--limit", "0"), "0 is not in the range 1<=x<=1000"),
     ],
 )
 def test_wrong_usage_names_what_is_expected(run, args, problem):

@@ -43,12 +43,12 @@ def variables_table() -> str:
 
 
 def events_table() -> str:
-    """Every type of event: its name, its data, when it is told."""
+    """Every type of event: its name, its data, its stream, when it is told."""
     rows = [
-        (f"`{each.name}`", ", ".join(f"`{name}`" for name in each.fields), each.meaning)
+        (f"`{each.name}`", ", ".join(f"`{name}`" for name in each.fields), each.kept, each.meaning)
         for each in TYPES.values()
     ]
-    return _table(("type", "data", "told when"), rows)
+    return _table(("type", "data", "kept with", "told when"), rows)
 
 
 TABLES = {"settings": settings_table, "variables": variables_table, "events": events_table}

@@ -561,7 +561,7 @@ class Both:
         for_ever = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded"} | dead
         for key in set(server_state.keys_of(client, prefix)) - for_ever:
             kind = key.partition(":")[0]
-            if kind in ("minute", "reply", "task_events"):
+            if kind in ("minute", "reply") or kind.endswith("_events"):
                 continue
             if kind == "leases":
                 # They end by themselves: the gate's, and those of a lost memory.

@@ -11,6 +11,7 @@ from typing import Any
 
 from redis import Redis
 
+from celery_fairness.events import KEPT_APART, TYPES
 from celery_fairness.scheduling.limits import shape_of
 from celery_fairness.store.verbs import read_paused_by
 
@@ -106,7 +107,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "replies": {},
         "dead": {},
         "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
-        "events": [_event(fields) for _, fields in keys.pop("events", [])],
+        "events": _events(keys),
         "task_events": [_event(fields) for _, fields in keys.pop("task_events", [])],
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},
     }
@@ -187,6 +188,15 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
     _check_ranks(state, ranks)
     state["rings"] = {q: r for q, r in state["rings"].items() if any(r.values())}
     return state
+
+
+def _events(keys: dict[str, Any]) -> list[Any]:
+    """Read what happened; some of it is in another stream too, with its id."""
+    events = keys.pop("events", [])
+    for kept in KEPT_APART:
+        others = [each for each in events if TYPES[_event(each[1])[0]].kept == kept]
+        assert keys.pop(f"{kept}_events", []) == others
+    return [_event(fields) for _, fields in events]
 
 
 def _check_ranks(state: dict[str, Any], ranks: dict[str, dict[str, Any]]) -> None:
