@@ -26,6 +26,7 @@ from redis.retry import Retry
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
+from celery_fairness.store.readiness import attentive
 from celery_fairness.store.scripts import load_script
 from celery_fairness.store.spinning import Spin
 
@@ -315,6 +316,8 @@ class Connection:
                     self._made = self._sentinel()
                 else:
                     self._made = self._server()
+                pool = self._made.connection_pool
+                pool.connection_class = attentive(pool.connection_class)
                 self._made_in = os.getpid()
             return self._made
 

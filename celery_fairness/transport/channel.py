@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from queue import Empty
 from time import monotonic
@@ -33,6 +33,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
+from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.scripts import load_script
 from celery_fairness.store.spinning import Spin
 from celery_fairness.transport.bells import BellsMixin
@@ -58,6 +59,8 @@ LATE_SECONDS = 0.1
 ADOPT_SECONDS = 1.0
 #: When something is due sooner than that, it is asked for so often, in seconds.
 NAP_SECONDS = 0.01
+#: A server that takes no commands now is asked again so often, in seconds.
+NOT_READY_SECONDS = 0.5
 
 
 class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
@@ -185,6 +188,30 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
     def _wake_up(self) -> None:
         self._napping = False
 
+    @property
+    def is_napping(self) -> bool:
+        """Whether nothing is sent for a while."""
+        return self._napping
+
+    @contextlib.contextmanager
+    def waits_for_server(self) -> Iterator[None]:
+        """Ask later, in place of a new consumer, where the server takes no commands now.
+
+        What was claimed stays with this process, and its bodies run on.
+        """
+        try:
+            yield
+        except ServerNotReady as error:
+            if self._closing or not self.fair_queues:
+                raise
+            self.home.notices.error(
+                "not ready",
+                "%s takes no commands now, tasks wait until it does: %s",
+                self.home.address,
+                error,
+            )
+            self._napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
+
     def _meet(self) -> None:
         """Hear in which epoch Redis is: behind a new connection may be an older memory."""
         connection = self.client.connection
@@ -247,17 +274,25 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         try:
             if self._claim is None or self._claimant is None:
                 return self._read_wait()
-            self._read_claim(self._claimant)
+            waiting = None
+            with self.waits_for_server():
+                waiting = self._read_claim(self._claimant)
+            if not waiting:
+                raise Empty
+            self._deliver_all(waiting)
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
         if self.home.body_blocks_loop and self.want():
             # Its body is over: Redis answers while the loop turns.
-            self._brpop_start()
+            with self.waits_for_server():
+                self._brpop_start()
         return True
 
     def _read_wait(self) -> bool:
-        answer = self._read()
+        answer = None
+        with self.waits_for_server():
+            answer = self._read()
         self._asleep_until = 0.0
         if not answer:
             raise Empty
@@ -269,7 +304,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         self.connection._deliver(loads(bytes_to_str(answer[1])), queue)
         return True
 
-    def _read_claim(self, claimant: Claimant) -> None:
+    def _read_claim(self, claimant: Claimant) -> list[tuple[Claimed, Held]]:
         home = self.home
         home.scripts_known = False
         try:
@@ -289,10 +324,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
             # A queue that was asked in vain keeps its turn: else empty queues would use up turns.
             self._queue_cycle.rotate(task.queue)
         # All are held before one is delivered: a body may run here and take its time.
-        waiting = home.enter(claimant, claim, self.serves_worker)
-        if not claim.tasks:
-            raise Empty
-        self._deliver_all(waiting)
+        return home.enter(claimant, claim, self.serves_worker)
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)

@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.native import native_lock
+from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
@@ -84,7 +85,7 @@ class Home:
         self.options = options
         self.rules = options.rules
         self.prefix = prefix
-        self._address = address
+        self.address = address
         self._client, self._client_of_thread = make(), make()
         self.forget()
 
@@ -92,6 +93,8 @@ class Home:
         """Hold nothing, as in the beginning: in a forked child all of it is the parent's."""
         self.book = Book()
         self.book.changed = self._wake
+        #: Lines of an outage, which comes with every try.
+        self.notices = Notices(logger)
         #: What this process does not take now.
         self.kinds = Kinds()
         #: Free places are this less what is held in them; None without a worker.
@@ -112,14 +115,14 @@ class Home:
         self.consumed: dict[str, int] = {}
         #: Whether Redis knew the scripts when last asked.
         self.scripts_known = False
-        self._connection = Connection(self._address, make=lambda: self._client)
+        self._connection = Connection(self.address, make=lambda: self._client)
         #: How many of its connections there were when Redis was last asked for its epoch.
         self._met: int | None = None
         of_thread = self._client_of_thread
         self.renewals = Renewals(
             self.book,
             of_thread,
-            Connection(self._address, make=lambda: of_thread),
+            Connection(self.address, make=lambda: of_thread),
             self.prefix,
             self.rules.lease_ms,
             self._tell,
@@ -203,10 +206,11 @@ class Home:
                 call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.book.give_back(ends)
-                logger.error(
+                self.notices.error(
+                    "settle",
                     "%d ended tasks could not be told to %s: %s",
                     len(ends),
-                    self._address,
+                    self.address,
                     str(error) or type(error).__name__,
                 )
                 return

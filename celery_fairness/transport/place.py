@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from celery_fairness.store.address import Address
+from celery_fairness.store.readiness import attentive
 from celery_fairness.transport.home import Home, home_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -40,8 +41,8 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
 
     def _connparams(self, asynchronous: bool = False) -> Any:
         params = super()._connparams(asynchronous)
-        if asynchronous:
-            params["connection_class"] = _polled(self, params["connection_class"])
+        made = attentive(params["connection_class"])
+        params["connection_class"] = _polled(self, made) if asynchronous else made
         return params
 
     def _own_client(self) -> Any:

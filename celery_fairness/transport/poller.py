@@ -95,6 +95,12 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                 raise TimeoutError from None
             raise
 
+    def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802 - kombu's name
+        # Also to connect is in vain while the server takes nothing.
+        if not channel.is_napping:
+            with channel.waits_for_server():
+                super()._register_BRPOP(channel)
+
     def _is_stopping(self) -> bool:
         return any(home.stopping for home in self._homes)
 

@@ -41,6 +41,22 @@ class Transport(stock.Transport):
         self.polling_interval = None
         self.cycle: Any = FairPoller()
 
+    def establish_connection(self) -> Any:
+        """Connect; where the server takes no commands now it is tried again like one that is away.
+
+        Raises:
+            ServerNotReady: It is a replica, for instance.
+        """
+        established: Any = super().establish_connection()
+        channel = established._avail_channels[-1]
+        try:
+            channel.home.renewals.meet(channel.home.call)
+        except BaseException:
+            established._avail_channels.remove(channel)
+            channel.close()
+            raise
+        return established
+
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Join Celery's hub."""
         super().register_with_event_loop(connection, loop)

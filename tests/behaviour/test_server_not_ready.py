@@ -1,0 +1,230 @@
+# ruff: noqa: F811 - fixtures of other folders are asked for by name
+"""A Redis that answers "not now" is an outage: nobody ends, nothing is lost, and it goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_fairness import Fairness
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.testing.server import RedisServer
+from celery_fairness.tiers import Tier
+from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
+from tests.support.proxy import Proxy
+from tests.support.refusals import ALL, Refusal
+from tests.support.shop import make_app
+from tests.support.waiting import eventually
+from tests.transport.conftest import (  # noqa: F401 - fixtures
+    Connect,
+    Inbox,
+    connect,
+    empty_homes,
+    publish,
+    settled,
+)
+
+pytestmark = pytest.mark.redis
+#: A producer that tries again once.
+ONCE = {"retry": True, "retry_policy": {"max_retries": 1, "interval_start": 0}}
+
+
+@pytest.fixture
+def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Refusal]:
+    """A server of its own; the parameter is what it answers when it takes no commands."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with Refusal(request.param, folder) as made:
+        yield made
+
+
+in_each_state = pytest.mark.parametrize("refusal", ALL, indirect=True)
+
+
+@in_each_state
+def test_a_consumer_goes_on_where_it_was(
+    refusal: Refusal,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Claim, wait, settle, renew, put: each is tried again, and each task comes once."""
+    caplog.set_level(logging.ERROR)
+    url, fairness = f"fair{refusal.url}", {"lease_seconds": 1}
+    producer = connect(url, fairness=fairness)
+    publish(producer, "jobs", *range(4))
+    inbox = Inbox(connect(url, fairness=fairness), "jobs", prefetch_count=2)
+    inbox.await_count(2)
+    refusal.takes_none()
+    inbox.messages[0].ack()
+    with pytest.raises(OperationalError, match=refusal.word):
+        publish(producer, "jobs", "refused", **ONCE)
+    # It waits on a bell, or its place is free: both are answered by then.
+    eventually(lambda: (inbox.turn(), "takes no commands now" in caplog.text)[1], poll_seconds=0)
+    eventually(lambda: "could not be renewed" in caplog.text)
+    assert inbox.bodies == [0, 1]
+    refusal.takes_all()
+    for count in (3, 4):
+        inbox.await_count(count)
+        inbox.messages[count - 2].ack()
+    inbox.messages[3].ack()
+    with refusal.server.client(decode_responses=True) as client:
+        settled(client)
+    assert inbox.bodies == [0, 1, 2, 3]
+    assert caplog.text.count("takes no commands now") == 1
+
+
+# While a script runs, a server ends no wait either.
+@pytest.mark.parametrize("refusal", sorted({*ALL} - {"BUSY"}), indirect=True)
+def test_a_consumer_that_only_waits_stays(
+    refusal: Refusal,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox = Inbox(connect(f"fair{refusal.url}"), "jobs")
+    inbox.nothing_comes()
+    refusal.takes_none()
+    eventually(lambda: (inbox.turn(), "takes no commands now" in caplog.text)[1], poll_seconds=0)
+    refusal.takes_all()
+    publish(connect(f"fair{refusal.url}"), "jobs", 1)
+    inbox.await_count(1)
+    inbox.messages[0].ack()
+
+
+@in_each_state
+def test_a_connection_that_begins_is_tried_again(refusal: Refusal, connect: Connect) -> None:
+    refusal.takes_none()
+    connection = connect(f"fair{refusal.url}")
+    tries: list[Exception] = []
+
+    def failed(error: Exception, _: float) -> None:
+        tries.append(error)
+        refusal.takes_all()
+
+    connection.ensure_connection(errback=failed, interval_start=0, max_retries=3)
+    assert [refusal.word in str(error) for error in tries] == [True]
+    publish(connection, "jobs", 1)
+    Inbox(connection, "jobs").await_count(1)
+
+
+@in_each_state
+@pytest.mark.parametrize("scheme", ["redis", "fairredis"])
+def test_what_people_ask_and_steer_is_an_outage_too(refusal: Refusal, scheme: str) -> None:
+    """Commands, admin and HTTP are these calls."""
+    app = make_app({"CELERY_BROKER_URL": refusal.url.replace("redis", scheme, 1)})
+    fairness = Fairness.of(app)
+    fairness.publish_tiers([Tier("free", 1), Tier("pro", 3)], source="settings")
+    refusal.takes_none()
+    calls: list[Callable[[], Any]] = [
+        lambda: fairness.publish_tiers([Tier("free", 2), Tier("pro", 3)], source="settings"),
+        lambda: fairness.set_tier("7", "pro"),
+        lambda: fairness.pause("7"),
+        lambda: fairness.override("tenant:7", concurrency=2),
+    ]
+    try:
+        for call in calls:
+            with pytest.raises(LimiterUnavailable, match=refusal.word):
+                call()
+        refusal.takes_all()
+        for call in calls:
+            call()
+    finally:
+        fairness.close()
+        app.close()
+
+
+@pytest.mark.parametrize("refusal", ["READONLY"], indirect=True)
+def test_a_master_that_became_a_replica_is_looked_for_anew(
+    refusal: Refusal,
+    redis_server: RedisServer,
+    redis_url: str,
+    connect: Connect,
+) -> None:
+    """Behind the same name another server is the master by then, as after a failover by DNS."""
+    with Proxy(refusal.server.port) as name:
+        url = "fair" + name.url(refusal.url)
+        producer, inbox = connect(url), Inbox(connect(url), "jobs")
+        app = make_app({"CELERY_BROKER_URL": name.url(refusal.url)})
+        fairness = Fairness.of(app)
+        try:
+            fairness.pause("7")
+            publish(producer, "jobs", 1)
+            inbox.await_count(1)
+            inbox.messages[0].ack()
+            inbox.nothing_comes()
+            # Open connections stay with the server that was the master.
+            name.target_port = redis_server.port
+            refusal.takes_none()
+            publish(producer, "jobs", 2, **ONCE)
+            inbox.await_count(2)
+            inbox.messages[1].ack()
+            fairness.pause("8")
+        finally:
+            fairness.close()
+            app.close()
+
+
+@pytest.mark.parametrize("refusal", ["READONLY", "NOREPLICAS", "BUSY"], indirect=True)
+def test_a_worker_survives_and_runs_every_task_once(
+    refusal: Refusal,
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(variables={"CELERY_BROKER_URL": f"fair{refusal.url}"})
+    worker = shop.worker(pool="prefork", concurrency=2)
+    gate = shop.gate_file()
+    results = [shop.send("work", user=user, gate=str(gate)) for user in "1123"]
+    eventually(lambda: len(shop.runs()) == 2)
+    refusal.takes_none()
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 2)
+    worker.wait_for_log("takes no commands now")
+    refusal.takes_all()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in results}
+    assert shop.most_at_once("1") == 1
+    assert worker.terminate() == 0
+    assert worker.log_text().count("takes no commands now") == 1
+
+
+@pytest.mark.parametrize("refusal", ["READONLY"], indirect=True)
+def test_a_worker_that_starts_meanwhile_waits_for_the_server(
+    refusal: Refusal,
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(variables={"CELERY_BROKER_URL": f"fair{refusal.url}"})
+    result = shop.send("work", user="1")
+    refusal.takes_none()
+    worker = shop.worker(concurrency=1, wait=False)
+    worker.wait_for_log("Cannot connect to")
+    refusal.takes_all()
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert "Traceback" not in worker.log_text()
+    assert shop.runs() == {result.id: 1}
+
+
+@pytest.mark.parametrize("refusal", ["READONLY", "BUSY"], indirect=True)
+def test_a_gate_defers_until_its_server_takes_commands(
+    refusal: Refusal,
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(fairness={"redis_url": refusal.url, "lease_seconds": 2})
+    worker = shop.worker(pool="prefork", concurrency=2)
+    gate = shop.gate_file()
+    running = shop.send("work", user="1", gate=str(gate))
+    eventually(lambda: len(shop.runs()) == 1)
+    refusal.takes_none()
+    waiting = [shop.send("work", user=user) for user in "123"]
+    worker.wait_for_log("the limiter's Redis does not answer")
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 1)
+    refusal.takes_all()
+    for result in (running, *waiting):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in (running, *waiting)}
+    assert shop.most_at_once("1") == 1
+    assert worker.terminate() == 0
