@@ -23,10 +23,11 @@ NO_REDIS = (
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One Redis, Sentinel group or cluster.
+    """One Redis, Sentinel group or cluster, or a list of servers of which one is asked.
 
     Attributes:
-        urls: One URL that redis-py reads, or several of a Sentinel group.
+        urls: URLs that redis-py reads: of one server, of those of a list in the order in which they
+            are tried, or of a Sentinel group.
         options: Further arguments of the client: TLS, credentials.
         master_name: The Sentinel group's name; "" for a server.
         setting: Where it was set: ``redis_url``, or ``broker_url``.
@@ -60,8 +61,8 @@ def address_from_url(
     """Read an address as the setting ``redis_url`` or a broker URL gives it.
 
     Args:
-        text: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://``, or
-            ``sentinel://host:port;sentinel://…?master_name=NAME``.
+        text: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://``, several of them with
+            ``;``, or ``sentinel://host:port;sentinel://…?master_name=NAME``.
         options: Further arguments of the client.
         master_name: The Sentinel group's name, where the URL does not say it.
         setting: Where it was set.
@@ -78,7 +79,12 @@ def address_from_url(
             )
     extra = dict(options or {})
     if not urls[0].startswith("sentinel://"):
-        return Address((_plain_url(urls[0], extra),), extra, setting=setting)
+        scheme = urls[0].partition("://")[0]
+        given = dict(extra)
+        first = _plain_url(urls[0], extra)
+        others = (url if "://" in url else f"{scheme}://{url}" for url in urls[1:])
+        urls = (first, *(_plain_url(url, dict(given)) for url in others))
+        return Address(urls, extra, setting=setting)
     query = dict(parse_qsl(urlsplit(urls[-1]).query))
     name = query.get("master_name", master_name)
     if not name:

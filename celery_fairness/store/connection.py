@@ -3,6 +3,9 @@
 Every call has a time limit, so a server that hangs costs a bounded wait. A call is sent again once
 after a lost connection: every script does nothing the second time. A node of a cluster that points
 elsewhere makes the client a cluster's.
+
+An address may list several servers, as a list of brokers does: the first is asked until it fails,
+then the next, and so on in a circle.
 """
 
 from __future__ import annotations
@@ -87,6 +90,9 @@ class Connection:
             "max_connections": 2**31,
         }
         self._retries = retries
+        #: Which server of a list is asked, and how many others there are.
+        self._at = 0
+        self._others = 0 if address.master_name or make else len(address.urls) - 1
         #: How many connections were taken; behind a new one may be another server.
         self.opened = 0
         #: Scripts that the server has run for this connection: it knows them.
@@ -103,8 +109,12 @@ class Connection:
             SettingsError: It cannot.
         """
         try:
-            pool = self.client().connection_pool
-            pool.connection_class(**pool.connection_kwargs)
+            for _ in range(self._others + 1):
+                client = self.client()
+                pool = client.connection_pool
+                pool.connection_class(**pool.connection_kwargs)
+                if self._others:
+                    self._turn_from(client)
         except (ValueError, TypeError):
             # The error itself may hold a part of the password.
             raise SettingsError(
@@ -193,16 +203,19 @@ class Connection:
         Raises:
             LimiterUnavailable: No answer, or an error.
         """
-        as_one, tries_left = True, self._retries
+        as_one, tries_left = True, self._retries + self._others
         while True:
+            client = self.client()
             try:
-                pipeline = self.client().pipeline(transaction=as_one)
+                pipeline = client.pipeline(transaction=as_one)
                 for command in commands:
                     pipeline.execute_command(*command)
                 return list(pipeline.execute())
             except (ConnectionLost, AnswerLate, OSError) as error:
                 if not tries_left:
                     raise self.unavailable(error) from error
+                if tries_left <= self._others:
+                    self._turn_from(client)
                 tries_left -= 1
             except MemoryLimit as error:
                 if not as_one:
@@ -229,10 +242,28 @@ class Connection:
         This is what a client's ``execute_command`` does without what it does besides; a task asks
         twice, and that half of the time was the client's.
         """
-        client = self.client()
-        if not isinstance(client, redis.Redis):
-            return client.execute_command(*parts)
-        packed = [pack(parts)]
+        packed: list[bytes] = []
+        for others_left in range(self._others, -1, -1):
+            client = self.client()
+            if not isinstance(client, redis.Redis):
+                return client.execute_command(*parts)
+            packed = packed or [pack(parts)]
+            try:
+                return self._ask(client, packed)
+            except (ConnectionLost, AnswerLate, OSError):
+                if not others_left:
+                    raise
+                self._turn_from(client)
+        raise AssertionError("the last server's error is raised")
+
+    def _turn_from(self, client: Any) -> None:
+        """Ask the next server of the list from now on, unless somebody has turned to it already."""
+        with self._making:
+            if self._made is client:
+                self._at = (self._at + 1) % len(self.address.urls)
+                self._made = None
+
+    def _ask(self, client: Any, packed: list[bytes]) -> Any:
         for tries_left in range(self._retries, -1, -1):
             try:
                 line = self._idle.pop()
@@ -322,11 +353,12 @@ class Connection:
             return self._made
 
     def _server(self) -> Any:
-        return redis.Redis.from_url(self.address.urls[0], **self._options, **self.address.options)
+        url = self.address.urls[self._at]
+        return redis.Redis.from_url(url, **self._options, **self.address.options)
 
     def _cluster(self) -> Any:
         return redis.RedisCluster.from_url(
-            self.address.urls[0], **self._options, **self.address.options
+            self.address.urls[self._at], **self._options, **self.address.options
         )
 
     def _sentinel(self) -> Any:
