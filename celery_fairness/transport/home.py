@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from redis.exceptions import RedisError
 
@@ -109,8 +109,8 @@ class Home:
         self.order_logged = False
         #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
         self.body_blocks_loop = False
-        #: Wakes the loops that claim.
-        self.wakers: list[WeakMethod[Callable[[], None]]] = []
+        #: Pollers, whose loops claim; each leaves with its last user.
+        self.wakers: list[ref[Any]] = []
         #: Queues that expire and are consumed, each with how long it is kept, in ms.
         self.consumed: dict[str, int] = {}
         #: Whether Redis knew the scripts when last asked.
@@ -317,9 +317,9 @@ class Home:
             # Without a worker nobody knows when a loop turns again.
             self.tell_soon()
         for waker in list(self.wakers):
-            wake = waker()
-            if wake is not None:
-                wake()
+            poller = waker()
+            if poller is not None:
+                poller.wake()
 
 
 _homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Home] = {}

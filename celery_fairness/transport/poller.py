@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import Empty
 from time import sleep
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
@@ -44,8 +44,9 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         """Wake for the ends of ``home`` and tell them."""
         if home not in self._homes:
             self._homes.append(home)
-            # The home lives as long as the process; a poller that nobody closed does not.
-            home.wakers.append(WeakMethod(self.wake, home.wakers.remove))
+            # The home lives as long as the process; a poller that nobody closed does not. A
+            # WeakMethod has a callback of its own, which fails where the interpreter ends.
+            home.wakers.append(ref(self, home.wakers.remove))
 
     def wake(self) -> None:
         """Wake the loop; from any thread."""
@@ -187,7 +188,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         """Forget every connection."""
         for home in self._homes:
             with suppress(ValueError):
-                home.wakers.remove(WeakMethod(self.wake))
+                home.wakers.remove(ref(self))
         self._homes.clear()
         super().close()
         with self._lock:
