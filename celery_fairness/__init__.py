@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PolicyInvalid,
         RateLimitDropped,
         RateLimitExceeded,
+        Unroutable,
     )
     from celery_fairness.extension import Fairness
     from celery_fairness.policy import RateLimitPolicy
@@ -57,6 +58,7 @@ __all__ = [
     "RateLimitExceeded",
     "RateLimitPolicy",
     "Tier",
+    "Unroutable",
     "__version__",
     "select_queue",
 ]
@@ -77,6 +79,7 @@ _HOMES = {
     "RateLimitExceeded": "celery_fairness.errors",
     "RateLimitPolicy": "celery_fairness.policy",
     "Tier": "celery_fairness.tiers",
+    "Unroutable": "celery_fairness.errors",
     "select_queue": "celery_fairness.tiers",
 }
 

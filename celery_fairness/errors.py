@@ -15,6 +15,7 @@
     ├── KeyInvalid             a value that cannot stand in a limit's key      (TypeError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── BacklogFull            a task was not sent: too many wait already
+    ├── Unroutable             a task was not sent: no queue is bound for it
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
@@ -228,6 +229,26 @@ class BacklogFull(FairnessError):
         return (
             f"the task was not sent: {self.waiting} tasks of {self.key!r} wait, and max_waiting "
             f"is {self.limit}: send it when fewer wait, or raise max_waiting"
+        )
+
+
+class Unroutable(FairnessError):
+    """A task was not sent: its exchange leads to no queue.
+
+    Attributes:
+        exchange: Where it was published.
+        routing_key: With which key.
+    """
+
+    def __init__(self, exchange: str, routing_key: str) -> None:
+        super().__init__(exchange, routing_key)
+        self.exchange, self.routing_key = exchange, routing_key
+
+    def _text(self) -> str:
+        return (
+            f"the task was not sent: exchange {got(self.exchange)} has no queue for routing key "
+            f"{got(self.routing_key)}: start a worker that consumes the queue, or declare the "
+            "queue in task_queues, then send the task again"
         )
 
 

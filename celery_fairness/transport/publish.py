@@ -6,6 +6,9 @@ refuses it where they are others: one round trip, and no table that is out of da
 Where too many wait a put is refused, and the publish raises. Of a batch the others are put all the
 same, and it raises when it has been sent.
 
+A task that no queue is bound for was not sent, and the publish raises: Redis may have lost its
+memory, and the bindings with it. What this connection has bound is bound again before.
+
 A publish that failed may have put its message all the same. Who publishes the same again, as kombu
 does where it retries, publishes it under the same delivery tag, so that it waits once.
 """
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
 
-from celery_fairness.errors import BacklogFull
+from celery_fairness.errors import BacklogFull, Unroutable
 from celery_fairness.ids import new_id
 from celery_fairness.scheduling.words import Full, Put, Waiting
 from celery_fairness.store import verbs
@@ -89,9 +92,12 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         #: Bindings that were looked up for a publish: exchange, and each as it lies in Redis.
         self._unchecked: tuple[str, list[str]] | None = None
         self._tag = ""
+        #: The open publish has met a queue.
+        self._routed = False
         super().__init__(*args, **kwargs)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> Any:
+        self._routed = True
         if not self.is_fair(queue):
             return super()._put(queue, message, **kwargs)
         waiting = waiting_of(queue, message, self.home.options)
@@ -143,7 +149,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         _last.unsure = None
         try:
             return self._publish(message, exchange, routing_key, **kwargs)
-        except BacklogFull:
+        except (BacklogFull, Unroutable):
             raise
         except BaseException:
             # Without headers two messages of one content cannot be told apart.
@@ -157,19 +163,30 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         if self._tables and "_publish_batch" in kwargs:
             # A batch has no answer that could say so.
             self._tables.clear()
+        bound_again = False
         while True:
             self._unchecked, was_known = None, exchange in self._tables
+            self._routed = not exchange
             try:
                 published = super().basic_publish(message, exchange, routing_key, **kwargs)
             except BindingsChanged:
                 pass
             else:
-                if self._unchecked is None or not was_known:
-                    return published
+                if self._routed or not self._is_task(message, exchange):
+                    if self._unchecked is None or not was_known:
+                        return published
+                elif bound_again or not self.bind_again(exchange):
+                    raise Unroutable(exchange, routing_key)
+                else:
+                    bound_again = True
                 # No queue was found, so nobody has said whether the bindings are those.
             self._tables.pop(exchange, None)
             # It was encoded in place.
             message["body"] = body
+
+    def _is_task(self, message: Any, exchange: str) -> bool:
+        # Events, and replies to remote control, go to nobody where nobody listens.
+        return "task" in message["headers"] and self.typeof(exchange).type != "fanout"
 
     def _next_delivery_tag(self) -> str:
         return self._tag or new_id(16)

@@ -53,6 +53,8 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Fair queues that this channel has declared without an end.
         self._endless: set[str] = set()
+        #: In which memory of Redis lies what this channel has bound.
+        self._bound_in: int | None = None
         super().__init__(*args, **kwargs)
 
     def _end(self, held: Held, verdict: Verdict) -> None:
@@ -237,8 +239,36 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
         super().maybe_refresh_binding_expiry()
+        if self.fair_queues:
+            self._bind_in_new_memory()
         if self.fair_queues and monotonic() >= self._look_at:
             self._look_at = self._look(self._note_consumed())
+
+    def _bind_in_new_memory(self) -> None:
+        epoch = self.home.renewals.epoch
+        if self._bound_in not in (None, epoch):
+            self.bind_again()
+        self._bound_in = epoch
+
+    def bind_again(self, exchange: str | None = None) -> bool:
+        """Bind fair queues as this connection has bound them, for Redis may have lost it.
+
+        kombu does not: it remembers what it has declared.
+
+        Args:
+            exchange: To this one alone.
+
+        Returns:
+            Whether there was something to bind.
+        """
+        found = False
+        for (queue, name, routing_key), arguments in list(self.state.bindings.items()):
+            kind = self.typeof(name)
+            if exchange in (None, name) and kind.type != "fanout" and self.is_fair(queue):
+                meta = kind.prepare_bind(queue, name, routing_key, arguments)
+                self._queue_bind(name, *meta)
+                found = True
+        return found
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if super()._has_queue(queue, **kwargs):

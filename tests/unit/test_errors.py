@@ -30,6 +30,7 @@ from celery_fairness.errors import (
     TenantError,
     TenantInvalid,
     TenantMissing,
+    Unroutable,
     got,
     suggestion,
 )
@@ -53,6 +54,7 @@ EXAMPLES = [
     ),
     (HeaderInvalid("v: expected 1"), ("problem",)),
     (BacklogFull("tenant:42", 100, 100), ("key", "limit", "waiting")),
+    (Unroutable("events", "jobs.new"), ("exchange", "routing_key")),
     (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem", "is_broker")),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
@@ -126,6 +128,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (TenantMissing("shop.t"), "set no_tenant to 'bypass' or 'shared'"),
         (KeyMissing("shop.t", "k:{args.a}", "args.a"), "with missing='empty'"),
         (BacklogFull("tenant:42", 7, 9), "9 tasks of 'tenant:42' wait, and max_waiting is 7: send"),
+        (Unroutable("events", "new"), "start a worker that consumes the queue"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
         (LimiterUnavailable("redis://h", "refused", True), "correct broker_url"),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),

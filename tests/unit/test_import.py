@@ -67,6 +67,7 @@ def test_what_is_exported_is_fixed():
         "RateLimitExceeded",
         "RateLimitPolicy",
         "Tier",
+        "Unroutable",
         "__version__",
         "select_queue",
     ]
