@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,40 @@ def test_what_people_ask_and_steer_is_an_outage_too(refusal: Refusal, scheme: st
         app.close()
 
 
+# A replica without its master, too few replicas and a full disk still answer what only reads.
+@pytest.mark.parametrize("refusal", ["MASTERDOWN", "BUSY", "LOADING"], indirect=True)
+@pytest.mark.parametrize("scheme", ["redis", "fairredis"])
+def test_what_only_reads_is_an_outage_too(refusal: Refusal, scheme: str) -> None:
+    url = refusal.url.replace("redis", scheme, 1)
+    app = make_app({"CELERY_BROKER_URL": url})
+    fairness = Fairness.of(app)
+    calls: list[Callable[[], Any]] = [
+        lambda: list(fairness.events()),
+        lambda: next(fairness.follow()),
+        fairness.counts,
+        lambda: fairness.inspect("tenant:7"),
+    ]
+    try:
+        refusal.takes_none()
+        for call in calls:
+            with pytest.raises(LimiterUnavailable, match=refusal.word):
+                call()
+        command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "fairness", "status"]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "CELERY_BROKER_URL": url},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, refusal.word in done.stderr) == (69, True), done.stderr
+        assert "Traceback" not in done.stderr
+    finally:
+        refusal.takes_all()
+        fairness.close()
+        app.close()
+
+
 @pytest.mark.parametrize("refusal", ["READONLY"], indirect=True)
 def test_a_master_that_became_a_replica_is_looked_for_anew(
     refusal: Refusal,
@@ -205,6 +242,27 @@ def test_a_worker_that_starts_meanwhile_waits_for_the_server(
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert "Traceback" not in worker.log_text()
     assert shop.runs() == {result.id: 1}
+
+
+@pytest.mark.parametrize("refusal", ["READONLY", "NOREPLICAS"], indirect=True)
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_worker_that_stops_meanwhile_ends_in_order(
+    refusal: Refusal, make_shop: Callable[..., Shop], pool: str
+) -> None:
+    shop = make_shop(variables={"CELERY_BROKER_URL": f"fair{refusal.url}"})
+    worker = shop.worker(pool=pool, concurrency=1)
+    first = shop.send("work", user="1")
+    assert first.get(timeout=RESULT_SECONDS) == "done"
+    # An end that Redis has not seen before the worker is gone is a lost worker's task.
+    shop.await_held("1", 0)
+    refusal.takes_none()
+    worker.wait_for_log("takes no commands now")
+    assert worker.terminate() == 0
+    refusal.takes_all()
+    second = shop.send("work", user="1")
+    shop.worker(pool=pool, concurrency=1)
+    assert second.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {first.id: 1, second.id: 1}
 
 
 @pytest.mark.parametrize("refusal", ["READONLY", "BUSY"], indirect=True)
