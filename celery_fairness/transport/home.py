@@ -195,6 +195,9 @@ class Home:
     def flush(self) -> None:
         """Tell Redis every end now; what it did not hear is kept."""
         self._tell(self.call)
+        if self.at_once:
+            # The process may end now, and its thread would die with the ends in its hands.
+            self.renewals.await_told()
 
     def tell_soon(self) -> None:
         """Let the thread that renews tell Redis what no loop takes along."""

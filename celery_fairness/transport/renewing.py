@@ -95,6 +95,8 @@ class Renewals:
         self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
         self._notices = Notices(logger)
         self._lock = native_lock()
+        #: Held while the thread has taken ends out of the book and Redis has not answered.
+        self._telling = native_lock()
         self._bell = Bell()
         self._sleeps = self._tells_soon = self._at_once = self._closed = False
 
@@ -136,6 +138,11 @@ class Renewals:
         worker, self.worker = self.worker, ""
         if worker:
             call(verbs.ANNOUNCE, verbs.announce_args(self._lease_ms, worker, 0, None))
+
+    def await_told(self) -> None:
+        """Wait until Redis has the ends that the thread has taken out of the book."""
+        with self._telling:
+            pass
 
     def close(self) -> None:
         """Renew nothing any more."""
@@ -232,7 +239,8 @@ class Renewals:
                 self._bell.wait(min(TELL_SECONDS, every))
                 # Before it tells: an end that comes now rings again.
                 self._tells_soon = False
-                self._tell(self._call)
+                with self._telling:
+                    self._tell(self._call)
             if self._closed or monotonic() < (not_before if self._at_once else renew_at):
                 continue
             if not (self._at_once or self._has_work):
@@ -246,7 +254,8 @@ class Renewals:
                 renew_at = monotonic() + every
                 self._keep(self._call)
                 # While the worker makes a new connection nobody else tells them.
-                self._tell(self._call)
+                with self._telling:
+                    self._tell(self._call)
             except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
                 text = error or type(error).__name__
                 self._notices.error("renew", "leases could not be renewed: %s", text)

@@ -43,7 +43,10 @@ def start() -> Iterator[Start]:
 
     yield run
     for process in started:
-        process.stop()
+        if process.alive:
+            # A worker that is killed settles none of the tasks that have just ended.
+            code = process.stop(timeout_seconds=START_SECONDS)
+            assert code == 0, process.log_text()
         process.discard_log()
 
 
