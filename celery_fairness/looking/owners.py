@@ -71,8 +71,8 @@ _SINGLE = {
 }
 #: Kinds of keys that need nothing else, and those that go away by themselves.
 _FREE = {
-    *("aside", "bell", "left", "copy", "dead", "declared", "expires", "gate_promised", "later"),
-    *("minute", "here", "pace", "reply", "rescheduled", "tenant", "unranked"),
+    *("aside", "bell", "left", "copy", "dead", "declared", "expires", "freed", "gate_promised"),
+    *("later", "minute", "here", "pace", "reply", "rescheduled", "tenant", "unranked"),
 }
 
 
