@@ -300,11 +300,13 @@ def not_kept(task: Any) -> PolicyInvalid | None:
 
 def _own_attributes(cls: type) -> Iterator[tuple[str, Any]]:
     """Yield what the decorator and the classes of users add to FairTask, but for their methods."""
+    # Reading 'app' of a class binds it; of a task whose base is bound Celery reads no annotations.
+    known = set(dir(FairTask))
     for each in cls.__mro__[: cls.__mro__.index(FairTask)]:
         # Celery makes a class of what the decorator is given.
         decorated = "_decorated" in vars(each)
         for name, value in vars(each).items():
-            if not hasattr(FairTask, name) and (decorated or not hasattr(value, "__get__")):
+            if name not in known and (decorated or not hasattr(value, "__get__")):
                 yield name, value
 
 

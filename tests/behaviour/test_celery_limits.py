@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from celery import Celery
 
+from celery_fairness import Fairness, FairTask
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
@@ -65,3 +67,24 @@ def test_rejected_attempts_use_up_no_process_of_the_pool(
     assert [len(list(bodies)) for _, bodies in itertools.groupby(pids)] == (
         [1, 1, 1] if most == 1 else [2, 2, 1]
     )
+
+
+def test_task_annotations_hold_for_a_fair_task() -> None:
+    app = Celery("annotated", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.conf.task_annotations = {"fair": {"rate_limit": "30/m"}}
+    fairness = Fairness(app, {})
+
+    @app.task(base=FairTask, name="fair", shared=False)
+    def fair() -> None:
+        """Do nothing."""
+
+    @app.task(base=FairTask, name="other", shared=False)
+    def other() -> None:
+        """Do nothing."""
+
+    app.finalize()
+    assert app.tasks["fair"].rate_limit == "30/m"
+    # Each has requests of its own.
+    assert app.tasks["fair"].request_stack is not app.tasks["other"].request_stack
+    fairness.close()
+    app.close()
