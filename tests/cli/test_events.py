@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from celery_fairness.decision import Job, Lease, SlotRequest
+from celery_fairness.decision import Copy, Job, Lease, Parking, SlotRequest
 from celery_fairness.events import TYPES
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
@@ -143,6 +143,19 @@ class Causes:
             args = verbs.announce_args(15_000, "", 0, 86_400_000)
             self.installation.run(verbs.ANNOUNCE, args)
 
+    def unpublished(self):
+        limiter, words = self.fairness.limiter, write_limits([Limit(KEY, 1)])
+        first = SlotRequest(Lease("first.1", KEY), "", "", Copy("first"), "n1", words)
+        limiter.acquire(first)
+        waits = SlotRequest(Lease("4fd6.1", KEY), "", "", Copy("4fd6"), "n2", words)
+        limiter.acquire(waits)
+        whole = json.loads(message())
+        whole["properties"] = {"delivery_info": {"routing_key": "celery"}}
+        assert limiter.park(waits, json.dumps(whole)) is Parking.PARKED
+        limiter.release([first.lease])
+        assert len(limiter.promote(1, "p").tasks) == 1
+        assert limiter.unpark(["4fd6"], "failed") == 1
+
     def task_watched(self):
         self.fairness.watch_tasks(60)
         self.fairness.watch_tasks(60)
@@ -202,6 +215,7 @@ TOLD = {
     "fairness.abandoned": {**TASK, "owner": "worker-1"},
     "fairness.dead_lettered": {**TASK, "reason": "dead", "deaths": 1},
     "fairness.requeued": TASK,
+    "fairness.unpublished": TASK,
     "fairness.memory_lost": {"since": "1970-01-02T00:00:00.000Z"},
     "task.watched": {},
     "task.put": {**TASK, "key": "tenant:7", "tier": "pro", "cost": 2.5, "rank": 3},
