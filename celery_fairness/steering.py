@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.values import Cancelled, DeadLetter, Purged, Requeued
@@ -36,7 +37,7 @@ class Steering(Overriding):
 
     def set_tier(
         self, tenant: str, tier: str | None, *, concurrency: int | Unset | None = UNSET
-    ) -> None:
+    ) -> datetime | None:
         """Publish one tenant's tier, for every process at its next question.
 
         Args:
@@ -44,12 +45,16 @@ class Steering(Overriding):
             tier: The name of a tier; None forgets what was published.
             concurrency: A number of the tenant's own in the place of its tier's; None: unlimited.
 
-        Where a ``tier_resolver`` is set, a tier without a number is published only until every
-        cache has run out: from then on the resolver must say the same.
+        If a ``tier_resolver`` is set, a tier without a number holds for twice
+        ``tier_cache_seconds``. Then the resolver decides again. To make the tier last, change what
+        the resolver returns, or give the tenant a number of its own.
 
         Where the broker claims fairly, what waits of the tenant, in a lane, at a limit or until its
         time, goes to the queue of its new tier before this returns; each task keeps its place among
         the tenant's others. What runs is not touched.
+
+        Returns:
+            Until when the tier holds; None if it holds until somebody changes it.
 
         Raises:
             TenantInvalid: It cannot be a tenant.
@@ -68,6 +73,9 @@ class Steering(Overriding):
         keep = self.settings.tier_resolver is None
         self.limiter.publish_tenant(reserved(name), tier, number, keep=keep)
         self.route_again([name])
+        if keep or tier is None or number != "":
+            return None
+        return datetime.now(UTC) + timedelta(seconds=2 * self.settings.tier_cache_seconds)
 
     def route_again(self, tenants: Iterable[str]) -> int:
         """Let what waits of tenants go to the queues of the tiers that they have now.

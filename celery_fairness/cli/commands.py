@@ -126,7 +126,7 @@ def tier(
     of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
-    from celery_fairness.cli.hints import typed_as_key, unused_tenant
+    from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
     from celery_fairness.cli.inspected import inspection_plain
     from celery_fairness.cli.tables import limit_lines
     from celery_fairness.tenants import NO_SERVICE
@@ -137,8 +137,9 @@ def tier(
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
     if clear or name is not None:
         own = {} if concurrency is None else {"concurrency": _number(concurrency)}
-        _done(lambda: of.set_tier(tenant, name, **own))
+        until = _done(lambda: of.set_tier(tenant, name, **own))
         _note(typed_as_key(tenant))
+        _note(short_tier(tenant, name, until))
     else:
         _note(unused_tenant(of, tenant))
     # Where each service counts apart, of its tasks without one: the tier is that of all.

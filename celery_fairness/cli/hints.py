@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from celery_fairness.cli.tables import stops_lines
@@ -41,6 +42,17 @@ def typed_as_key(tenant: str) -> str:
     name = tenant.removeprefix(_TENANT)
     return (
         f"the tenant of the key {printable(tenant)} is {printable(name)}" if name != tenant else ""
+    )
+
+
+def short_tier(tenant: str, tier: str | None, until: datetime | None) -> str:
+    """Return how long a tier holds that was set, and how to make it last; "" if it lasts."""
+    if until is None:
+        return ""
+    return (
+        f"tier {tier} of the tenant {printable(tenant)} holds until {until:%Y-%m-%d %H:%M:%S} UTC, "
+        "then tier_resolver decides again; to make it last, change what the resolver returns, or "
+        "give the tenant a number of its own with --concurrency N"
     )
 
 

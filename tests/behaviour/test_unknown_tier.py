@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -45,6 +46,26 @@ def command(fairness: Fairness) -> Command:
     (entry,) = entry_points(group="celery.commands", name="fairness")
     context = CLIContext(app=fairness.app, no_color=True, workdir=None)
     return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
+
+
+def test_a_tier_that_the_resolver_will_replace_is_set_with_its_end(
+    fairness: Fairness, command: Command
+) -> None:
+    done = command("tier", "fred", "pro")
+    assert done.exit_code == 0
+    assert "tier pro of the tenant fred holds until " in done.stderr
+    assert "to make it last, change what the resolver returns" in done.stderr
+    until = fairness.set_tier("fred", "pro")
+    assert until is not None
+    cached = fairness.settings.tier_cache_seconds
+    assert cached < (until - datetime.now(UTC)).total_seconds() <= 2 * cached
+
+
+def test_a_tier_with_a_number_of_its_own_lasts(fairness: Fairness, command: Command) -> None:
+    done = command("tier", "fred", "pro", "--concurrency", "7")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert fairness.set_tier("fred", "pro", concurrency=None) is None
+    assert fairness.set_tier("fred", None) is None
 
 
 def test_inspect_says_why_the_tier_is_unknown_and_exits_with_1(
