@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.looking.values import Cancelled, DeadLetter, Purged, Requeued
+from celery_fairness.looking.values import Cancelled, DeadLetter, PublishedTier, Purged, Requeued
 from celery_fairness.moving import Mover, changed_tiers
 from celery_fairness.overriding import UNSET, Overriding, Unset
 from celery_fairness.tenants import normalise, reserved, tier_key
@@ -37,7 +37,7 @@ class Steering(Overriding):
 
     def set_tier(
         self, tenant: str, tier: str | None, *, concurrency: int | Unset | None = UNSET
-    ) -> datetime | None:
+    ) -> PublishedTier:
         """Publish one tenant's tier, for every process at its next question.
 
         Args:
@@ -54,7 +54,7 @@ class Steering(Overriding):
         the tenant's others. What runs is not touched.
 
         Returns:
-            Until when the tier holds; None if it holds until somebody changes it.
+            The tier, and until when it holds.
 
         Raises:
             TenantInvalid: It cannot be a tenant.
@@ -73,9 +73,11 @@ class Steering(Overriding):
         keep = self.settings.tier_resolver is None
         self.limiter.publish_tenant(reserved(name), tier, number, keep=keep)
         self.route_again([name])
-        if keep or tier is None or number != "":
-            return None
-        return datetime.now(UTC) + timedelta(seconds=2 * self.settings.tier_cache_seconds)
+        lasts = keep or tier is None or number != ""
+        kept = timedelta(seconds=2 * self.settings.tier_cache_seconds)
+        return PublishedTier(
+            tenant=name, tier=tier, until=None if lasts else datetime.now(UTC) + kept
+        )
 
     def route_again(self, tenants: Iterable[str]) -> int:
         """Let what waits of tenants go to the queues of the tiers that they have now.

@@ -137,9 +137,9 @@ def tier(
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
     if clear or name is not None:
         own = {} if concurrency is None else {"concurrency": _number(concurrency)}
-        until = _done(lambda: of.set_tier(tenant, name, **own))
+        published = _done(lambda: of.set_tier(tenant, name, **own))
         _note(typed_as_key(tenant))
-        _note(short_tier(tenant, name, until))
+        _note(short_tier(published))
     else:
         _note(unused_tenant(of, tenant))
     # Where each service counts apart, of its tasks without one: the tier is that of all.

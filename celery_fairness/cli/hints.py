@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from celery_fairness.cli.tables import stops_lines
@@ -14,6 +13,7 @@ from celery_fairness.tenants import read_tier_key
 if TYPE_CHECKING:
     from celery_fairness.extension import Fairness
     from celery_fairness.looking.inspection import Inspection
+    from celery_fairness.looking.values import PublishedTier
 
 _TENANT, _QUEUE = "tenant:", "queue:"
 _COMMAND = "celery -A APP fairness"
@@ -45,14 +45,15 @@ def typed_as_key(tenant: str) -> str:
     )
 
 
-def short_tier(tenant: str, tier: str | None, until: datetime | None) -> str:
+def short_tier(published: PublishedTier) -> str:
     """Return how long a tier holds that was set, and how to make it last; "" if it lasts."""
-    if until is None:
+    if published.until is None:
         return ""
     return (
-        f"tier {tier} of the tenant {printable(tenant)} holds until {until:%Y-%m-%d %H:%M:%S} UTC, "
-        "then tier_resolver decides again; to make it last, change what the resolver returns, or "
-        "give the tenant a number of its own with --concurrency N"
+        f"tier {published.tier} of the tenant {printable(published.tenant)} holds until "
+        f"{published.until:%Y-%m-%d %H:%M:%S} UTC, then tier_resolver decides again; to make it "
+        "last, change what the resolver returns, or give the tenant a number of its own with "
+        "--concurrency N"
     )
 
 

@@ -277,6 +277,20 @@ class DeadLetter(Value):
     deaths: int
 
 
+class PublishedTier(Value):
+    """The tier of a tenant that was set.
+
+    Attributes:
+        tenant: The tenant.
+        tier: The name of its tier; None if what was published is forgotten.
+        until: Until when the tier holds; None if it holds until somebody changes it.
+    """
+
+    tenant: str
+    tier: str | None
+    until: datetime | None
+
+
 class Cancelled(Value):
     """What became of a task that was to be cancelled.
 

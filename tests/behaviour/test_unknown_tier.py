@@ -55,7 +55,7 @@ def test_a_tier_that_the_resolver_will_replace_is_set_with_its_end(
     assert done.exit_code == 0
     assert "tier pro of the tenant fred holds until " in done.stderr
     assert "to make it last, change what the resolver returns" in done.stderr
-    until = fairness.set_tier("fred", "pro")
+    until = fairness.set_tier("fred", "pro").until
     assert until is not None
     cached = fairness.settings.tier_cache_seconds
     assert cached < (until - datetime.now(UTC)).total_seconds() <= 2 * cached
@@ -64,8 +64,8 @@ def test_a_tier_that_the_resolver_will_replace_is_set_with_its_end(
 def test_a_tier_with_a_number_of_its_own_lasts(fairness: Fairness, command: Command) -> None:
     done = command("tier", "fred", "pro", "--concurrency", "7")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert fairness.set_tier("fred", "pro", concurrency=None) is None
-    assert fairness.set_tier("fred", None) is None
+    assert fairness.set_tier("fred", "pro", concurrency=None).until is None
+    assert fairness.set_tier("fred", None).until is None
 
 
 def test_inspect_says_why_the_tier_is_unknown_and_exits_with_1(

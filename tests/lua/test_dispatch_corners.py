@@ -277,4 +277,4 @@ def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(di
 
 def test_a_pause_without_an_end_is_answered_by_a_number_that_redis_can_hold(dispatch):
     args = verbs.stop_args("pause", "api", 0, RULES.lease_ms, "on", str(NOW))
-    assert dispatch.run(verbs.STOP, args) == [0, -1]
+    assert dispatch.run(verbs.STOP, args)[:2] == [0, -1]
