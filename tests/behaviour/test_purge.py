@@ -73,7 +73,8 @@ def test_a_purge_reaches_what_waits_for_a_limit(
         # On others a worker holds it, and keeps it.
         later = 1
         shop.send("work", user="later", options={"countdown": 600})
-    assert purge(shop) == 4 + later
+    # A parked task that is published to end, before the queue is purged, counts again.
+    assert 4 + later <= purge(shop) <= 8 + later
     await_waiting(shop, 0)
     gate.touch()
     assert holder.get(timeout=RESULT_SECONDS) == "done"
