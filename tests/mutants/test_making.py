@@ -15,8 +15,6 @@ from tests.mutants.making import KINDS, LUA, files, mutants_of, pieces_of
 from tests.mutants.words import words_of
 
 SCRIPTS = [file for file in files() if "includes" not in file]
-#: They have two and three lines.
-SMALL = ["dispatch/size.lua", "release.lua"]
 
 every_file = pytest.mark.parametrize("file", files())
 
@@ -33,7 +31,7 @@ def test_the_same_source_gives_the_same_mutants_each_another_text(file):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_has_enough_of_them_with_its_pieces(script):
     made = [mutant for file in (script, *pieces_of(script)) for mutant in mutants_of(file)]
-    assert (len(made) < FEWEST) == (script in SMALL)
+    assert len(made) >= FEWEST
 
 
 def test_every_kind_occurs_often():
