@@ -20,7 +20,7 @@ local CLOSED, PAUSED = -1, -2
 -- Of a partition the version of its queue's numbers, divided by this, is taken off.
 local VERSIONS = 2 ^ 24
 -- A thousand million tasks are a part of a thousand of one start.
-local AGE = 2 ^ -40
+local AGE = 1 / 2 ^ 40
 
 -- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known, `tag` when
 -- the tenant was due there last.
