@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from celery_fairness.scheduling.declared import Declared
-from celery_fairness.scheduling.limits import NEVER, REMEMBERED_MS, Limit, Window
+from celery_fairness.scheduling.limits import NEVER, REMEMBERED_MS, Limit, Window, of_one_key
 from celery_fairness.scheduling.overrides import Overrides
 from celery_fairness.scheduling.pace import Paces
 from celery_fairness.scheduling.queues import QueueLimits
@@ -100,6 +100,17 @@ class Counting:
             window = self.windows.setdefault(limit.key, Window())
             window.start(limit, logical)
             self.idle[limit.key] = logical + window.kept_ms
+
+    def give_starts_back(self, limits: Iterable[Limit], at: int) -> None:
+        """A task that was claimed ``at`` this logical time ended before its body began."""
+        for limit in of_one_key(tuple(map(self.judged, limits))):
+            window = self.windows.get(limit.key)
+            if window is None or not window.give_back(limit, at):
+                continue
+            if window.log:
+                self.idle[limit.key] = window.log[window.count] + window.kept_ms
+            else:
+                del self.windows[limit.key], self.idle[limit.key]
 
     def tenant_limit(self, key: str, tenant: str, own: int | None) -> int | None:
         """Return what a tenant may hold where a person has paused it or changed that.

@@ -33,6 +33,8 @@ from typing import NamedTuple
 EXACT = 1000
 #: Into so many parts is a larger rate's log divided.
 PARTS = 40
+#: Starts among which one is found that is given back.
+LATER_AT_MOST = 64
 #: A key is remembered so long after its last start, at least.
 REMEMBERED_MS = 60_000
 #: A limit whose numbers are those of its queue; and that of the queue as a whole.
@@ -234,3 +236,23 @@ class Window:
         for number in sorted(self.log)[:2]:
             if number <= self.count - self.most - part:
                 del self.log[number]
+
+    def give_back(self, limit: Limit, at: int) -> bool:
+        """Forget the start of ``at``, whose body did not begin; say whether it was found.
+
+        Later ones move up by one. Only the last LATER_AT_MOST are looked at.
+        """
+        last = sorted(self.log)[-LATER_AT_MOST:]
+        found = max((number for number in last if self.log[number] == at), default=None)
+        if found is None:
+            return False
+        for number in range(found, self.count):
+            self.log[number] = self.log[number + 1]
+        del self.log[self.count]
+        self.count -= 1
+        if self.log:
+            interval = limit.throttle[1] / limit.throttle[0] if limit.throttle else 0.0
+            # Not before what the start that is the last one now demands.
+            least = self.log[self.count] - max(1.0, interval / 10)
+            self.ideal_ms = min(self.ideal_ms, max(self.ideal_ms - interval, least))
+        return True

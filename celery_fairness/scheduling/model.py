@@ -297,11 +297,13 @@ class Scheduler(Entering):
             if row.state != "acked":
                 self.running[end.lease] = replace(row, state=end.verdict.value)
             return Settled.SETTLED
+        if not end.begun and row.state == "claimed" and row.since is not None:
+            self.give_starts_back(read_limits(row.task.limits), row.since)
         self.end_lease(end.lease, logical)
         self.watch.ended(self.now_ms(), logical, row, end.verdict.value)
         since, mean_ms = row.since, row.mean_ms
         keys, row = row.task.keys, row.as_it_waits
-        if end.verdict is Verdict.DONE and since is not None:
+        if end.verdict is Verdict.DONE and since is not None and end.begun:
             self.took.note(row.task.kind, logical - since, mean_ms)
         if end.verdict is Verdict.DONE or row.state == "acked":
             self.known.discard(row.task.tag)

@@ -227,11 +227,19 @@ class Settled(enum.IntEnum):
 
 
 class Settle(NamedTuple):
-    """One end, as it is told to the scheduler."""
+    """One end, as it is told to the scheduler.
+
+    Attributes:
+        lease: Whose.
+        verdict: What became of the task.
+        lane: Where it waited.
+        begun: Its body may have begun; False: it has not, and its starts do not count.
+    """
 
     lease: str
     verdict: Verdict
     lane: str
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

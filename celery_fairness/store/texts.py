@@ -24,7 +24,7 @@ def triples(ends: Sequence[Settle]) -> list[str]:
     """Return ends as settle and claim read them."""
     args: list[str] = []
     for end in ends:
-        args += (end.lease, end.verdict.value, end.lane)
+        args += (end.lease, end.verdict.value + ("" if end.begun else "-"), end.lane)
     return args
 
 

@@ -136,14 +136,20 @@ class Book:
         if first:
             self.noted()
 
-    def end(self, held: Held, verdict: Verdict) -> None:
-        """Note the end of ``held``; only the first one counts."""
+    def end(self, held: Held, verdict: Verdict, *, begun: bool = True) -> None:
+        """Note the end of ``held``; only the first one counts.
+
+        Args:
+            held: Whose.
+            verdict: What becomes of its task.
+            begun: Its body may have begun; False: it has not, for certain.
+        """
         with self._lock:
             if held.ended:
                 return
             held.ended = True
             self._forget(held)
-            self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
+            self._ends[held.lease] = Settle(held.lease, verdict, held.lane, begun)
         self.changed()
 
     def drop(self, held: Held) -> None:

@@ -387,7 +387,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
                 message.headers["task"],
                 held.queue,
             )
-        home.book.end(held, Verdict.HEAD)
+        home.book.end(held, Verdict.HEAD, begun=False)
         self.acknowledged(message)
         return True
 

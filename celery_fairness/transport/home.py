@@ -256,7 +256,7 @@ class Home:
             gone = self.renewals.renew_batch(self.call, all_held, claim.epoch).gone
         except BaseException:
             for held in all_held:
-                self.book.end(held, Verdict.HEAD)
+                self.book.end(held, Verdict.HEAD, begun=False)
             raise
         for held in gone:
             self.book.drop(held)
@@ -278,14 +278,15 @@ class Home:
         for lease in leases:
             held = self.book.get(lease)
             if held is not None and not held.in_pool:
-                self.book.end(held, Verdict.HEAD)
+                self.book.end(held, Verdict.HEAD, begun=not held.attended)
         self.flush()
 
     def pool_gone(self) -> None:
         """Give back what the worker's pool had and has not begun."""
         for held in self.book.held():
             if held.attended and not held.begun:
-                self.book.end(held, Verdict.HEAD)
+                # What a pool has may have begun unheard.
+                self.book.end(held, Verdict.HEAD, begun=held.in_pool)
         self.flush()
 
     def stop(self) -> None:

@@ -59,7 +59,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
 
     def _end(self, held: Held, verdict: Verdict) -> None:
         self.claimed.discard(held.lease)
-        self.home.book.end(held, verdict)
+        self.home.book.end(held, verdict, begun=verdict is Verdict.DONE)
 
     def _read_message(self, task: Claimed, held: Held) -> Any:
         """Return the message of a claimed task; where it cannot be read, a dead letter and None."""
@@ -89,7 +89,7 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
                         found = self._read_message(task, held)
                     else:
                         # Of an answer that a channel before this one has lost.
-                        self.home.book.end(held, Verdict.HEAD)
+                        self.home.book.end(held, Verdict.HEAD, begun=False)
         finally:
             self.home.return_claimant(claimant)
         return found

@@ -115,7 +115,8 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
     def _decide(self, verdict: Verdict) -> None:
         self._held.verdict = verdict
         if not self._held.in_pool:
-            self._book.end(self._held, verdict)
+            # It was revoked, has expired, or was rejected before a pool had it.
+            self._book.end(self._held, verdict, begun=False)
 
     @_ending
     def on_success(self, result: Any, **options: Any) -> Any:

@@ -214,8 +214,14 @@ class Both:
         return known[number % len(known)] if known else None
 
     def settles(self, ends) -> list[Settle]:
-        picked = [(self.pick(number), verdict) for number, verdict in ends]
-        return [Settle(task.lease, verdict, task.lane) for task, verdict in picked if task]
+        notes = (Verdict.BEGUN, Verdict.ACKED)
+        picked = [
+            (self.pick(number), verdict, verdict in notes or number % 5 != 4)
+            for number, verdict in ends
+        ]
+        return [
+            Settle(task.lease, verdict, task.lane, begun) for task, verdict, begun in picked if task
+        ]
 
     def do_settle(self, ends, enforcement):
         settles = self.settles(ends)

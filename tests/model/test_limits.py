@@ -80,6 +80,11 @@ class Watched(Scheduler):
             starts.append(logical)
         super().take(task, lease, logical, amount)
 
+    def give_starts_back(self, limits, at):
+        super().give_starts_back(limits, at)
+        for limit in limits:
+            self.started[limit.key].remove(at)
+
 
 class Walk:
     """One random sequence of operations."""
@@ -154,7 +159,12 @@ class Walk:
     def ends(self):
         known = [each for each in self.granted if each.lease in self.model.running]
         picked = self.random.sample(known, min(len(known), self.random.randint(1, 3)))
-        return [Settle(each.lease, self.random.choice(VERDICTS), each.lane) for each in picked]
+        return [self.end(each) for each in picked]
+
+    def end(self, task):
+        verdict = self.random.choice(VERDICTS)
+        goes_on = verdict in (Verdict.BEGUN, Verdict.ACKED)
+        return Settle(task.lease, verdict, task.lane, goes_on or self.random.random() < 0.7)
 
     def settle(self):
         self.model.settle(self.ends(), self.rules)

@@ -14,6 +14,7 @@
              done   it ended               head   it waits again, in its place
              tail   it waits again, last   died   its process died: as head, until too often
              unreadable    its message cannot be read: it is a dead letter
+           each with a "-" behind it where its body has not begun: its starts do not count
 
   Returns the codes of again.lua, one for each.
 ]]

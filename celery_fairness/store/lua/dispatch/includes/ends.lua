@@ -9,11 +9,16 @@
 
 local function settle(prefix, rules, lease, verdict, lane_text)
   local row = redis.call("HGET", prefix .. "running", lease)
+  local is_unbegun = string.sub(verdict, -1) == "-"
+  if is_unbegun then
+    verdict = string.sub(verdict, 1, -2)
+    if row and rules.limited then limited().give_starts_back(prefix, row, rules) end
+  end
   if not row then return rare().settle_late(prefix, rules, lease, verdict, lane_text) end
   if verdict == "done" then
     if rules.watched then rare().tell_ended(prefix, row, verdict, rules) end
     local tag, _, keys, kind, since = charged_by(row)
-    note_took(rules, kind, since)
+    if not is_unbegun then note_took(rules, kind, since) end
     redis.call("SREM", prefix .. "known", tag)
     end_lease(prefix, lease, keys, rules)
     freed(keys, rules)

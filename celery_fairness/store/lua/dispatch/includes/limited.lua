@@ -7,6 +7,7 @@
 --- @include "opened"
 --- @include "said"
 --- @include "take_limits"
+--- @include "unbegun"
 --- @include "whole"
 --- @often append_event append_event_of job_of tell_released tell_unblocked whole of_one_key note_begin
 --- @often stay_known forget_idle forget_cooled is_steered stopped_ms read_limit limit_now limits_now
