@@ -37,6 +37,7 @@ from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.minutes import KEPT
 from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.settings import Settings
+from celery_fairness.startup import service_queues
 from celery_fairness.tenants import normalise
 from celery_fairness.units import milliseconds
 
@@ -188,7 +189,7 @@ class Observing(ABC):
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counts."""
-        return self._looker.status(self.app.amqp.queues)
+        return self._looker.status([*self.app.amqp.queues, *service_queues(self.app)])
 
     def audit(self) -> Audit:
         """Return every difference between tables in Redis that must agree."""

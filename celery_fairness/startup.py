@@ -130,16 +130,20 @@ def prepare_worker(app: Any) -> None:
         app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
     app.loader.import_default_modules()
     app.finalize()
-    services = {service for task in app.tasks.values() if (service := service_of(task))}
     queues = app.amqp.queues
     # Of a worker that is made without the program, -Q has been read by now.
     if getattr(queues, "_consume_from", None) is not None:
         return
-    for service in sorted(services):
-        for name in queues_of(service):
-            # Looked up and not made: a missing queue is made of the type that the settings say.
-            known = name in queues or queues.create_missing
-            queues.select_add(queues[name] if known else name)
+    for name in service_queues(app):
+        # Looked up and not made: a missing queue is made of the type that the settings say.
+        known = name in queues or queues.create_missing
+        queues.select_add(queues[name] if known else name)
+
+
+def service_queues(app: Any) -> list[str]:
+    """Return the queues of the services that the app's tasks name."""
+    services = {service for task in app.tasks.values() if (service := service_of(task))}
+    return [name for service in sorted(services) for name in queues_of(service)]
 
 
 def prepare_reconnect(app: Any, pool: Any) -> None:

@@ -136,7 +136,7 @@ def tier(
     if (clear and name is not None) or (concurrency is not None and name is None):
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
     if clear or name is not None:
-        own = {} if concurrency is None else {"concurrency": _number(concurrency)}
+        own = {} if concurrency is None else {"concurrency": _number("concurrency", concurrency)}
         published = _done(lambda: of.set_tier(tenant, name, **own))
         _note(typed_as_key(tenant))
         _note(short_tier(published))
@@ -148,12 +148,23 @@ def tier(
     return inspection_plain(found), limit_lines(found), FOUND if found.unknown else 0
 
 
-def _number(text: str) -> Any:
-    """Return a concurrency as it was typed; what is none is left for the error that says so."""
-    if text == "unlimited":
-        return None
-    # Python does not read one of thousands of digits.
-    return int(text) if text.isdecimal() and len(text) < 100 else text
+def _number(option: str, text: str) -> int | None:
+    """Return a concurrency as it was typed; None: unlimited.
+
+    Raises:
+        UsageError: The text is no such number.
+    """
+    from celery_fairness.errors import got
+    from celery_fairness.tiers import MAX_CONCURRENCY
+    from celery_fairness.units import parse_count
+
+    number = parse_count(text, MAX_CONCURRENCY)
+    if number is None and text != "unlimited":
+        raise click.UsageError(
+            f"{option}: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
+            f"or unlimited, got: {got(text)}"
+        )
+    return number
 
 
 @fairness.command()
@@ -233,7 +244,7 @@ def override(
         if given.get(name) == "unlimited":
             given[name] = None
     if "concurrency" in given:
-        given["concurrency"] = _number(given["concurrency"])
+        given["concurrency"] = _number("concurrency", given["concurrency"])
     unused = unused_key(of, key)
     given["author"] = _done(lambda: person(given.get("author")))
     found = _done(lambda: of.override(key, expires_in=seconds, **given))
@@ -266,7 +277,7 @@ def queue_limit(of: Fairness, queue: str, clear: bool, **said: str | None) -> Sh
             given[name] = None
     for name in ("global_limit", "local_limit"):
         if name in given:
-            given[name] = _number(given[name])
+            given[name] = _number(name, given[name])
     change = (
         (lambda: of.set_queue_limit(queue, **given)) if given else lambda: of.queue_limit(queue)
     )

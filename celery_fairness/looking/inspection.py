@@ -126,6 +126,8 @@ class Override(Value):
 class Inspection(Value):
     """What a key holds and may hold now.
 
+    ``str()`` of it has a line for the key, the limit in force, what waits, and each lease.
+
     Attributes:
         key: As it is written in Redis: a tenant that no key can hold as it is stands as a hash.
         concurrency: How many run.
@@ -152,6 +154,16 @@ class Inspection(Value):
     def _there(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         there = {name for name in type(self).model_fields if getattr(self, name) is not None}
         return _only(handler(self), there)
+
+    def __str__(self) -> str:
+        head = self.key + (f": tier {self.tier}" if self.tier else "")
+        return "\n".join(
+            [
+                f"{head}, held {self.held}, waiting {self.waiting_count}",
+                *self.in_force.lines,
+                *(_lease_line(each) for each in self.leases),
+            ]
+        )
 
     @property
     def tier(self) -> str:
@@ -232,6 +244,13 @@ class Inspection(Value):
     def judged_by(self) -> int | None:
         """By which version of the news the tenant was found closed."""
         return self.state.judged_by
+
+
+def _lease_line(lease: HeldLease) -> str:
+    """Return which task holds a lease and for how long, as far as that is known."""
+    task = " ".join(filter(None, (lease.task, lease.task_id))) or f"lease {lease.id}"
+    held = "" if lease.held_seconds is None else f" for {lease.held_seconds:.1f} s"
+    return f"held by {task}{held}{f' ({lease.state})' if lease.state else ''}"
 
 
 class Pagination(Value):

@@ -189,19 +189,23 @@ def _running(comparison: Comparison) -> list[str]:
 
 def _table(comparison: Comparison) -> str:
     plain = {line.user: line for line in comparison.figures(comparison.plain)}
-    rows = [_row(line, plain.get(line.user)) for line in comparison.figures(comparison.fair)]
+    fair = comparison.figures(comparison.fair)
+    # On fairredis no worker refuses a job: one at its limit waits in Redis.
+    refused = any(line.refusals for line in fair)
+    rows = [_row(line, plain.get(line.user), refused) for line in fair]
     head = (
         '<tr><th colspan="3"></th><th colspan="3">' + PLAIN_LABEL + "</th>"
-        '<th colspan="4">' + FAIR_LABEL + "</th></tr>"
+        f'<th colspan="{4 if refused else 3}">{FAIR_LABEL}</th></tr>'
         "<tr><th>user</th><th>tier</th><th>jobs</th>"
         "<th>wait p50</th><th>wait p95</th><th>at once</th>"
-        "<th>wait p50</th><th>wait p95</th><th>at once</th><th>refusals</th></tr>"
+        "<th>wait p50</th><th>wait p95</th><th>at once</th>"
+        + ("<th>refusals</th></tr>" if refused else "</tr>")
     )
     body = "".join(rows)
     return f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _row(fair: UserFigures, plain: UserFigures | None) -> str:
+def _row(fair: UserFigures, plain: UserFigures | None, refused: bool) -> str:
     limit = "" if fair.limit is None else f' <span class="dim">of {fair.limit}</span>'
     cells = [
         f"<td>{escape(fair.user)}</td>",
@@ -217,7 +221,8 @@ def _row(fair: UserFigures, plain: UserFigures | None) -> str:
             f"<td>{format_seconds(line.wait_p95_seconds)}</td>",
             f"<td>{line.most_at_once}{limit if line is fair else ''}</td>",
         ]
-    cells.append(f"<td>{fair.refusals}</td>")
+    if refused:
+        cells.append(f"<td>{fair.refusals}</td>")
     mark = ' class="flooding"' if fair.floods else ""
     return f"<tr{mark}>{''.join(cells)}</tr>"
 

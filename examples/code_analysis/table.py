@@ -42,10 +42,22 @@ def format_seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f} s"
 
 
+def shown(figures: Sequence[UserFigures]) -> list[tuple[str, ...]]:
+    """The head and the rows, without refusals if no job was refused.
+
+    On fairredis a job at its limit waits in Redis, so no worker refuses one.
+    """
+    rows = [COLUMNS, *(cells(line) for line in figures)]
+    if any(line.refusals for line in figures):
+        return rows
+    at = COLUMNS.index("refused")
+    return [row[:at] + row[at + 1 :] for row in rows]
+
+
 def format_plain(figures: Sequence[UserFigures]) -> str:
     """The table as aligned text."""
-    rows = [COLUMNS, *(cells(line) for line in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    rows = shown(figures)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
             text.ljust(width) if column < _LEFT else text.rjust(width)
@@ -86,9 +98,10 @@ def progress(run: Run) -> str:
     """How far a run is, in one line."""
     jobs = run.book.jobs.values()
     running = sum(len(job.starts) > len(job.ends) for job in jobs)
+    refusals = sum(job.refusals for job in jobs)
     return (
         f"{run.lasted_seconds:5.1f} s: {sum(job.done for job in jobs)} of {len(jobs)} jobs done, "
-        f"{running} running, {sum(job.refusals for job in jobs)} refusals"
+        f"{running} running" + (f", {refusals} refusals" if refusals else "")
     )
 
 
@@ -150,10 +163,11 @@ class LiveDisplay(PlainDisplay):
             padding=(0, 2, 0, 0),
             pad_edge=False,
         )
-        for column, name in enumerate(COLUMNS):
+        head, *rows = shown(figures)
+        for column, name in enumerate(head):
             table.add_column(name, justify="left" if column < _LEFT else "right", no_wrap=True)
-        for line in figures:
-            table.add_row(*cells(line), style="yellow" if line.floods else None)
+        for line, row in zip(figures, rows, strict=True):
+            table.add_row(*row, style="yellow" if line.floods else None)
         return table
 
 

@@ -171,7 +171,7 @@ def test_the_quick_start_runs_as_it_is_pasted(pasted, start_worker, redis_url):
         eventually(lambda line=line: line in worker.log_text(), 20)
 
     seen = run("look.py")
-    assert re.search(r"key='tenant:fred' concurrency=Concurrency\(limit=1, active=[01]", seen)
+    assert re.match(r"tenant:fred: tier free, held [01], waiting \d+\nlimit 1: tier free\n", seen)
 
     def all_ran() -> None:
         printed = re.findall(r"(?:fred big|petra small)-\d", worker.log_text())
