@@ -50,7 +50,7 @@ bench: setup ## Measure against plain Celery in one run
 chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARGS=--quick: 2 minutes)
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
 
-foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: five minutes)
+foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
 	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)
 
 mutants: setup ## Make small mistakes in the Lua scripts, and print those that no test sees
