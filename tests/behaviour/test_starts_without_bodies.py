@@ -8,7 +8,6 @@ import pytest
 
 from celery_fairness import RateLimitPolicy
 from tests.integration.conftest import RESULT_SECONDS, Shop
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -24,13 +23,7 @@ def test_revoked_tasks_use_up_no_start(
     shop = make_shop(broker)
     shop.worker(pool="threads", concurrency=2)
     revoked = [f"revoked-{number}" for number in range(4)]
-    shop.app.control.revoke(revoked)
-
-    def worker_has_them() -> None:
-        (known,) = shop.app.control.inspect(timeout=2).revoked().values()
-        assert set(revoked) <= set(known)
-
-    eventually(worker_has_them, RESULT_SECONDS)
+    shop.revoke(*revoked)
     for name in revoked:
         shop.send("work", user="42", options={"limits": [policy], "task_id": name})
     last = shop.send("work", user="43", options={"limits": [policy]})

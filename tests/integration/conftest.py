@@ -63,6 +63,19 @@ class Shop:
         options = kwargs.pop("options", {})
         return self.app.tasks[f"shop.{name}"].apply_async(args, kwargs, **options)
 
+    def revoke(self, *ids: str) -> None:
+        """Revoke tasks, and wait until the worker has noted it.
+
+        A command and a task reach the worker over two channels, in any order.
+        """
+        self.app.control.revoke(list(ids))
+
+        def noted() -> None:
+            (revoked,) = self.app.control.inspect(timeout=2).revoked().values()
+            assert set(ids) <= set(revoked)
+
+        eventually(noted)
+
     def held(self, user: str) -> int:
         """Return how many slots the tenant holds."""
         return self.state(user).held

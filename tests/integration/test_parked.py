@@ -155,7 +155,7 @@ def test_an_expired_and_a_revoked_task_end_and_do_not_run(
         last = send(shop, "44", ONE)
         await_parked(shop, 3)
         eventually(lambda: _is_revoked(expired), RESULT_SECONDS)
-        revoked.revoke()
+        shop.revoke(revoked.id)
     eventually(lambda: _is_revoked(revoked), RESULT_SECONDS)
     assert last.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["user"] for entry in shop.ledger("start")] == ["44"]
