@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test lowest check lint format types imports headers bench chaos foreign mutants lock clean
+.PHONY: help setup demo site test lowest check lint format types imports bench chaos foreign mutants lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 # Passed on to the command: make test ARGS="-k tiers -x"
@@ -27,7 +27,7 @@ lowest: setup ## Run the quick tests with the lowest versions that setup.cfg all
 	@$(PYTHON_IN_VENV) scripts/lowest
 	@.venv-lowest/bin/python -m pytest tests/unit tests/behaviour/test_both_paths.py -n 2 $(ARGS)
 
-check: lint format types imports headers ## Lint, format, types, import rules, Lua headers
+check: lint format types imports ## Lint, format, types, import rules
 
 lint: setup
 	.venv/bin/ruff check
@@ -41,9 +41,6 @@ types: setup
 imports: setup
 	.venv/bin/lint-imports --no-logo
 
-headers: setup
-	$(PYTHON_IN_VENV) -m pytest -q tests/lua/test_headers.py
-
 bench: setup ## Measure against plain Celery in one run
 	@$(PYTHON_IN_VENV) -m tests.benchmarks $(ARGS)
 
@@ -53,7 +50,7 @@ chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARG
 foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
 	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)
 
-mutants: setup ## Make small mistakes in the Lua scripts, and print those that no test sees
+mutants: setup ## Make small mistakes in the Lua modules, and print those that no test sees
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
 
 lock: ## Choose the newest allowed versions anew (constraints.txt; needs uv)

@@ -149,7 +149,7 @@ class Clearing:
         )
 
     def _run(self, verb: str, args: list[str]) -> list[int]:
-        answer: list[int] = self._limiter.connection.run(verb, (self._limiter.prefix,), args)
+        answer: list[int] = self._limiter.connection.run(verb, self._limiter.prefix, args)
         return answer
 
 

@@ -374,7 +374,7 @@ class NotFound(FairnessError, LookupError):
     """There is no such thing in the installation.
 
     Attributes:
-        what: ``task``, ``queue`` or ``key``.
+        what: ``task``, ``queue``, ``key`` or ``library``.
         name: The task's id, or the name of the other.
         problem: What it is not, and where to look.
     """

@@ -44,6 +44,7 @@ from celery_fairness.startup import (
 from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.library import LibraryMissing
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.keeper import Keeper
@@ -63,6 +64,8 @@ PRODUCER_SECONDS = 0.08
 WORKER_SECONDS = 2.0
 #: How long copies are remembered where the broker redelivers at once, in seconds.
 FORGET_COPIES_SECONDS = 600.0
+#: EX_UNAVAILABLE of sysexits.h: the server cannot serve this version.
+UNAVAILABLE = 69
 
 
 class Fairness(Steering):
@@ -316,13 +319,17 @@ class Fairness(Steering):
         """Prepare a worker before it reads its options; signal ``celeryd_init``.
 
         Raises:
-            SystemExit: A setting cannot be meant; Celery would log any other error and go on.
+            SystemExit: A setting cannot be meant, or the server cannot have the function library;
+                Celery would log any other error and go on.
         """
         try:
             self._prepare_worker()
         except SettingsError as error:
             print(f"celery_fairness: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        except LibraryMissing as error:
+            print(f"celery_fairness: {error}", file=sys.stderr)
+            raise SystemExit(UNAVAILABLE) from None
         self._prepared = True
 
     def on_worker_made(self) -> None:
@@ -330,6 +337,7 @@ class Fairness(Steering):
 
         Raises:
             SettingsError: A setting cannot be meant.
+            LibraryMissing: The server cannot have the function library.
         """
         if not self._prepared:
             self._prepare_worker()
@@ -340,7 +348,9 @@ class Fairness(Steering):
         # Workers may be forks of one process that made the app.
         self.worker = new_id(6)
         # An address that cannot be had or read is an error now, not at the first task.
-        self.make_limiter()
+        limiter = self.make_limiter()
+        if isinstance(limiter, RedisLimiter):
+            limiter.load_library()
         prepare_worker(self.app)
         if self.claims:
             claiming.prepare_worker(self.app, self.settings)

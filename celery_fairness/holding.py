@@ -113,7 +113,7 @@ class Holding:
         return lease_ms, self._settings.enforcement.value
 
     def _run(self, verb: str, args: list[str]) -> Any:
-        return self._limiter.connection.run(verb, (self._limiter.prefix,), args)
+        return self._limiter.connection.run(verb, self._limiter.prefix, args)
 
 
 def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:

@@ -170,7 +170,7 @@ class Mover:
         if target == queue or not its:
             return 0
         args = verbs.move_args(queue, target, its)
-        answer = self._limiter.connection.run(verbs.MOVE, (self._limiter.prefix,), args)
+        answer = self._limiter.connection.run(verbs.MOVE, self._limiter.prefix, args)
         return sum(verbs.read_move(answer))
 
 

@@ -82,4 +82,4 @@ def _tell(limiter: Limiter, job: Job, charge: Charge, start_ms: int) -> int:
         return 0
     cost = f"{charge.cost:.17g}"
     args = (job_text(job), charge.key, charge.tier or "", cost, start_ms, "")
-    return int(limiter.connection.run(verbs.GATE_PUT, (limiter.prefix,), args))
+    return int(limiter.connection.run(verbs.GATE_PUT, limiter.prefix, args))

@@ -35,7 +35,7 @@ _OWN = {
     *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
     *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
     *("after", "types", "limit", "last", "follow"),
-    *("global_limit", "local_limit", "on_limit", "by"),
+    *("global_limit", "local_limit", "on_limit", "by", "library"),
 }
 
 
@@ -426,6 +426,29 @@ def worker(context: click.Context, /, service: str, options: tuple[str, ...], **
     except SettingsError as error:
         _fail(context, str(error), USAGE)
     context.exit(code)
+
+
+@fairness.command("library")
+@click.option("--delete", "library", help="The name of one to delete.")
+@_looks
+def library_(of: Fairness, library: str | None) -> Shown:
+    """The function libraries of the server: each version of this package loads its own.
+
+    Nothing deletes an old one by itself. Other installations may use the server: their last use is
+    not shown here. A worker that needs a deleted library loads it again.
+    """
+    from celery_fairness.cli.tables import libraries_lines
+    from celery_fairness.libraries import delete_library, libraries
+    from celery_fairness.limiter.redis import RedisLimiter
+
+    if not isinstance(of.limiter, RedisLimiter):
+        raise click.UsageError("the limiter of this app has no server")
+    limiter = of.limiter
+    if library is not None:
+        _done(lambda: delete_library(limiter, library))
+        return {"deleted": library}, [f"deleted {library}"], 0
+    found = libraries(limiter)
+    return found, libraries_lines(found), 0
 
 
 @fairness.command()

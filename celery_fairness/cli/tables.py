@@ -20,6 +20,7 @@ from celery_fairness.cli.words import (
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.events import Event, EventPage
 from celery_fairness.in_force import holds_of, number_text, time_text
+from celery_fairness.libraries import LibraryStatus
 from celery_fairness.looking.inspection import Inspection
 from celery_fairness.looking.values import (
     Audit,
@@ -44,6 +45,20 @@ _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
+
+
+def libraries_lines(libraries: Sequence[LibraryStatus]) -> list[str]:
+    """Return the libraries of a server for people."""
+    rows = [
+        (
+            each.name,
+            "this version" if each.current else "another version",
+            time_text(each.used) if each.used else "never here",
+            each.size,
+        )
+        for each in libraries
+    ]
+    return table(("library", "of", "used last", "bytes"), rows, empty="no library is loaded")
 
 
 def status_lines(status: Status) -> list[str]:

@@ -323,7 +323,7 @@ class InMemoryLimiter(SaidInMemory):
             return dict(self._counts)
 
     def _steered(self, request: SlotRequest, limit: int | None) -> int | None:
-        """The rules of ``lua/dispatch/includes/stops.lua`` for a tenant."""
+        """The rules of ``lua/config.lua`` for a tenant."""
         now, key = int(self._clock()), request.tier_key
         if any(self._stops.paused_ms(name, now) for name in (key, tier_key(request.tenant))):
             return 0
@@ -343,7 +343,7 @@ class InMemoryLimiter(SaidInMemory):
         return self._parked.queue([request.tier_key, *waits])
 
     def _keeps(self, request: SlotRequest, now: int, ahead: bool, early: bool = False) -> Kept:
-        """The rules of ``lua/dispatch/includes/gate_kept.lua``."""
+        """The rules of ``lua/parked.lua``."""
         place, closed_ms, others = "", 0.0, False
         if self._tier_waits and request.tenant:
             most = self._tables.entitlement(request.tenant, request.tier)[1]
@@ -391,7 +391,7 @@ class InMemoryLimiter(SaidInMemory):
         return Closed(limit, waits[0][0], max(wait_ms for _, wait_ms in waits), again_ms)
 
     def _count_start(self, limit: Limit, lease: str, now: int) -> None:
-        # As ``lua/dispatch/includes/gate_slots.lua`` says.
+        # As ``lua/leases.lua`` says.
         if not limit.key.startswith("tenant:"):
             self._paces.holds(limit, lease, now)
         if limit.rates or limit.throttle or limit.key in self._windows:

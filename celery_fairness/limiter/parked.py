@@ -1,4 +1,4 @@
-"""Tasks that a gate refused and that wait in the limiter: as ``lua/dispatch/promote.lua`` says.
+"""Tasks that a gate refused and that wait in the limiter: as ``lua/functions/promote.lua`` says.
 
 A task waits at one place (``places``), a limit that keeps it. When all of its limits are open and
 its turn has come it is *promoted*: given to a worker that publishes it again. Until it comes to a

@@ -1,4 +1,4 @@
-"""Where parked tasks wait, and whose turn it is: as ``lua/dispatch/includes/gate_places.lua`` says.
+"""Where parked tasks wait, and whose turn it is: as ``lua/parked.lua`` says.
 
 A *place* is a limit with the numbers by which it is judged, or a tenant's tier. There each tenant's
 tasks are in the order in which they came, and the tenants in that of the key's own virtual time:

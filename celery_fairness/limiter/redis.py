@@ -33,7 +33,8 @@ from celery_fairness.queues import queue_key
 from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
-from celery_fairness.store.connection import Connection
+from celery_fairness.store.connection import AWAY, Connection
+from celery_fairness.store.library import LibraryMissing
 from celery_fairness.store.listening import Listener
 from celery_fairness.store.names import Names
 from celery_fairness.tiers import QueueClass, Tier
@@ -42,11 +43,10 @@ from celery_fairness.units import Milliseconds, milliseconds, seconds
 #: Slots that one call of a script renews or releases: a bounded time in Redis.
 BATCH = 250
 
-_REFUSALS = {0: Reason.AT_CONCURRENCY_LIMIT, -1: Reason.PAUSED, -2: Reason.SUPERSEDED}
-#: People have said something of some key: the script that knows them all is asked.
-_STEERED = -6
-#: Of limits beside the tiers.
-_MORE_REFUSALS = {
+_REFUSALS = {
+    0: Reason.AT_CONCURRENCY_LIMIT,
+    -1: Reason.PAUSED,
+    -2: Reason.SUPERSEDED,
     -3: Reason.COOLING_DOWN,
     -4: Reason.AT_RATE_LIMIT,
     -5: Reason.AT_THROTTLE,
@@ -94,47 +94,32 @@ class RedisLimiter:
         return self._redis
 
     @property
+    def names(self) -> Names:
+        """Names of its keys."""
+        return self._names
+
+    @property
     def prefix(self) -> str:
         """What every key begins with."""
         return self._names.prefix
+
+    def load_library(self) -> None:
+        """Load the function library where it is absent; a server that is away has it later.
+
+        Raises:
+            LibraryMissing: The server cannot have it; the text says why and what to do.
+        """
+        try:
+            self._redis.load_library(self._names.prefix)
+        except LibraryMissing:
+            raise
+        except AWAY:
+            return
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Refused:
         """Take every slot, or say why not."""
-        if request.limits or self._tier_waits:
-            return self._admit(request, enforcement)
-        names, lease, copy = self._names, request.lease, request.copy
-        keys = (
-            names.clock,
-            names.leases(lease.key),
-            names.tiers,
-            names.tenant(request.tenant),
-            names.news,
-            names.counts,
-            names.copy(copy.message if copy else ""),
-            *(names.events, names.exceeded, names.minute("")),
-        )
-        args = (
-            lease.id,
-            self._lease_ms,
-            enforcement.value,
-            *self._as_known(request.tier),
-            *self._copies(request),
-            lease.key,
-            job_text(request.job),
-            self._now_text(),
-        )
-        code, held, limit, retry_after_ms, news, judged = self._redis.run("acquire", keys, args)
-        if code == _STEERED:
-            return self._admit(request, enforcement)
-        number = None if limit < 0 else limit
-        if code > 0:
-            return Admitted(lease, judged, number, held, code == 2, news)
-        wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
-        return Refused(_REFUSALS[code], wait, judged, number, held, news)
-
-    def _admit(self, request: SlotRequest, enforcement: Enforcement) -> Admitted | Refused:
         args = (
             request.lease.id,
             self._lease_ms,
@@ -146,17 +131,17 @@ class RedisLimiter:
             *self._copies(request),
             job_text(request.job),
             self._snooze_ms,
-            *(self._broker, "1" if request.is_new else "", self._now_text()),
+            *(self._broker, "1" if request.is_new else "", "1" if self._tier_waits else ""),
+            self._now_text(),
         )
-        told = self._redis.run(verbs.ADMIT, (self._names.prefix,), args)
+        told = self._redis.run(verbs.ACQUIRE, self._names.prefix, args)
         code, held, limit, retry_after_ms, news, judged, key, action = told
         number = None if limit < 0 else limit
         if code > 0:
             watched = action == "t"
             return Admitted(request.lease, judged, number, held, code == 2, news, watched)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
-        reason = (_REFUSALS | _MORE_REFUSALS)[code]
-        return Refused(reason, wait, judged, number, held, news, key, _ACTIONS[action])
+        return Refused(_REFUSALS[code], wait, judged, number, held, news, key, _ACTIONS[action])
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Keep ``leases`` and move the limiter's clock."""
@@ -164,12 +149,11 @@ class RedisLimiter:
         known = "" if epoch is None else str(epoch)
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
-            keys = (self._names.clock, *(self._names.leases(key) for _, key in batch))
-            args = (self._lease_ms, known, self._now_text(), *(lease.id for lease, _ in batch))
-            answer = self._redis.run("renew", keys, args)
+            args = (self._lease_ms, known, self._now_text(), *_pairs_of(batch))
+            answer = self._redis.run(verbs.RENEW_GATE, self._names.prefix, args)
             new_epoch = int(answer[0])
             missing |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
-        self._redis.run(verbs.FORGET, (self._names.prefix,), (self._lease_ms, self._now_text()))
+        self._redis.run(verbs.FORGET, self._names.prefix, (self._lease_ms, self._now_text()))
         if epoch in (None, new_epoch):
             return Renewal(tuple(missing), new_epoch)
         return Renewal((), new_epoch, tuple(missing))
@@ -179,7 +163,7 @@ class RedisLimiter:
         args = verbs.announce_args(
             self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
         )
-        return verbs.read_announce(self._redis.run(verbs.ANNOUNCE, (self._names.prefix,), args))
+        return verbs.read_announce(self._redis.run(verbs.ANNOUNCE, self._names.prefix, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
@@ -188,20 +172,19 @@ class RedisLimiter:
             if died or any(map(self._waited_for, leases)):
                 what = "died" if died else "leases"
                 args = self._free_args(what, ((lease.id, key) for lease, key in batch))
-                held += self._redis.run(verbs.FREE, (self._names.prefix,), args)
+                held += self._redis.run(verbs.FREE, self._names.prefix, args)
                 continue
-            keys = [self._names.leases(key) for _, key in batch]
-            held += self._redis.run("release", keys, [lease.id for lease, _ in batch])
+            held += self._redis.run(verbs.RELEASE, self._names.prefix, _pairs_of(batch))
         return held
 
     def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
         """End ``lease`` without waiting for the answer."""
         if watched or self._waited_for(lease):
             args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
-            self._redis.post(verbs.FREE, (self._names.prefix,), args)
+            self._redis.post(verbs.FREE, self._names.prefix, args)
             return
-        keys = [self._names.leases(key) for key in lease.keys]
-        self._redis.post("release", keys, [lease.id] * len(keys))
+        slots = _pairs_of((lease, key) for key in lease.keys)
+        self._redis.post(verbs.RELEASE, self._names.prefix, slots)
 
     def idle(
         self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
@@ -209,13 +192,13 @@ class RedisLimiter:
         """Add up how long a task waited beside a free slot; returns what is to be logged of all."""
         times = map(milliseconds, (short_seconds, least_seconds, every_seconds))
         args = (lease.worker, lease.key, *times, self._now_text())
-        tenants, all_ms = self._redis.run(verbs.IDLE, (self._names.prefix,), args)
+        tenants, all_ms = self._redis.run(verbs.IDLE, self._names.prefix, args)
         return int(tenants), seconds(all_ms)
 
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
-        keys = (self._names.copy(refused.message),)
-        return bool(self._redis.run("supersede", keys, (refused.serial, next_serial)))
+        args = (refused.message, refused.serial, next_serial)
+        return bool(self._redis.run(verbs.SUPERSEDE, self._names.prefix, args))
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
         """Keep a refused task until it may start."""
@@ -233,7 +216,7 @@ class RedisLimiter:
             message,
             *(self._broker, self._now_text()),
         )
-        return Parking(self._redis.run(verbs.PARK, (self._names.prefix,), args))
+        return Parking(self._redis.run(verbs.PARK, self._names.prefix, args))
 
     def promote(
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
@@ -249,7 +232,7 @@ class RedisLimiter:
             self._copy_keep_ms,
             *(self._broker, self._now_text()),
         )
-        sleep_ms, *told = self._redis.run(verbs.PROMOTE, (self._names.prefix,), args)
+        sleep_ms, *told = self._redis.run(verbs.PROMOTE, self._names.prefix, args)
         tasks = tuple(
             Promoted(Copy(message, named), text, bool(ended))
             for message, named, ended, text in zip(*(told[n::4] for n in range(4)), strict=True)
@@ -258,17 +241,17 @@ class RedisLimiter:
 
     def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
         """Say that tasks are published, cancelled, or have failed."""
-        return int(self._redis.run(verbs.UNPARK, (self._names.prefix,), (how, *messages)))
+        return int(self._redis.run(verbs.UNPARK, self._names.prefix, (how, *messages)))
 
     def put_off(self, message: str) -> int:
         """Say that a promoted task could not be published."""
         args = (self._lease_ms, message)
-        return int(self._redis.run(verbs.PUT_OFF, (self._names.prefix,), args))
+        return int(self._redis.run(verbs.PUT_OFF, self._names.prefix, args))
 
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""
         args = self._free_args("promises", ((message, key) for key in keys))
-        self._redis.run(verbs.FREE, (self._names.prefix,), args)
+        self._redis.run(verbs.FREE, self._names.prefix, args)
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""
@@ -281,9 +264,9 @@ class RedisLimiter:
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return what ``key`` holds now."""
         names = self._names
-        keys = (names.clock, names.leases(key), names.tiers, names.tenant(tenant), names.ends)
-        args = (self._lease_ms, *self._as_known(tier), self._now_text())
-        held, limit, judged, *shown = self._redis.run("inspect", keys, args)
+        tenant_key = names.tenant(tenant).removeprefix(names.prefix)
+        args = (key, tenant_key, self._lease_ms, *self._as_known(tier), self._now_text())
+        held, limit, judged, *shown = self._redis.run(verbs.INSPECT, names.prefix, args)
         leases = tuple(
             HeldLease(id_, seconds(ends_in_ms))
             for id_, ends_in_ms in zip(shown[::2], shown[1::2], strict=True)
@@ -302,8 +285,8 @@ class RedisLimiter:
             if tier.max_waiting is not None:
                 row["max_waiting"] = tier.max_waiting
             rows += (tier.name, json.dumps(row, sort_keys=True))
-        keys = (self._names.tiers, self._names.news)
-        return bool(self._redis.run("publish_tiers", keys, (source, int(force), *rows))[0])
+        args = (source, int(force), *rows)
+        return bool(self._redis.run(verbs.PUBLISH_TIERS, self._names.prefix, args)[0])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force and its tiers."""
@@ -327,8 +310,10 @@ class RedisLimiter:
     ) -> None:
         """Publish one tenant's tier and number."""
         number = concurrency if isinstance(concurrency, str) else _limit_text(concurrency)
-        args = (tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
-        self._redis.run("publish_tenant", (self._names.tenant(tenant), self._names.news), args)
+        names = self._names
+        key = names.tenant(tenant).removeprefix(names.prefix)
+        args = (key, tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
+        self._redis.run(verbs.PUBLISH_TENANT, names.prefix, args)
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
@@ -343,7 +328,7 @@ class RedisLimiter:
             *(how, queue, queue_key(queue), parts, text),
             *(self._lease_ms, self._enforcement, self._now_text()),
         )
-        row = self._redis.run(verbs.QUEUE, (self._names.prefix,), args)
+        row = self._redis.run(verbs.QUEUE, self._names.prefix, args)
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
@@ -411,6 +396,10 @@ def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[tuple[Lease, str]]]:
     slots = slots_of(leases)
     for start in range(0, len(slots), BATCH):
         yield slots[start : start + BATCH]
+
+
+def _pairs_of(slots: Iterable[tuple[Lease, str]]) -> list[str]:
+    return list(chain.from_iterable((lease.id, key) for lease, key in slots))
 
 
 def _pairs(reply: Any) -> list[tuple[str, str]]:

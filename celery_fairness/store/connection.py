@@ -1,8 +1,8 @@
 """The connection to the limiter's Redis: the one edge where errors of redis-py are translated.
 
 Every call has a time limit, so a server that hangs costs a bounded wait. A call is sent again once
-after a lost connection: every script does nothing the second time. A node of a cluster that points
-elsewhere makes the client a cluster's.
+after a lost connection: every function does nothing the second time. A node of a cluster that
+points elsewhere makes the client a cluster's.
 
 An address may list several servers, as a list of brokers does: the first is asked until it fails,
 then the next, and so on in a circle.
@@ -10,6 +10,7 @@ then the next, and so on in a circle.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import MovedError, NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import MovedError, RedisClusterException, RedisError
 from redis.exceptions import OutOfMemoryError as MemoryLimit
 from redis.exceptions import ResponseError as RedisResponseError
 from redis.exceptions import TimeoutError as AnswerLate
@@ -29,8 +30,8 @@ from redis.retry import Retry
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
+from celery_fairness.store.library import LibraryMissing, is_missing, library, load
 from celery_fairness.store.readiness import attentive
-from celery_fairness.store.scripts import load_script
 from celery_fairness.store.spinning import Spin
 
 #: Errors of redis-py.
@@ -47,18 +48,18 @@ class _Line:
     Attributes:
         connection: Of redis-py.
         answered_at: When the server last answered on it (monotonic seconds).
-        posted: What was sent without waiting for the answer: verb, keys, arguments.
+        posted: What was sent without waiting for the answer: function, prefix, arguments.
         spin: Waits a moment for an answer.
     """
 
     connection: Any
     answered_at: float = 0.0
-    posted: tuple[str, Sequence[str], Sequence[Any]] | None = None
+    posted: tuple[str, str, Sequence[Any]] | None = None
     spin: Spin = field(default_factory=Spin)
 
 
 class Connection:
-    """Runs scripts and simple reads on the limiter's Redis.
+    """Calls the function library, and runs simple reads, on the limiter's Redis.
 
     Safe to share between threads, greenlets and forked processes: redis-py's pool opens new
     connections in a new process.
@@ -95,8 +96,8 @@ class Connection:
         self._others = 0 if address.master_name or make else len(address.urls) - 1
         #: How many connections were taken; behind a new one may be another server.
         self.opened = 0
-        #: Scripts that the server has run for this connection: it knows them.
-        self._answered: set[str] = set()
+        #: The server has answered a call: it has the library.
+        self._has_library = False
         self._made: Any = None
         self._made_in = 0
         self._idle: list[_Line] = []
@@ -122,45 +123,64 @@ class Connection:
                 f"got: {self.address}"
             ) from None
 
-    def run(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run the script ``verb``.
+    def run(self, function: str, prefix: str, args: Sequence[Any]) -> Any:
+        """Call ``function`` of the library for the installation with the keys of ``prefix``.
 
         Raises:
             LimiterUnavailable: No answer, or an error; the message says which.
         """
         try:
-            return self.execute(verb, keys, args)
+            return self.execute(function, prefix, args)
         except AWAY as error:
             raise self.unavailable(error) from error
 
-    def execute(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run the script ``verb`` as :meth:`run` does, with the errors of redis-py."""
-        script = load_script(verb)
-        count = str(len(keys))
+    def execute(self, function: str, prefix: str, args: Sequence[Any]) -> Any:
+        """Call ``function`` as :meth:`run` does, with the errors of redis-py."""
+        parts = ("FCALL", library().function(function), "1", prefix, *args)
         try:
-            answer = self._call(("EVALSHA", script.sha, count, *keys, *args))
-        except NoScriptError:
-            answer = self._call(("EVAL", script.source, count, *keys, *args))
+            answer = self._call(parts)
         except MovedError:
             self.close()
             self._made = self._cluster()
-            return self._made.eval(script.source, len(keys), *keys, *args)
-        self._answered.add(verb)
+            self.load_library(prefix)
+            answer = self._call(parts)
+        except RedisResponseError as error:
+            if not is_missing(error):
+                raise
+            self.load_library(prefix)
+            answer = self._call(parts)
+        self._has_library = True
         return answer
 
-    def post(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> None:
-        """Run the script ``verb``, whose answer nobody needs, without waiting for it.
+    def load_library(self, prefix: str) -> None:
+        """Load the library where it is absent, on a cluster on the node that has ``prefix``.
 
-        The next call on the same connection reads the answer, and runs the script again where
-        there was none. A connection that has been quiet may be dead without our knowing; there,
-        and on a cluster, this waits as :meth:`run` does.
+        Raises:
+            LibraryMissing: The server cannot have it; the text has the address and the next step.
+        """
+        client = self.client()
+        try:
+            if isinstance(client, redis.Redis):
+                load(lambda *parts: self._call(parts))
+            else:
+                node = client.get_node_from_key(prefix)
+                load(functools.partial(client.execute_command, target_nodes=node))
+        except LibraryMissing as error:
+            raise LibraryMissing(f"{self.address}: {error}") from None
+
+    def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
+        """Call ``function``, whose answer nobody needs, without waiting for it.
+
+        The next call on the same connection reads the answer, and calls again where there was
+        none. A connection that has been quiet may be dead without our knowing; there, and on a
+        cluster, this waits as :meth:`run` does.
 
         Raises:
             LimiterUnavailable: No answer, or an error, where it waited.
         """
-        if verb not in self._answered:
+        if not self._has_library:
             # An answer that says so would be read too late for the slot that it frees.
-            self.run(verb, keys, args)
+            self.run(function, prefix, args)
             return
         client = self.client()
         try:
@@ -168,19 +188,19 @@ class Connection:
         except AWAY as error:
             raise self.unavailable(error) from error
         if line is None:
-            self.run(verb, keys, args)
+            self.run(function, prefix, args)
             return
-        parts = ("EVALSHA", load_script(verb).sha, str(len(keys)), *keys, *args)
+        parts = ("FCALL", library().function(function), "1", prefix, *args)
         try:
             line.connection.send_packed_command([pack(parts)], check_health=False)
         except (*AWAY, ValueError):
             client.connection_pool.release(closed(line.connection))
-            self.run(verb, keys, args)
+            self.run(function, prefix, args)
         except BaseException:
             client.connection_pool.release(closed(line.connection))
             raise
         else:
-            line.posted = (verb, keys, args)
+            line.posted = (function, prefix, args)
             self._idle.append(line)
 
     def read(self, command: str, *args: Any) -> Any:

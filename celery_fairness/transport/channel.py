@@ -28,13 +28,13 @@ from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
 from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
+from celery_fairness.store.library import is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
-from celery_fairness.store.scripts import load_script
 from celery_fairness.store.spinning import Spin
 from celery_fairness.transport.bells import BellsMixin
 from celery_fairness.transport.book import Held
@@ -219,12 +219,16 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
             return
 
         def call(verb: str, args: list[str]) -> Any:
-            script = load_script(verb)
-            packed = pack(("EVAL", script.source, "1", self.home.prefix, *args))
-            connection.send_packed_command([packed])
+            connection.send_packed_command([self._command(verb, args)])
             return self._read()
 
-        self.home.renewals.meet(call)
+        try:
+            self.home.renewals.meet(call)
+        except ResponseError as error:
+            if not is_missing(error):
+                raise
+            self.home.load_library()
+            self.home.renewals.meet(call)
         self._met = connection._sock
 
     def _send_claim(self, queues: list[str], want: int) -> None:
@@ -249,9 +253,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
             raise
 
     def _command(self, verb: str, args: list[str]) -> bytes:
-        script = load_script(verb)
-        how = ("EVALSHA", script.sha) if self.home.scripts_known else ("EVAL", script.source)
-        return pack((*how, "1", self.home.prefix, *args))
+        return pack(("FCALL", library().function(verb), "1", self.home.prefix, *args))
 
     def _claim_over(self) -> None:
         """The open request is answered or lost; what it told and was not heard is told again."""
@@ -306,16 +308,17 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
 
     def _read_claim(self, claimant: Claimant) -> list[tuple[Claimed, Held]]:
         home = self.home
-        home.scripts_known = False
         try:
             answer = self._read()
             # Its ends were heard.
             self._claim = []
-        except NoScriptError:
+        except ResponseError as error:
+            if not is_missing(error):
+                raise
+            home.load_library()
             raise Empty from None
         finally:
             self._claim_over()
-        home.scripts_known = True
         claim = verbs.read_claim(answer)
         # In another epoch it was not served, nor the answer told that was lost with a connection.
         claimant.number += self._claim_epoch in (None, claim.epoch)

@@ -113,8 +113,6 @@ class Home:
         self.wakers: list[ref[Any]] = []
         #: Queues that expire and are consumed, each with how long it is kept, in ms.
         self.consumed: dict[str, int] = {}
-        #: Whether Redis knew the scripts when last asked.
-        self.scripts_known = False
         self._connection = Connection(self.address, make=lambda: self._client)
         #: How many of its connections there were when Redis was last asked for its epoch.
         self._met: int | None = None
@@ -168,8 +166,16 @@ class Home:
     # -- calls ------------------------------------------------------------------------------------
 
     def call(self, verb: str, args: list[str]) -> Any:
-        """Run a script of the dispatch path and return its answer, with the errors of redis-py."""
-        return self._connection.execute(verb, (self.prefix,), args)
+        """Call a function of the library and return its answer, with the errors of redis-py."""
+        return self._connection.execute(verb, self.prefix, args)
+
+    def load_library(self) -> None:
+        """Load the function library where Redis does not have it.
+
+        Raises:
+            LibraryMissing: It cannot; the text says why.
+        """
+        self._connection.load_library(self.prefix)
 
     def meet(self) -> None:
         """Hear in which epoch Redis is, once for each connection that was opened."""

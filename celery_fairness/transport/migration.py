@@ -23,7 +23,7 @@ from redis.exceptions import ResponseError
 
 from celery_fairness.scheduling.words import Put, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.home import Claimant
 
@@ -72,9 +72,18 @@ def adopt(channel: Any, queues: list[str]) -> int:
 
 def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[bytes]) -> int:
     """Move the oldest entries of one plain list, and return how many."""
-    prefix = [channel.home.prefix]
-    put = client.register_script(load_script(verbs.PUT).source)
-    put_aside = client.register_script(load_script(verbs.ASIDE).source)
+
+    def call(function: str, args: list[Any]) -> Any:
+        # On a client: an entry is bytes that may be no text.
+        parts = library().function(function), 1, channel.home.prefix, *args
+        try:
+            return client.fcall(*parts)
+        except ResponseError as error:
+            if not is_missing(error):
+                raise
+        channel.home.load_library()
+        return client.fcall(*parts)
+
     moved = aside = 0
     problem: Exception | None = None
     try:
@@ -83,9 +92,9 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 waiting = _read(channel, queue, entry)
             except Exception as error:  # noqa: BLE001 - anybody may have written anything
                 problem = error
-                aside += int(put_aside(prefix, verbs.aside_args(queue, key, entry)))
+                aside += int(call(verbs.ASIDE, verbs.aside_args(queue, key, entry)))
             else:
-                answer = put(prefix, verbs.put_args(waiting, plain=key, entry=entry))
+                answer = call(verbs.ADOPT, verbs.put_args(waiting, plain=key, entry=entry))
                 moved += verbs.read_put(answer) is not Put.GONE
     finally:
         if aside:

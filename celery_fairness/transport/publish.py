@@ -19,12 +19,13 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
+from redis.exceptions import ResponseError
 
 from celery_fairness.errors import BacklogFull, Unroutable
 from celery_fairness.ids import new_id
 from celery_fairness.scheduling.words import Full, Put, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 
 if TYPE_CHECKING:
@@ -65,9 +66,24 @@ class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
         self._execute = self.pipeline.execute
         self.pipeline.execute = self._execute_and_read
 
+    def put(self, waiting: Waiting) -> None:
+        """Add a put of ``waiting``."""
+        home = self.channel.home
+        args = verbs.put_args(waiting)
+        # The name of a command is no key, so kombu's client sends it as it is.
+        self.add("execute_command", "FCALL", library().function(verbs.PUT), 1, home.prefix, *args)
+
     def _execute_and_read(self) -> list[Any]:
-        answers: list[Any] = self._execute()
-        # A put that was not refused says a number, and a script its digest.
+        sent = [args for args, _ in self.pipeline.command_stack]
+        answers: list[Any] = self._execute(raise_on_error=False)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, ResponseError) and is_missing(answer):
+                # The others were put: only this one is sent again.
+                answers[index] = self.channel.home.call(verbs.PUT, list(sent[index][4:]))
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        # A put that was not refused says a number.
         refused = (verbs.read_put(each) for each in answers if isinstance(each, list))
         self._refused += [each for each in refused if isinstance(each, Full)]
         return answers
@@ -106,13 +122,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         if batch is None:
             self._put_checked(waiting)
             return None
-        script = load_script(verbs.PUT)
-        if not batch._buffered:
-            # A pipeline cannot ask again where the script is not known.
-            batch.add("script_load", script.source)
-        # The client of a batch prefixes the key itself.
-        prefix = self.home.prefix.removeprefix(self.global_keyprefix)
-        batch.add("evalsha", script.sha, 1, prefix, *verbs.put_args(waiting))
+        batch.put(waiting)
         return None
 
     def get_table(self, exchange: str) -> Any:

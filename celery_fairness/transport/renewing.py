@@ -220,7 +220,7 @@ class Renewals:
     # -- in the thread ----------------------------------------------------------------------------
 
     def _call(self, verb: str, args: list[str]) -> Any:
-        return self._connection.execute(verb, (self._prefix,), args)
+        return self._connection.execute(verb, self._prefix, args)
 
     def _run(self) -> None:
         every = self._lease_ms / 3000

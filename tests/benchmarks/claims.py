@@ -1,4 +1,4 @@
-"""P3, P5, P6 and P11: the scripts alone, without workers.
+"""P3, P5, P6 and P11: the function library alone, without workers.
 
 P3 counts the Redis commands inside one claim and one settle. Their times are what the server says
 that a call took (``usec_per_call``) in a run of claims, and in one of settles, by task: the median
@@ -21,7 +21,7 @@ import redis
 
 from celery_fairness.scheduling.words import Claim, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import library, load
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.benchmarks.harness import PREFIX, Row
@@ -35,7 +35,7 @@ BATCH = 4
 #: Claims of one run, and settles; how often either is measured.
 CALLS, RUNS = 25, 5
 #: What is asked of a claim and of a settle for a task, in microseconds, where the yardstick takes
-#: the other: as where an empty script takes 1.9, and one of 60 functions 4.2.
+#: the other: as where an empty script takes 1.9.
 TASK_US, YARDSTICK_US = 60, 32
 #: The commands that put, claim and settle one task, and nothing between them.
 YARDSTICK = """
@@ -79,7 +79,7 @@ LONGEST_US = 5_000
 
 
 class Bench:
-    """The scripts on a private Redis."""
+    """The function library on a private Redis."""
 
     def __init__(self, server: RedisServer, queue: str = QUEUE) -> None:
         self._queue = queue
@@ -87,21 +87,20 @@ class Bench:
         self.client: Any = redis.Redis.from_url(server.url, decode_responses=True)
         # Memory that is freed later would be counted as used before.
         self.client.execute_command("FLUSHALL", "SYNC")
-        for verb in (verbs.PUT, verbs.CLAIM, verbs.SETTLE):
-            self.client.script_load(load_script(verb).source)
+        load(self.client.execute_command)
         self._yardstick = self.client.script_load(YARDSTICK)
         self._number = 0
         self._times_calls = True
-        #: What each call of a script but put took of the server, in microseconds.
+        #: What each call of a function but put took of the server, in microseconds.
         self.calls: list[float] = []
 
     def put(self, tasks: Sequence[Waiting]) -> None:
         """Put many tasks."""
-        sha = load_script(verbs.PUT).sha
+        name = library().function(verbs.PUT)
         for start in range(0, len(tasks), 1000):
             pipe = self.client.pipeline(transaction=False)
             for task in tasks[start : start + 1000]:
-                pipe.evalsha(sha, 1, PREFIX, *verbs.put_args(task))
+                pipe.fcall(name, 1, PREFIX, *verbs.put_args(task))
             pipe.execute()
 
     def claim(self, want: int, owner: str = "bench", rules: Rules = RULES) -> Claim:
@@ -134,13 +133,19 @@ class Bench:
             while not (claim := self.claim(64)).sleep_ms or claim.tasks:
                 pass
 
-    def timed(self, act: Callable[[], object], tasks: int) -> float:
-        """Return what scripts took of the server in ``act``, a task, in microseconds."""
+    def timed(self, act: Callable[[], object], tasks: int, command: str = "fcall") -> float:
+        """Return what functions took of the server in ``act``, a task, in microseconds.
+
+        Args:
+            act: What calls them.
+            tasks: How many.
+            command: ``evalsha`` where it runs scripts.
+        """
         self.client.config_resetstat()
         self._times_calls = False
         act()
         self._times_calls = True
-        return self.script_usec() / tasks
+        return self.usec(command) / tasks
 
     def yardsticks(self) -> float:
         """Return what the plain commands take, in microseconds."""
@@ -149,13 +154,14 @@ class Bench:
             for _ in range(CALLS):
                 self.yardstick()
 
-        return self.timed(run, CALLS)
+        return self.timed(run, CALLS, "evalsha")
 
-    def _run(self, verb: str, args: list[str]) -> list[object]:
-        before = self.script_usec() if self._times_calls else 0.0
-        answer: list[object] = self.client.evalsha(load_script(verb).sha, 1, PREFIX, *args)
+    def _run(self, function: str, args: list[str]) -> list[object]:
+        before = self.usec() if self._times_calls else 0.0
+        name = library().function(function)
+        answer: list[object] = self.client.fcall(name, 1, PREFIX, *args)
         if self._times_calls:
-            self.calls.append(self.script_usec() - before)
+            self.calls.append(self.usec() - before)
         return answer
 
     def yardstick(self) -> None:
@@ -165,7 +171,7 @@ class Bench:
     def commands(self) -> Counter[str]:
         """Return how often each command ran since the statistics were reset."""
         stats: dict[str, dict[str, int]] = self.client.info("commandstats")
-        outside = ("evalsha", "info", "config")
+        outside = ("fcall", "info", "config")
         return Counter(
             {
                 name[8:]: row["calls"]
@@ -174,9 +180,9 @@ class Bench:
             }
         )
 
-    def script_usec(self) -> float:
-        """Return the time of scripts in microseconds since the statistics were reset."""
-        row = self.client.info("commandstats").get("cmdstat_evalsha", {"usec": 0})
+    def usec(self, command: str = "fcall") -> float:
+        """Return the time of calls in microseconds since the statistics were reset."""
+        row = self.client.info("commandstats").get(f"cmdstat_{command}", {"usec": 0})
         return float(row["usec"])
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from celery_fairness.scheduling.words import Rules, Waiting
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store import verbs
+from celery_fairness.store.library import library
 from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row, url_of, wait_until, worker
@@ -201,7 +202,7 @@ def _weight_rows(server: RedisServer, seconds: float) -> Iterator[Row]:
 
 
 def _next_claim_row(server: RedisServer) -> Row:
-    """The scripts alone: what starts after a change, from the first claim on."""
+    """The function library alone: what starts after a change, from the first claim on."""
     bench = Bench(server)
     for tenant in WEIGHTS:
         bench.put(
@@ -212,8 +213,8 @@ def _next_claim_row(server: RedisServer) -> Row:
         table: list[str] = []
         for name, weight in weights.items():
             table += (name, json.dumps({"concurrency": None, "weight": weight}))
-        keys = (f"{PREFIX}tiers", f"{PREFIX}news")
-        bench.client.eval(load_script("publish_tiers").source, 2, *keys, "settings", "1", *table)
+        function = library().function(verbs.PUBLISH_TIERS)
+        bench.client.fcall(function, 1, PREFIX, "settings", "1", *table)
 
     def start(amount: int, rules: Rules = UNLIMITED) -> Counter[str]:
         seen: Counter[str] = Counter()

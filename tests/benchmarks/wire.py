@@ -1,12 +1,11 @@
 """P2: kombu alone against its stock transport: publish to an exchange, consume with acks.
 
-Beside it, how fast a publish would be whose script in Redis does nothing: no put is faster.
+Beside it, how fast a publish would be whose function in Redis does nothing: no put is faster.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from unittest import mock
 import kombu
 
 from celery_fairness.store import connection as of_store
-from celery_fairness.store.scripts import Script
+from celery_fairness.store import verbs
+from celery_fairness.store.library import Library, load
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.benchmarks.harness import Row, url_of
@@ -23,7 +23,12 @@ from tests.benchmarks.harness import Row, url_of
 PREFETCH = 8
 ASKED = 3.0
 #: One that waits for nothing and changes nothing.
-IDLE = Script("idle", "return 1", hashlib.sha1(b"return 1", usedforsecurity=False).hexdigest())
+IDLE = Library(
+    "cf_idle",
+    f"""#!lua name=cf_idle
+redis.register_function("cf_idle_{verbs.PUT}", function() return 1 end)
+""",
+)
 
 
 def rates(server: RedisServer, messages: int, *, ours: bool) -> tuple[float, float]:
@@ -47,7 +52,7 @@ def rates(server: RedisServer, messages: int, *, ours: bool) -> tuple[float, flo
 
 
 def idle_rate(server: RedisServer, messages: int) -> float:
-    """Return how many messages a second our transport publishes to a script that does nothing."""
+    """Return how many messages a second our transport publishes to a function that does nothing."""
     with _published(server, _queue(), messages, ours=True, idle=True) as (_, published):
         return published
 
@@ -69,10 +74,11 @@ def _published(
     register()
     with server.client() as client:
         client.flushall()
+        load(client.execute_command, IDLE)
     with kombu.Connection(url_of(server, ours=ours)) as connection:
         producer = connection.Producer()
         producer.publish({}, exchange=queue.exchange, routing_key="bench", declare=[queue])
-        patched = mock.patch.object(of_store, "load_script", return_value=IDLE)
+        patched = mock.patch.object(of_store, "library", return_value=IDLE)
         with patched if idle else contextlib.nullcontext():
             begun = time.perf_counter()
             for number in range(messages):
@@ -101,7 +107,7 @@ def rows(server: RedisServer, messages: int) -> Iterator[Row]:
     theirs, mine = statistics.median(pair[0] for pair in stock), statistics.median(idle)
     yield Row(
         "P2",
-        "kombu publish to a script that does nothing, messages a second",
+        "kombu publish to a function that does nothing, messages a second",
         "to compare: no put is faster",
         f"{mine:,.0f} against {theirs:,.0f}: {mine / theirs:.2f} x",
         mine >= theirs,

@@ -21,7 +21,7 @@ from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Wa
 from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.scripts import load_script
+from tests.support.library import call
 from tests.support.shop import make_app
 
 RULES = Rules(default_limit=1, max_deliveries=1)
@@ -36,7 +36,7 @@ class Installation:
         self.number = 0
 
     def run(self, verb: str, args: list[str]) -> Any:
-        return self.client.eval(load_script(verb).source, 1, self.prefix, *args)
+        return call(self.client, verb, self.prefix, args)
 
     def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
         self.run(verbs.PUT, verbs.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))

@@ -15,8 +15,8 @@ from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
 from celery_fairness.tiers import Tier
+from tests.support.library import call
 
 STEP_MS = 100
 RULES = Rules(default_limit=None, lease_ms=15_000)
@@ -40,7 +40,7 @@ class Load:
         client.flushdb()
 
     def run(self, verb, args):
-        return self.client.eval(load_script(verb).source, 1, "{fairness}:", *args)
+        return call(self.client, verb, "{fairness}:", args)
 
     def put(self, tenant, task_id, kind="work", queue="celery", message=None, **fields):
         message = json.dumps({"headers": message or {"id": task_id, "task": kind}})

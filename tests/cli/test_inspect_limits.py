@@ -8,6 +8,7 @@ import pytest
 
 from celery_fairness.decision import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from celery_fairness.looking import places, waited
+from celery_fairness.scheduling.limits import Limit, write_limits
 from tests.cli.conftest import Installation
 
 API = "api.stripe.com|1|5/60000|10/1000|w"
@@ -128,7 +129,8 @@ def test_on_the_gate_path_a_limit_has_its_leases_and_what_is_parked(make_fairnes
     fairness = make_fairness(url=redis_url)
     done = run("inspect", "api.stripe.com", of=fairness)
     assert done.exit_code == 1
-    fairness.limiter.acquire(SlotRequest(Lease("l1", "api.stripe.com"), "", ""))
+    limits = write_limits((Limit("api.stripe.com", 1),))
+    fairness.limiter.acquire(SlotRequest(Lease("l1", "api.stripe.com"), "", "", limits=limits))
     done = run("inspect", "api.stripe.com", of=fairness)
     assert done.exit_code == 0
     assert "l1" in done.output

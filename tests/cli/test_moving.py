@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Bounds, Settle, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
 from celery_fairness.tenants import key_part
 from celery_fairness.tiers import DEFAULT_TIERS, Tier
+from tests.support.library import call
 
 DEFAULT, PRIORITY, SCHEDULED = "pdf_default", "pdf_priority", "pdf_scheduled"
 FAR_MS = 9_000_000_000_000
@@ -244,4 +244,4 @@ def test_elsewhere_nothing_moves(make_fairness, redis_url):
 
 def test_a_task_does_not_move_where_it_is(client):
     with pytest.raises(ResponseError, match="expected two queues, got: q"):
-        client.eval(load_script(verbs.MOVE).source, 1, "{f}:", *verbs.move_args("q", "q", []))
+        call(client, verbs.MOVE, "{f}:", verbs.move_args("q", "q", []))

@@ -85,7 +85,7 @@ def override_key(
     if isinstance(limiter, RedisLimiter):
         text, now_text = made.text if made else "", str(clock.now_ms)
         args = verbs.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
-        limiter.connection.run(verbs.OVERRIDE, (limiter.prefix,), args)
+        limiter.connection.run(verbs.OVERRIDE, limiter.prefix, args)
     elif isinstance(limiter, InMemoryLimiter):
         limiter.override(key, made)
 
@@ -97,7 +97,7 @@ def stop_key(
     if isinstance(limiter, RedisLimiter):
         wait_ms = milliseconds(wait_seconds)
         args = verbs.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
-        limiter.connection.run(verbs.STOP, (limiter.prefix,), args)
+        limiter.connection.run(verbs.STOP, limiter.prefix, args)
     elif isinstance(limiter, InMemoryLimiter):
         limiter.stop(how, key, wait_seconds)
 

@@ -19,10 +19,10 @@ from redis import Redis
 from celery_fairness import DeliveriesExhausted
 from celery_fairness.scheduling.words import Rules
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
 from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.library import call
 from tests.support.nodes import WorkerNode
 from tests.support.waiting import eventually
 
@@ -198,7 +198,7 @@ def test_a_result_is_written_though_the_worker_that_was_to_write_it_died(
 
     def taken() -> bool:
         args = verbs.mourn_args("", rules)
-        answer = memory.eval(load_script(verbs.MOURN).source, 1, PREFIX, *args)
+        answer = call(memory, verbs.MOURN, PREFIX, args)
         return verbs.read_mourn(answer) is not None
 
     eventually(taken)

@@ -25,7 +25,7 @@ def unknown(worker: WorkerNode) -> int:
 def scripts(memory: Redis) -> int:
     """Return how many scripts ran."""
     stats = memory.info("commandstats")
-    return int(stats["cmdstat_evalsha"]["calls"])
+    return int(stats["cmdstat_fcall"]["calls"])
 
 
 def seconds_of_scripts(memory: Redis, count: int) -> float:

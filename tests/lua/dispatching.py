@@ -7,7 +7,7 @@ import json
 from celery_fairness.scheduling.lanes import tag_of
 from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from tests.support.library import call
 
 PREFIX = "{fairness}:"
 RULES = Rules()
@@ -30,7 +30,7 @@ class Dispatch:
         self.tags = 0
 
     def run(self, verb, args):
-        return self.client.eval(load_script(verb).source, 1, PREFIX, *args)
+        return call(self.client, verb, PREFIX, args)
 
     def put(self, tenant="", queue="q", tag=None, **fields):
         self.tags += 1
@@ -42,7 +42,7 @@ class Dispatch:
         """Take a message out of a plain list."""
         waiting = Waiting("q", entry, tenant, message=entry, **fields)
         args = verbs.put_args(waiting, str(self.now), plain=plain, entry=entry)
-        return verbs.read_put(self.run(verbs.PUT, args))
+        return verbs.read_put(self.run(verbs.ADOPT, args))
 
     def claim(self, want=10, queues=("q",), number=None, rules=None, epoch=None, **passing):
         self.number += 1
@@ -88,11 +88,7 @@ class Dispatch:
         rows = []
         for name, limit in limits.items():
             rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
-        source = load_script("publish_tiers").source
-        keys = (PREFIX + "tiers", PREFIX + "news")
-        self.client.eval(source, 2, *keys, "database", "1", *rows)
+        self.run(verbs.PUBLISH_TIERS, ["database", "1", *rows])
 
     def publish_tenant(self, tenant, tier, keep_ms=0):
-        source = load_script("publish_tenant").source
-        keys = (PREFIX + "tenant:" + tenant, PREFIX + "news")
-        self.client.eval(source, 2, *keys, tier, "", str(keep_ms))
+        self.run(verbs.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])

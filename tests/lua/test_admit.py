@@ -11,15 +11,15 @@ from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.names import Names
-from celery_fairness.store.scripts import load_script
 from tests.contract.conftest import stop_key
 from tests.lua.test_scripts import fill_leases
 from tests.support.jitter import Jittered
+from tests.support.library import call
 
 NAMES = Names("fairness")
 RULES = Rules()
 BEGAN, LATER = NAMES.prefix + "began:api", NAMES.prefix + "later:q"
-#: Commands of the dearest call of a task with three limits, its own EVALSHA included.
+#: Commands of the dearest call of a task with three limits, its own FCALL included.
 MOST_COMMANDS = 60
 
 ONE = Limit("api", 1)
@@ -43,7 +43,7 @@ class Claims:
         self.number = 0
 
     def run(self, verb, args):
-        return self.client.eval(load_script(verb).source, 1, NAMES.prefix, *args)
+        return call(self.client, verb, NAMES.prefix, args)
 
     def put(self, tag, *limits, tenant="u"):
         waiting = Waiting("q", tag, tenant, limits=write_limits(tuple(limits)))
@@ -152,25 +152,13 @@ class Admits:
     def ask(self, lease, message="", serial="", next_serial=""):
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "1", "")
-        return self.client.eval(load_script(verbs.ADMIT).source, 1, NAMES.prefix, *args)
+        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "1")
+        return call(self.client, verbs.ACQUIRE, NAMES.prefix, (*args, "", ""))
 
 
 def test_an_attempt_that_asks_twice_has_the_same_answer(client):
     admits = Admits(client)
     assert admits.ask("l1") == admits.ask("l1") == [1, 0, -1, -1, 0, "", "", "w"]
-
-
-@pytest.mark.parametrize("said", ["steered", "watched"])
-def test_acquire_leaves_to_this_one_what_it_knows_nothing_of(client, said):
-    client.hset(NAMES.clock, mapping={said: 4_000_000_000_000, "logical": 1, "seen": 1, "epoch": 1})
-    keys = (NAMES.clock, NAMES.leases("tenant:42"), NAMES.tiers, NAMES.tenant("42"), NAMES.news)
-    keys += (NAMES.counts, NAMES.copy(""), NAMES.events, NAMES.exceeded, NAMES.minute(""))
-    known = ("pro", "3", "free", "1")
-    args = ("l1", 15_000, "on", *known, "", "", "", 60_000, "tenant:42", "", "")
-    answer = client.eval(load_script("acquire").source, len(keys), *keys, *args)
-    assert answer == [-6, 0, -1, -1, 0, ""]
-    assert not client.exists(NAMES.leases("tenant:42"))
 
 
 def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
+from celery_fairness.store import verbs
 from celery_fairness.store.names import Names
-from celery_fairness.store.scripts import load_script
 from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")
@@ -25,28 +27,30 @@ class Limiter:
         self.client = client
         self.now = NOW
 
-    def run(self, verb, keys, *args):
-        """Return the answer, and how long each key lives."""
-        return run_and_look(self.client, load_script(verb).source, keys, args, keys)
+    def run(self, function, keys, *args):
+        """Return the answer, and how long each of some keys lives."""
+        return run_and_look(self.client, function, NAMES.prefix, args, keys)
 
     def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
-        copy = NAMES.copy(message)
-        keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.news, NAMES.counts)
+        keys = ("tenant:42", "tenant:42")
         known = ("basic", limit, "free", 0)
         copies = (message, serial, next_serial, KEEP_MS)
-        return self.run(
-            "acquire",
-            (*keys, copy, NAMES.events, NAMES.exceeded),
-            *(lease, LEASE_MS, enforcement, *known, *copies, "tenant:42", "", self.now),
+        answer, lives = self.run(
+            verbs.ACQUIRE,
+            (LEASES, NAMES.copy(message)),
+            *(lease, LEASE_MS, enforcement, *keys, *known, "", *copies),
+            *("", LEASE_MS, "", "", "", self.now),
         )
+        assert answer[6:] == ["", "w"]
+        return answer[:6], lives
 
     def inspect(self):
-        keys = (NAMES.clock, LEASES, NAMES.tiers, NAMES.tenant("42"), NAMES.ends)
-        return self.run("inspect", keys, LEASE_MS, "basic", 1, "free", 0, self.now)[0]
+        of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", 1, "free", 0, self.now)
+        return self.run(verbs.INSPECT, (), *of_tenant)[0]
 
     def renew(self, *leases, epoch=""):
-        keys = (NAMES.clock, *[LEASES] * len(leases))
-        return self.run("renew", keys, LEASE_MS, epoch, self.now, *leases)
+        slots = chain.from_iterable((lease, "tenant:42") for lease in leases)
+        return self.run(verbs.RENEW_GATE, (LEASES,), LEASE_MS, epoch, self.now, *slots)
 
 
 @pytest.fixture
@@ -134,10 +138,12 @@ def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
 
 def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
     def tiers(*args):
-        return limiter.run("publish_tiers", (NAMES.tiers, NAMES.news), *args)[0]
+        return limiter.run(verbs.PUBLISH_TIERS, (), *args)[0]
 
     def tenant(*args):
-        return limiter.run("publish_tenant", (NAMES.tenant("42"), NAMES.news), *args)
+        return limiter.run(
+            verbs.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.news), "tenant:42", *args
+        )
 
     assert tiers("settings", "0", "free", "{}") == [1, 1]
     assert tiers("settings", "0", "free", "{}") == [1, 1]
@@ -154,11 +160,11 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
 
 def test_a_supersession_answers_with_its_code(limiter, client):
     copy = NAMES.copy("_")
-    assert limiter.run("supersede", [copy], "s1", "s2") == (1, {copy: -2})
+    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s2") == (1, {copy: -2})
     client.hset(copy, mapping={"current": "s1", "next": "s2"})
-    assert limiter.run("supersede", [copy], "s1", "s3")[0] == 1
+    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s3")[0] == 1
     assert client.hgetall(copy) == {"current": "s1", "next": "s3"}
-    assert limiter.run("supersede", [copy], "s3", "s4")[0] == 0
+    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s3", "s4")[0] == 0
     client.hset(copy, "admitted", "s1")
-    assert limiter.run("supersede", [copy], "s1", "s4")[0] == 0
+    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s4")[0] == 0
     assert client.hget(copy, "next") == "s3"

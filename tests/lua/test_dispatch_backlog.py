@@ -7,9 +7,10 @@ import json
 import pytest
 
 from celery_fairness.scheduling.words import Bounds, Full, Put, Verdict
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store import verbs
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.server_state import keys_of
+from tests.support.library import call
 
 TWO = Bounds("free", 2)
 
@@ -28,8 +29,7 @@ def publish(client):
         for name, number in most.items():
             row = {"concurrency": None, "weight": 1.0, "queue_class": "default"}
             rows += (name, json.dumps(row | {"max_waiting": number}))
-        keys = (PREFIX + "tiers", PREFIX + "news")
-        client.eval(load_script("publish_tiers").source, 2, *keys, "database", "1", *rows)
+        call(client, verbs.PUBLISH_TIERS, PREFIX, ["database", "1", *rows])
 
     return make
 

@@ -8,7 +8,6 @@ from redis.exceptions import ResponseError
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Put, Rules, Settle, Settled, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 from tests.support.lifetimes import run_and_look, slack_ms
 
@@ -25,7 +24,7 @@ def dispatch(redis_url, client):
 def lifetime_after(client, verb, args, key):
     """Return how long a key lives after a call."""
     key = PREFIX + key
-    return run_and_look(client, load_script(verb).source, [PREFIX], args, [key])[1][key]
+    return run_and_look(client, verb, PREFIX, args, [key])[1][key]
 
 
 def test_a_paused_tenant_is_looked_at_when_the_record_of_its_tier_is_forgotten(dispatch, client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.scheduling.words import Rules, Settled, Verdict
+from celery_fairness.store import verbs
 from tests.lua.dispatching import MINUTE, PREFIX, Dispatch
 
 #: Tenants passed over and heads set aside by one claim.
@@ -181,7 +182,7 @@ def test_a_purge_silences_both_bells_and_finds_what_was_set_aside(dispatch, clie
     for kind in ("x", "y", "x"):
         dispatch.put("a", kind=kind)
     dispatch.claim(want=1, never=("x", "y"))
-    assert dispatch.run("dispatch/purge", ["q"]) == 3
+    assert dispatch.run(verbs.PURGE, ["q"]) == 3
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
     assert left == {"clock", "sequence", "events", "people_events"}
 

@@ -15,7 +15,7 @@ from celery_fairness.scheduling.words import (
     Waiting,
 )
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import library, load
 from celery_fairness.tenants import key_part
 from tests.lua.dispatching import MINUTE, NOW, PREFIX, RULES, Dispatch
 
@@ -41,13 +41,13 @@ def unlimited(**fields):
 
 def crowd(dispatch, tenants):
     """So many tenants of limit 1, each with a task that runs and one that waits, closed."""
-    source = load_script(verbs.PUT).source
-    sha = dispatch.client.script_load(source)
+    put = library().function(verbs.PUT)
+    load(dispatch.client.execute_command)
     pipe = dispatch.client.pipeline(transaction=False)
     for number in range(tenants):
         for turn in ("a", "b"):
             waiting = Waiting("q", f"{turn}{number}", f"c{number}", message="m")
-            pipe.evalsha(sha, 1, PREFIX, *verbs.put_args(waiting))
+            pipe.fcall(put, 1, PREFIX, *verbs.put_args(waiting))
         if number % 1000 == 999:
             pipe.execute()
     pipe.execute()

@@ -16,7 +16,7 @@ NAMES = Names("fairness")
 KEY = "queue:emails"
 HERE = f"{NAMES.prefix}here:{KEY} w1"
 DAY_MS = 86_400_000
-#: Commands of the dearest call of a task of a queue, its own EVALSHA included.
+#: Commands of the dearest call of a task of a queue, its own FCALL included.
 MOST_COMMANDS = 30
 
 

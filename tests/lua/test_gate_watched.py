@@ -48,7 +48,7 @@ def limiter(make_limiter):
 def watch(limiter, clock):
     def begin(wait_ms=60_000):
         args = verbs.watch_args(wait_ms, str(clock.now_ms))
-        return limiter.connection.run(verbs.WATCH, (NAMES.prefix,), args)
+        return limiter.connection.run(verbs.WATCH, NAMES.prefix, args)
 
     return begin
 
@@ -67,7 +67,7 @@ def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, 
     def put():
         job, at = '["t1", "shop.pay", "q"]', str(clock.now_ms + ahead_ms)
         args = (job, key, "pro", "0.5", at, str(clock.now_ms))
-        return limiter.connection.run(verbs.GATE_PUT, (NAMES.prefix,), args)
+        return limiter.connection.run(verbs.GATE_PUT, NAMES.prefix, args)
 
     assert put() == 0
     watch(1_000)

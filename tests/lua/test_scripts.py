@@ -25,7 +25,7 @@ FOR_EVER = {
     *(NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.events, NAMES.exceeded),
 }
 
-#: Commands of the dearest call, its own EVALSHA included.
+#: Commands of the dearest call, its own FCALL included.
 MOST_COMMANDS = 18
 
 
@@ -256,12 +256,12 @@ def test_a_script_that_the_server_forgot_answers_the_same(make_limiter, client):
     limiter = make_limiter()
     limiter.acquire(ask())
     for _ in range(2):
-        client.script_flush()
+        client.function_flush()
         answer = limiter.acquire(ask("l2"))
         assert isinstance(answer, Refused)
-        client.script_flush()
+        client.function_flush()
         assert limiter.renew([Lease("l1", "tenant:42")]).gone == ()
-    client.script_flush()
+    client.function_flush()
     assert limiter.release([Lease("l1", "tenant:42")]) == 1
 
 

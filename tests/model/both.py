@@ -6,6 +6,7 @@ that it shares with the scripts breaks a rule all the same.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter, defaultdict
 from copy import deepcopy
@@ -21,11 +22,12 @@ from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.state import dump
 from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import build
 from celery_fairness.tiers import Tier, tier_fields
 from tests.model import server_state
 from tests.model.operations import KEYS, Operation, Scene
 from tests.model.watched import WatchedScheduler
+from tests.support.library import call
 
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
@@ -48,37 +50,36 @@ def message_of(number):
     return json.dumps(message)
 
 
+@functools.cache
+def _library(budget):
+    """Return the library with the bounds of a budget."""
+    return build(
+        {
+            "DUE_AT_MOST": budget.due,
+            "MOVES_AT_MOST": budget.moves,
+            "PASSED_AT_MOST": budget.passed,
+            "FULL_LANES_AT_MOST": budget.lanes,
+            "PURGED_AT_MOST": budget.purged,
+            "TAGS_AT_MOST": budget.tags,
+            "PUMPED_AT_MOST": budget.looks,
+            "IDLE_AT_MOST": budget.idle,
+            "UNIT_BYTES": budget.unit_bytes,
+            "TAKEN_AT_MOST": budget.taken,
+        }
+    )
+
+
 class Scripts:
-    """The scripts with a budget, on a server."""
+    """The function library with a budget, on a server."""
 
     def __init__(self, client: Redis, prefix: str, scene: Scene):
         self.client = client
         self.prefix = prefix
         self.budget = scene.budget
-        self.shas = {}
+        self.library = _library(scene.budget)
 
-    def run(self, verb, args):
-        if verb not in self.shas:
-            source = load_script(verb).source
-            for name, value in (
-                ("DUE_AT_MOST = 16", self.budget.due),
-                ("MOVES_AT_MOST = 64", self.budget.moves),
-                ("PASSED_AT_MOST = 16", self.budget.passed),
-                ("FULL_LANES_AT_MOST = 128", self.budget.lanes),
-                ("FORGET_AT_MOST = 100", self.budget.purged),
-                ("local TAGS_AT_MOST = 1000", self.budget.tags),
-                ("local PUMPED_AT_MOST = 64", self.budget.looks),
-                ("IDLE_AT_MOST = 256", self.budget.idle),
-                ("UNIT_BYTES = 16384", self.budget.unit_bytes),
-                ("TAKEN_AT_MOST = 256", self.budget.taken),
-            ):
-                source = source.replace(name, f"{name.partition('=')[0]}= {value}")
-            self.shas[verb] = self.client.script_load(source)
-        return self.client.evalsha(self.shas[verb], 1, self.prefix, *args)
-
-    def publish(self, verb, names, args):
-        source = load_script(verb).source
-        return self.client.eval(source, len(names), *(self.prefix + n for n in names), *args)
+    def run(self, function, args):
+        return call(self.client, function, self.prefix, args, self.library)
 
     def dump(self):
         """Return each key's value, and how long it is kept (ms; 0 for ever)."""
@@ -276,12 +277,12 @@ class Both:
         rows = []
         for tier in tiers:
             rows += (tier.name, json.dumps(tier_fields(tier)))
-        theirs = self.scripts.publish("publish_tiers", ["tiers", "news"], ["database", "1", *rows])
+        theirs = self.scripts.run(verbs.PUBLISH_TIERS, ["database", "1", *rows])
         return self.model.publish_tiers(tiers), theirs[1]
 
     def do_tenant(self, tenant, tier, number):
-        theirs = self.scripts.publish(
-            "publish_tenant", [f"tenant:{tenant}", "news"], [tier, number if tier else "", "0"]
+        theirs = self.scripts.run(
+            verbs.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number if tier else "", "0"]
         )
         return self.model.publish_tenant(tenant, tier, number), theirs
 

@@ -19,7 +19,7 @@ from celery_fairness import PolicyInvalid, RateLimitPolicy
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Bounds, Full, Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from tests.support.library import call
 
 TWO = Limit("api", 2)
 FIVE_A_SECOND = Limit("api", rates=((5, 1_000),))
@@ -46,22 +46,21 @@ def starts(pair, limit, milliseconds, step=10):
 
 def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
     prefix, limits = "{s01}:", write_limits((Limit("api", 3),))
-    claim, put, settle = (load_script(v).source for v in (verbs.CLAIM, verbs.PUT, verbs.SETTLE))
     rules, most, ran = Rules(), [], []
     with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
         for number in range(200):
             waiting = Waiting("q", f"t{number}", f"u{number % 7}", limits=limits)
-            client.eval(put, 1, prefix, *verbs.put_args(waiting))
+            call(client, verbs.PUT, prefix, verbs.put_args(waiting))
 
         def work(owner):
             with Redis.from_url(redis_url, protocol=2, decode_responses=True) as own:
                 for number in range(1, 1_000):
                     args = verbs.claim_args(owner, number, 5, ["q"], rules)
-                    tasks = verbs.read_claim(own.eval(claim, 1, prefix, *args)).tasks
+                    tasks = verbs.read_claim(call(own, verbs.CLAIM, prefix, args)).tasks
                     most.append(own.zcard(f"{prefix}leases:api"))
                     ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in tasks]
                     ran.extend(end.lease for end in ends)
-                    own.eval(settle, 1, prefix, *verbs.settle_args(ends, rules))
+                    call(own, verbs.SETTLE, prefix, verbs.settle_args(ends, rules))
                     if len(ran) == 200:
                         return
 

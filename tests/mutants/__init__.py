@@ -1,1 +1,1 @@
-"""``make mutants``: small mistakes are made in the Lua scripts, and the tests must see each."""
+"""``make mutants``: small mistakes are made in the Lua modules, and the tests must see each."""

@@ -1,4 +1,4 @@
-"""``make mutants``: make small mistakes in the Lua scripts, and print those that no test sees."""
+"""``make mutants``: make small mistakes in the Lua modules, and print those that no test sees."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 
 from tests.mutants import equivalent, judge
-from tests.mutants.making import Mutant, files, mutants_of, pieces_of
+from tests.mutants.making import Mutant, files, mutants_of
 
-FEWEST = 20
 PROGRESS_SECONDS = 15.0
 CAUGHT, EQUIVALENT, SURVIVED, STALE = "caught", "equivalent", "survived", "stale"
 
@@ -29,7 +28,7 @@ Outcome = tuple[Mutant, str, str]
 def main() -> int:
     """Judge and print; returns 1 where a mutant survives, or the list of equivalents is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--script", action="append", help="with its pieces, such as dispatch/put")
+    parser.add_argument("--script", action="append", help="such as lanes or functions/put")
     parser.add_argument("--sample", type=int, help="so many of each file, for a quick look")
     parser.add_argument("--seed", type=int, default=0, help="decides sample and operations")
     parser.add_argument("--json", action="store_true", help="print every mutant, and no table")
@@ -48,7 +47,7 @@ def main() -> int:
         print(json.dumps([_fields(*each) for each in outcomes], indent=1))
     else:
         _print_equivalents(outcomes)
-        _print_table(chosen, {file: len(made) for file, made in every.items()}, outcomes)
+        _print_table(chosen, outcomes)
         for each in wrong:
             print(_told(*each))
         for place, before, after in unknown:
@@ -67,7 +66,7 @@ def _chosen(scripts: Sequence[str]) -> list[str]:
     asked = {f"{name}.lua" for name in scripts}
     if strangers := asked - set(files()):
         raise SystemExit(f"--script: expected one of {files()} without .lua, got: {strangers}")
-    return sorted(asked.union(*map(pieces_of, asked)))
+    return sorted(asked)
 
 
 def _sampled(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
@@ -159,17 +158,15 @@ def _print_equivalents(outcomes: Sequence[Outcome]) -> None:
             print(f"{mutant.file}:{mutant.line}: {mutant.change[1]}\n  equivalent: {reason}")
 
 
-def _print_table(chosen: Sequence[str], made: dict[str, int], outcomes: Sequence[Outcome]) -> None:
+def _print_table(chosen: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     words = (CAUGHT, EQUIVALENT, SURVIVED, STALE)
     counts = Counter((mutant.file, word) for mutant, word, _ in outcomes)
-    heads = "".join(f"{head:>13}" for head in ("mutants", "with pieces", *words))
-    print(f"\n{'script or piece':32}{heads}")
+    heads = "".join(f"{head:>13}" for head in ("mutants", *words))
+    print(f"\n{'module or function':32}{heads}")
     for file in chosen:
         own = [counts[file, word] for word in words]
-        with_pieces = made[file] + sum(made[piece] for piece in pieces_of(file))
-        cells = "".join(f"{cell:>13}" for cell in (sum(own), with_pieces, *own))
-        is_small = with_pieces < FEWEST and "includes" not in file
-        print(f"{file:32}{cells}{'  all that it has room for' if is_small else ''}")
+        cells = "".join(f"{cell:>13}" for cell in (sum(own), *own))
+        print(f"{file:32}{cells}")
     print()
 
 

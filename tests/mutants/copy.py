@@ -1,7 +1,7 @@
-"""A copy of the scripts that the loader of the package reads, so that a mutant may take a place.
+"""A copy of the modules that the package makes its library of, so that a mutant may take a place.
 
-Invariant: nothing is written to the scripts themselves; when the copy is closed, or a mutant is
-taken out, the loader reads again what it read before.
+Invariant: nothing is written to the modules themselves; when the copy is closed, or a mutant is
+taken out, the library is made anew of what it was made of before.
 """
 
 from __future__ import annotations
@@ -9,26 +9,37 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import pytest
 
-from celery_fairness.store import scripts
+from celery_fairness.store import library
 from tests.mutants.making import LUA, Mutant
 
 
 class Copy:
-    """Scripts in a directory of their own; `read` are those that were loaded."""
+    """Modules in a directory of their own; `called` are the functions that were called by name."""
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.read: set[str] = set()
+        self.called: set[str] = set()
         shutil.copytree(LUA, directory)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
+        files, function = library._files, library.Library.function
+
+        def of_the_copy(folder: Traversable) -> dict[str, Traversable]:
+            return files(self.directory / Path(str(folder)).relative_to(LUA))
+
+        def noted(made: library.Library, name: str) -> str:
+            self.called.add(name)
+            return function(made, name)
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scripts, "_path", self._path)
+            patch.setattr(library, "_files", of_the_copy)
+            patch.setattr(library.Library, "function", noted)
             self.load_anew()
             yield
         self.load_anew()
@@ -43,11 +54,10 @@ class Copy:
         self.load_anew()
 
     def load_anew(self) -> None:
-        self.read.clear()
-        scripts.load_script.cache_clear()
+        # Not before: pytest warns of modules that it could not rewrite.
+        from tests.model import both
 
-    def _path(self, folder: str, name: str) -> Path:
-        file = self.directory / folder / name
-        if file.is_file():
-            self.read.add(str(file.relative_to(self.directory)))
-        return file
+        self.called.clear()
+        library.library.cache_clear()
+        # With other bounds, it is kept there.
+        both._library.cache_clear()

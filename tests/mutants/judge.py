@@ -1,8 +1,8 @@
 """One run of pytest that asks the same tests of every mutant, until one of them fails.
 
-The tests are those that the suite has anyway: random operations on the scripts beside the model and
-beside the limiter in memory, those of single scripts, and those of the transport. A mutant is
-asked by those that read its file.
+The tests are those that the suite has anyway: random operations on the library beside the model
+and beside the limiter in memory, those of single functions, and those of the transport. A mutant
+is asked by those that call a function of the library which may run its unit.
 
 Invariant: all tests pass before the first mutant, so what fails afterwards fails by the mutant.
 """
@@ -10,13 +10,16 @@ Invariant: all tests pass before the first mutant, so what fails afterwards fail
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from celery_fairness.testing.server import RedisServer
 from tests.mutants.copy import Copy
+from tests.mutants.making import reached_by
 
 #: In the order in which they are asked at first.
 SUITES = (
@@ -49,8 +52,7 @@ def run(mutants: Connection, seed: int, directory: str) -> None:
     os.environ.update(ENVIRONMENT, MODEL_SEED=str(seed))
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-    # What a script says of itself is no answer.
-    options = ["-q", "-p", "no:cacheprovider", "--ignore-glob=*headers.py"]
+    options = ["-q", "-p", "no:cacheprovider"]
     pytest.main([*options, *SUITES], plugins=[Judge(mutants, Copy(Path(directory)))])
 
 
@@ -62,6 +64,7 @@ class Judge:
         self.copy = copy
         self.tests: list[tuple[pytest.Item, set[str]]] = []
         self.failed: pytest.TestReport | None = None
+        self.server: RedisServer | None = None
 
     def pytest_configure(self) -> None:
         # Not before: pytest warns of modules that it could not rewrite.
@@ -78,36 +81,53 @@ class Judge:
         if report.failed and not self.failed:
             self.failed = report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        made = yield
+        if fixturedef.argname == "redis_server":
+            self.server = made
+        return made
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         with self.copy.in_use():
-            self.tests = [(item, self.files_of(item)) for item in session.items]
+            self.tests = [(item, self.units_of(item)) for item in session.items]
             self.mutants.send(self.failed.longreprtext if self.failed else "")
             for mutant, is_listed in iter(self.mutants.recv, None):
                 with self.copy.having(mutant):
-                    self.mutants.send(self.who_catches(mutant.file, is_listed))
+                    self.mutants.send(self.who_catches(mutant.unit, is_listed))
+                self.forget_libraries()
         return True
 
-    def files_of(self, item: pytest.Item) -> set[str]:
-        """Return the scripts and pieces that a test reads; none once a test has failed."""
+    def units_of(self, item: pytest.Item) -> set[str]:
+        """Return the units that a test may run; none once a test has failed."""
         self.copy.load_anew()
-        return set() if self.failed or self.fails(item) else set(self.copy.read)
+        if self.failed or self.fails(item):
+            return set()
+        return set().union(*map(reached_by, self.copy.called))
 
-    def who_catches(self, file: str, is_listed: bool) -> str | None:
-        for place, (item, read) in enumerate(self.tests):
-            if file not in read or (is_listed and item.path.match(LAST)):
+    def forget_libraries(self) -> None:
+        """Empty the server of libraries: each mutant has one of its own, of almost a megabyte."""
+        if self.server and self.server.alive:
+            self.server.resume()
+            with self.server.client() as client:
+                client.function_flush()
+
+    def who_catches(self, unit: str, is_listed: bool) -> str | None:
+        for place, (item, runs) in enumerate(self.tests):
+            if unit not in runs or (is_listed and item.path.match(LAST)):
                 continue
             # A listed one twice, for a busy machine may fail a test that looks at the time.
             if self.fails(item) and (not is_listed or self.fails(item)):
                 # Who caught one mutant of a file catches most of the others too.
                 self.tests.insert(0, self.tests.pop(place))
                 return item.nodeid
-        return None if is_listed else self.long_walk(file)
+        return None if is_listed else self.long_walk(unit)
 
-    def long_walk(self, file: str) -> str | None:
-        """Compare the scripts with the model for longer, where that reads ``file``."""
-        for item, read in self.tests:
-            if isinstance(item, pytest.Function) and item.name == WALK and file in read:
+    def long_walk(self, unit: str) -> str | None:
+        """Compare the library with the model for longer, where that may run ``unit``."""
+        for item, runs in self.tests:
+            if isinstance(item, pytest.Function) and item.name == WALK and unit in runs:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(item.module, "OPERATIONS", WALK_OPERATIONS)
                     patch.setattr(item.module, "SEED", item.module.SEED + WALK_SEED)

@@ -1,4 +1,4 @@
-"""Mutants: each script and each piece with one small mistake in it.
+"""Mutants: each module and each function of the library with one small mistake in it.
 
 Invariant: the same sources give the same mutants in the same order, each another text than its
 source and than every other; no comment and no text of an error is touched.
@@ -6,6 +6,7 @@ source and than every other; no comment and no text of an error is touched.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _OTHER = {
     "comparison": {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "~=", "~=": "=="},
     "sign": {"+": "-", "-": "+", "*": "/", "/": "*"},
     "boolean": {"and": "or", "or": "and", "not": "", "true": "false", "false": "true"},
-    "key": {"KEYS": "ARGV", "ARGV": "KEYS"},
+    "key": {"keys": "args", "args": "keys"},
     "order": {
         "math.min": "math.max",
         "math.max": "math.min",
@@ -43,12 +44,15 @@ _IN_FRONT = {"redis.call": 2, "string.format": 1}
 _OPEN_BOUND = re.compile(r'"\(([^"]*)"')
 #: A minus after one of these has nothing on its left.
 _NOTHING_ON_THE_LEFT = {"(", ",", "=", "{", "and", "or", "return", "then"}
-_INCLUDE = re.compile(r'^--- @(?:include|later \w+) "([a-z_]+)"$', re.MULTILINE)
+#: What a function of the library is given; elsewhere these names are those of other values.
+_GIVEN = "(keys, args)"
+_REGISTERED = re.compile(r'^register\("(\w+)"', re.MULTILINE)
+_FUNCTION = re.compile(r"^( *)(?:local )?function (?:\w+\.)?(\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One file of the scripts with one mistake.
+    """One file of the library with one mistake.
 
     Attributes:
         file: Its path below ``store/lua``.
@@ -82,10 +86,20 @@ class Mutant:
     @property
     def place(self) -> str:
         """The file and the function: what a person calls the place, whatever its line number."""
-        before = self.source[: self.start]
-        named = re.findall(r"^local function (\w+)|^(end)$", before, re.MULTILINE)
-        inside = named[-1][0] if named else ""
+        inside = ""
+        for match in _FUNCTION.finditer(self.source, 0, self.start):
+            end = self.source.find(f"\n{match.group(1)}end\n", match.end())
+            if end > self.start:
+                inside = match.group(2)
         return f"{self.file} {inside}".strip()
+
+    @property
+    def unit(self) -> str:
+        """What is run or not run as a whole: a function of a module, or else the file."""
+        for start, end, name in _functions_of(self.file, self.source):
+            if start < self.start < end:
+                return f"{self.file} {name}"
+        return self.file
 
     @property
     def change(self) -> tuple[str, str]:
@@ -98,19 +112,53 @@ class Mutant:
 
 
 def files() -> list[str]:
-    """Return every script and every piece."""
+    """Return every module and every file of functions."""
     return sorted(str(path.relative_to(LUA)) for path in LUA.rglob("*.lua"))
 
 
-def pieces_of(file: str) -> set[str]:
-    """Return the pieces that a script or a piece includes, and those which they include."""
-    found = set()
-    for name in _INCLUDE.findall((LUA / file).read_text("utf-8")):
-        folder = "dispatch/" if file.startswith("dispatch/") else ""
-        own = f"{folder}includes/{name}.lua"
-        piece = own if (LUA / own).is_file() else f"includes/{name}.lua"
-        found |= {piece} | pieces_of(piece)
-    return found
+@functools.cache
+def reached_by(function: str) -> frozenset[str]:
+    """Return the units that a call of a function of the library may run, its own with them."""
+    bodies = _bodies()
+    modules = {_table(file): file for file in files() if "/" not in file}
+    found: set[str] = set()
+    rest = {unit for unit, text in bodies.items() if function in _REGISTERED.findall(text)}
+    while rest:
+        unit = rest.pop()
+        found.add(unit)
+        for word in words_of(bodies[unit]):
+            table, _, name = word.text.partition(".")
+            if table in modules:
+                file = modules[table]
+                # Where it is no function it is a number.
+                rest |= {file, f"{file} {name}"} & bodies.keys() - found
+    return frozenset(found)
+
+
+@functools.cache
+def _bodies() -> dict[str, str]:
+    """Return the text of each unit."""
+    bodies = {}
+    for file in files():
+        source = rest = (LUA / file).read_text("utf-8")
+        for start, end, name in _functions_of(file, source):
+            bodies[f"{file} {name}"] = source[start:end]
+            rest = rest.replace(source[start:end], "")
+        bodies[file] = rest
+    return bodies
+
+
+def _functions_of(file: str, source: str) -> Iterator[tuple[int, int, str]]:
+    """Yield from where to where each function of a module goes, and its name."""
+    if "/" not in file:
+        for match in _FUNCTION.finditer(source):
+            if not match.group(1):
+                yield match.start(), source.index("\nend\n", match.end()), match.group(2)
+
+
+def _table(file: str) -> str:
+    """Return what a module is called in Lua."""
+    return "".join(map(str.capitalize, Path(file).stem.split("_")))
 
 
 def mutants_of(file: str) -> list[Mutant]:
@@ -130,20 +178,25 @@ def mutants_of(file: str) -> list[Mutant]:
 
 
 def _changes(source: str, words: Sequence[Word]) -> Iterator[tuple[str, int, int, str]]:
-    errors = _texts_of_errors(words)
+    kept = _texts_of_errors(words) | _registrations(words)
+    if _GIVEN not in source:
+        kept |= {word.start for word in words if word.text in _OTHER["key"]}
     for at, word in enumerate(words):
-        if word.start not in errors:
+        if word.start not in kept:
             for kind, new in _of_a_word(words, at):
                 yield kind, word.start, word.end, new
     for start, end in statements(source, words):
-        yield "call", start, end, ""
+        if start not in kept:
+            yield "call", start, end, ""
     for at, word in enumerate(words):
         if word.text in ("if", "elseif"):
             end = next(n for n in range(at, len(words)) if words[n].text == "then")
             yield "guard", words[at + 1].start, words[end - 1].end, "false"
-        if word.text == "{":
+        if word.text == "{" and word.start not in kept:
             yield from _swaps(source, parts(words, at))
     for at, bracket in calls(words):
+        if words[at].start in kept:
+            continue
         listed = parts(words, bracket)
         if words[at].text not in _OTHER["order"]:
             yield from _swaps(source, listed[_IN_FRONT.get(words[at].text, 0) :])
@@ -155,7 +208,7 @@ def _of_a_word(words: Sequence[Word], at: int) -> Iterator[tuple[str, str]]:
     word = words[at]
     is_of_a_number = word.text == "-" and words[at - 1].text in _NOTHING_ON_THE_LEFT
     for kind, others in _OTHER.items():
-        if word.text in others:
+        if word.text in others and (kind != "key" or _is_looked_in(words, at)):
             yield kind, "" if is_of_a_number else others[word.text]
     if word.kind == "number":
         yield "number", f"{float(word.text) + 1:.17g}"
@@ -164,6 +217,12 @@ def _of_a_word(words: Sequence[Word], at: int) -> Iterator[tuple[str, str]]:
             yield "key", f'"{match.group(1)}_"'
         if match := _OPEN_BOUND.fullmatch(word.text):
             yield "order", f'"{match.group(1)}"'
+
+
+def _is_looked_in(words: Sequence[Word], at: int) -> bool:
+    """Say whether something of a list is asked for; its name may be given away, or anew."""
+    before = words[at - 1].text
+    return words[at + 1].text == "[" or before == "#" or words[at - 2].text == "unpack"
 
 
 def _swaps(source: str, listed: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int, int, str]]:
@@ -186,4 +245,17 @@ def _texts_of_errors(words: Sequence[Word]) -> set[int]:
     for at, bracket in calls(words):
         if words[at].text == "redis.error_reply":
             found |= {word.start for word in words[bracket : closing(words, bracket)]}
+    return found
+
+
+def _registrations(words: Sequence[Word]) -> set[int]:
+    """Return the words that say by what name a function is called, and how."""
+    found = set()
+    for at, bracket in calls(words):
+        if words[at].text == "register":
+            end = closing(words, bracket)
+            written = (n for n in range(bracket, end) if words[n].text == "function")
+            begins = next(written, None)
+            last = end if begins is None else closing(words, begins + 1)
+            found |= {word.start for word in words[at : last + 1]}
     return found

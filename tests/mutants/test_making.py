@@ -1,20 +1,19 @@
-"""The mutants themselves: which there are, and that each is a script with one mistake."""
+"""The mutants themselves: which there are, and that each is a library with one mistake."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import library
 from tests.mutants import equivalent
-from tests.mutants.__main__ import FEWEST, outcome
+from tests.mutants.__main__ import outcome
 from tests.mutants.copy import Copy
-from tests.mutants.making import KINDS, LUA, files, mutants_of, pieces_of
+from tests.mutants.making import KINDS, LUA, files, mutants_of, reached_by
 from tests.mutants.words import words_of
-
-SCRIPTS = [file for file in files() if "includes" not in file]
 
 every_file = pytest.mark.parametrize("file", files())
 
@@ -28,10 +27,31 @@ def test_the_same_source_gives_the_same_mutants_each_another_text(file):
     assert (LUA / file).read_text() not in texts
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_has_enough_of_them_with_its_pieces(script):
-    made = [mutant for file in (script, *pieces_of(script)) for mutant in mutants_of(file)]
-    assert len(made) >= FEWEST
+@every_file
+def test_every_file_has_mutants(file):
+    assert mutants_of(file)
+
+
+def test_how_a_function_is_registered_is_no_mistake():
+    for file in files():
+        for mutant in mutants_of(file):
+            assert "\nregister(" not in f"\n{mutant.old}"
+            assert not mutant.change[0].startswith("register(")
+
+
+def test_a_place_is_the_function_around_it():
+    places = {mutant.place for file in files() for mutant in mutants_of(file)}
+    assert {"functions/claim.lua", "functions/claim.lua take", "clock.lua tick"} <= places
+
+
+def test_a_function_runs_its_file_and_what_that_names():
+    assert {"functions/size.lua", "queues.lua has_ended", "clock.lua server_now"} < reached_by(
+        "size"
+    )
+    assert "clock.lua tick" not in reached_by("size")
+    assert reached_by("adopt") == reached_by("put")
+    reached = set().union(*(reached_by(Path(file).stem) for file in files()))
+    assert {mutant.unit for file in files() for mutant in mutants_of(file)} <= reached
 
 
 def test_every_kind_occurs_often():
@@ -52,17 +72,22 @@ def test_no_comment_and_no_text_of_an_error_is_touched(file):
 
 @every_file
 def test_every_mutant_is_lua_and_takes_the_place_of_its_file(file, tmp_path, redis_server):
-    names = [each.removesuffix(".lua") for each in SCRIPTS if file in {each, *pieces_of(each)}]
-    before = {name: load_script(name).source for name in names}
+    before = library()
     copy = Copy(tmp_path / "lua")
+    first, *others = mutants_of(file)
     with copy.in_use(), redis_server.client() as client:
-        for mutant in mutants_of(file):
+        for mutant in (first, *others):
+            client.script_load(mutant.text)
+        client.script_flush()
+        # What is inside a function is not run while the library loads.
+        for mutant in (first, *(each for each in others if "/" not in file and each.unit == file)):
             with copy.having(mutant):
-                # A script is without the functions that it does not use.
-                mutated = (load_script(name).source for name in names)
-                changed = next(x for x in mutated if x not in before.values())
-            client.script_load(changed)
-    assert {name: load_script(name).source for name in names} == before
+                made = library()
+            assert made.name != before.name
+            client.function_load(made.code)
+            # Many libraries would fill the memory.
+            client.function_flush()
+    assert library() == before
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant():
@@ -79,16 +104,20 @@ def test_what_is_listed_as_equivalent_is_a_mutant():
     ],
 )
 def test_what_no_test_sees_survives_and_what_is_listed_must_not_be_seen(caught_by, reason, word):
-    assert outcome(mutants_of("release.lua")[0], caught_by, reason)[1] == word
+    assert outcome(mutants_of("functions/release.lua")[0], caught_by, reason)[1] == word
 
 
 def test_a_list_that_says_something_twice_or_gives_no_reason_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(equivalent, "FILE", tmp_path / "equivalent.txt")
-    block = "release.lua\n- local a = 0\n+ local a = 1\n"
+    block = "functions/release.lua\n- local a = 0\n+ local a = 1\n"
     for text in (block, f"{block}  why\n\n{block}  why\n"):
         equivalent.FILE.write_text(text)
-        with pytest.raises(ValueError, match=r"a reason, once, got: release\.lua"):
+        with pytest.raises(ValueError, match=r"a reason, once, got: functions/release\.lua"):
             equivalent.reasons()
     equivalent.FILE.write_text(f"{block}  why\n  and how\n")
-    assert equivalent.reasons() == {("release.lua", "local a = 0", "local a = 1"): "why and how"}
-    assert list(equivalent.unknown(mutants_of("release.lua"))) == list(equivalent.reasons())
+    assert equivalent.reasons() == {
+        ("functions/release.lua", "local a = 0", "local a = 1"): "why and how"
+    }
+    assert list(equivalent.unknown(mutants_of("functions/release.lua"))) == list(
+        equivalent.reasons()
+    )

@@ -11,6 +11,8 @@ from typing import Any
 
 from redis import Redis
 
+from celery_fairness.store.library import library, load
+
 SLACK_MS = 100
 SECOND_MS = 1000
 
@@ -22,11 +24,12 @@ def slack_ms(client: Redis) -> int:
 
 
 def run_and_look(
-    client: Redis, source: str, keys: Sequence[str], args: Sequence[Any], looked_at: Sequence[str]
+    client: Redis, function: str, prefix: str, args: Sequence[Any], looked_at: Sequence[str]
 ) -> tuple[Any, dict[str, int]]:
-    """Run a script; return its answer and the lifetimes in ms (-1: for ever, -2: no such key)."""
+    """Call a function; return its answer and lifetimes in ms (-1: for ever, -2: no such key)."""
+    load(client.execute_command)
     with client.pipeline(transaction=True) as pipe:
-        pipe.eval(source, len(keys), *keys, *args)
+        pipe.fcall(library().function(function), 1, prefix, *args)
         for key in looked_at:
             pipe.pttl(key)
         answer, *lives = pipe.execute()

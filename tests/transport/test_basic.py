@@ -402,7 +402,7 @@ def test_a_batch_is_published_as_a_whole(connect: Connect, client: Redis, max_si
     with producer.batch(max_size=max_size):
         for number in range(10):
             producer.publish(number, routing_key="x", retry=False)
-            client.script_flush()
+            client.function_flush()
     for inbox in inboxes:
         assert inbox.await_count(10) == list(range(10))
 
@@ -429,7 +429,7 @@ def test_a_publish_to_a_named_exchange_is_one_round_trip(connect, client):
     client.config_resetstat()
     producer.publish("second", exchange="ex", routing_key="k")
     calls = {name: row["calls"] for name, row in client.info("commandstats").items()}
-    assert calls["cmdstat_evalsha"] == 1
+    assert calls["cmdstat_fcall"] == 1
     assert "cmdstat_smembers" not in calls
 
 

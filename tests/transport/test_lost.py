@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as Late
 
+from celery_fairness.store import verbs
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport.home import Home, homes
 from tests.support.proxy import Proxy
@@ -225,11 +226,11 @@ def test_scripts_that_the_server_forgot_are_sent_again(connect: Connect, client:
     connection = connect()
     inbox = Inbox(connection, "jobs", prefetch_count=1)
     for number in range(3):
-        client.script_flush()
+        client.function_flush()
         publish(connection, "jobs", number)
-        client.script_flush()
+        client.function_flush()
         inbox.await_count(number + 1)
-        client.script_flush()
+        client.function_flush()
         inbox.messages[-1].ack()
     assert inbox.bodies == [0, 1, 2]
     settled(client)
@@ -454,7 +455,7 @@ def test_more_threads_may_publish_than_a_channel_has_connections(connect: Connec
         start.wait()
         try:
             for _ in range(5):
-                home.call("dispatch/size", ["jobs"])
+                home.call(verbs.SIZE, verbs.size_args("jobs"))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the test's result
             failed.append(error)
 

@@ -11,13 +11,17 @@ from redis import exceptions
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store import connection as store_connection
+from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.scripts import load_script
+from celery_fairness.store.library import library
 from celery_fairness.store.spinning import Spin
 from tests.support.proxy import Proxy
 
 TIMEOUT_SECONDS = 0.2
+
+
+PREFIX = "{test}:"
 
 
 @pytest.fixture
@@ -34,12 +38,12 @@ def connect(redis_url):
 
 
 def release(connection):
-    """The smallest script: nothing is held, so nothing is released."""
-    return connection.run("release", ["{test}:leases:a"], ["l1"])
+    """The smallest call: nothing is held, so nothing is released."""
+    return connection.run(verbs.RELEASE, PREFIX, ["l1", "a"])
 
 
-# These two say where else to ask, and are acted on.
-ACTED_ON = {"NoScriptError", "MovedError"}
+# It says where else to ask, and is acted on.
+ACTED_ON = {"MovedError"}
 EVERY_ERROR = [
     value
     for value in vars(exceptions).values()
@@ -109,17 +113,18 @@ def test_nobody_there_is_said_with_the_next_step(connect):
     assert "start it, or set FAIRNESS_REDIS_URL" in str(caught.value)
 
 
-def test_a_script_that_the_server_forgot_is_sent_again(connect, redis_server):
+def test_a_library_that_the_server_forgot_is_loaded_again(connect, redis_server):
     connection = connect()
     with redis_server.client() as client:
         for _ in range(2):
-            client.script_flush()
+            client.function_flush()
             assert release(connection) == 0
             assert release(connection) == 0
         calls = client.info("commandstats")
+        (found,) = client.function_list()
     # Once for each time that it was forgotten, not more.
-    assert calls["cmdstat_eval"]["calls"] == 2
-    assert client.script_exists(load_script("release").sha) == [True]
+    assert calls["cmdstat_function|load"]["calls"] == 2
+    assert library().name.encode() in found
 
 
 def test_a_lost_connection_is_made_again_once(connect, redis_server):
@@ -179,10 +184,10 @@ def taken(redis_server):
     """One lease, which the tests below end without waiting."""
     with redis_server.client() as client:
         client.zadd(LEASES, {"l1": 1})
-    return ("release", [LEASES], ["l1"])
+    return (verbs.RELEASE, PREFIX, ["l1", "taken"])
 
 
-def test_a_posted_script_runs_at_once_and_its_answer_is_not_the_nexts(connect, redis_server, taken):
+def test_a_posted_call_runs_at_once_and_its_answer_is_not_the_nexts(connect, redis_server, taken):
     connection = connect()
     release(connect())
     connection.read("PING")
@@ -196,16 +201,16 @@ def test_a_posted_script_runs_at_once_and_its_answer_is_not_the_nexts(connect, r
     assert len(connection._idle) == 1
 
 
-def test_a_script_that_the_server_never_ran_is_waited_for(connect, redis_server, taken):
+def test_the_first_posted_call_is_waited_for(connect, redis_server, taken):
     connection = connect()
     connection.read("PING")
     with redis_server.client() as client:
-        client.script_flush()
+        client.function_flush()
     connection.post(*taken)
     assert held(redis_server) == 0
 
 
-def test_a_posted_script_waits_for_nothing(connect, redis_server, taken):
+def test_a_posted_call_waits_for_nothing(connect, redis_server, taken):
     connection = connect(timeout_seconds=TIMEOUT_SECONDS)
     release(connection)
     redis_server.pause()
@@ -230,20 +235,18 @@ def test_a_quiet_connection_is_waited_for(connect, monkeypatch, redis_server, ta
     assert held(redis_server) == 0
 
 
-def test_a_posted_script_that_the_server_forgot_is_run_by_the_next_call(
-    connect, redis_server, taken
-):
+def test_a_posted_call_that_the_server_forgot_is_run_by_the_next_call(connect, redis_server, taken):
     connection = connect()
     release(connection)
     with redis_server.client() as client:
-        client.script_flush()
+        client.function_flush()
     connection.post(*taken)
     assert connection.read("ECHO", "next") == "next"
     assert held(redis_server) == 0
 
 
 @pytest.mark.parametrize("follow_up", ["run", "post"])
-def test_a_posted_script_that_the_wire_lost_is_run_by_the_next_call(
+def test_a_posted_call_that_the_wire_lost_is_run_by_the_next_call(
     connect, redis_server, taken, follow_up
 ):
     release(connect())
@@ -255,11 +258,11 @@ def test_a_posted_script_that_the_wire_lost_is_run_by_the_next_call(
         wire.cut()
         wire.resume()
         assert held(redis_server) == 1
-        getattr(connection, follow_up)("release", ["{test}:leases:b"], ["l2"])
+        getattr(connection, follow_up)(verbs.RELEASE, PREFIX, ["l2", "b"])
         assert held(redis_server) == 0
 
 
-def test_a_posted_script_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
+def test_a_posted_call_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
     connection = connect()
     release(connection)
     connection._idle[0].connection.disconnect()
@@ -268,7 +271,7 @@ def test_a_posted_script_on_a_dead_connection_is_sent_on_another(connect, redis_
     assert held(redis_server) == 0
 
 
-def test_nobody_there_for_a_posted_script_is_said_where_it_waits(connect, taken):
+def test_nobody_there_for_a_posted_call_is_said_where_it_waits(connect, taken):
     with pytest.raises(LimiterUnavailable):
         connect("redis://127.0.0.1:1/0").post(*taken)
 

@@ -15,7 +15,7 @@ from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduling.words import Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.scripts import load_script
+from tests.support.library import call
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]
 
@@ -37,7 +37,7 @@ def wait_in(client: Redis, queue: str, tenant: str, tag: str) -> None:
     header = {"v": 1, "tenant": tenant, "tier": "free", "service": "pdf"}
     message = json.dumps({"body": "", "headers": {"id": tag, "fairness": header}})
     args = verbs.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
-    client.eval(load_script(verbs.PUT).source, 1, "{fairness}:", *args)
+    call(client, verbs.PUT, "{fairness}:", args)
 
 
 def waiting(client: Redis) -> dict[str, str]:

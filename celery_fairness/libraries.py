@@ -1,0 +1,73 @@
+"""Which versions of the function library a server has, and which of them an installation uses.
+
+Nothing removes a library by itself: a worker sees its own namespace alone, and another installation
+may use the same server.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from celery_fairness.errors import NotFound
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.store.library import FAMILY, library, loaded
+
+
+class LibraryStatus(BaseModel):
+    """One library of a server.
+
+    Attributes:
+        name: With the digest of its text.
+        size: Of its text, in bytes.
+        current: This version of the package calls it.
+        used: When this installation called it last, to an hour; None: never.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    size: int
+    current: bool
+    used: datetime | None
+
+
+def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
+    """Return the libraries on the limiter's server, the one used last first.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer, or the user may not list functions.
+    """
+    found = loaded(limiter.connection.read)
+    fields = [f"lib:{name}" for name in found]
+    times = limiter.connection.read("HMGET", limiter.names.clock, *fields) if fields else []
+    rows = [
+        LibraryStatus(
+            name=name,
+            size=size,
+            current=name == library().name,
+            used=None if used is None else datetime.fromtimestamp(int(used) / 1000, UTC),
+        )
+        for (name, size), used in zip(found.items(), times, strict=True)
+    ]
+    return sorted(rows, key=lambda each: (each.used is None, -_seconds(each), each.name))
+
+
+def delete_library(limiter: RedisLimiter, name: str) -> None:
+    """Delete the library ``name``; a process that still needs it loads it again.
+
+    Raises:
+        ValueError: It is no library of this package.
+        NotFound: The server does not have it.
+        LimiterUnavailable: Redis does not answer, or the user may not delete functions.
+    """
+    if not name.startswith(FAMILY):
+        raise ValueError(f"expected a name that begins with {FAMILY}, got: {name}")
+    if name not in loaded(limiter.connection.read):
+        raise NotFound("library", name, f"is not on {limiter.connection.address}")
+    limiter.connection.read("FUNCTION", "DELETE", name)
+
+
+def _seconds(row: LibraryStatus) -> float:
+    return row.used.timestamp() if row.used else 0.0

@@ -1,0 +1,44 @@
+--[[
+  backlog: whether one more task of a tenant, or of a queue, may begin to wait.
+
+  What is published of tiers goes before what the producer's settings say. What waits until its time
+  does not count: nobody knows yet whether it will find others there.
+]]
+
+-- What the published tiers say of a tenant; nil: any number.
+function Backlog.published_most(ctx, tenant, tier, default_tier)
+  local record = redis.call("HGET", ctx.prefix .. "tenant:" .. tenant, "tier")
+  if record and record ~= "" then tier = record end
+  local rows = redis.call("HMGET", ctx.prefix .. "tiers", tier, default_tier)
+  local row = rows[1] or rows[2]
+  return row and tonumber(cjson.decode(row).max_waiting) or nil
+end
+
+-- How many tasks of a tenant wait, and the tier of the last put that knew one, "" where none waits.
+function Backlog.waiting_of_tenant(ctx, key)
+  local waiting, tier = 0, ""
+  local fields = redis.call("HGETALL", ctx.prefix .. "account:" .. key)
+  for index = 1, #fields, 2 do
+    if fields[index] == "tier" then tier = fields[index + 1] end
+    if string.sub(fields[index], 1, 2) == "q:" then waiting = waiting + tonumber(fields[index + 1]) end
+  end
+  return waiting, tier
+end
+
+-- Returns {key, limit, waiting} of what has no room for one more; nil where all have.
+function Backlog.full_of(ctx, queue, task, default_tier, of_tier, of_queue)
+  local news = redis.call("HMGET", ctx.prefix .. "news", "source", "bounded")
+  if task.key ~= Tasks.SYSTEM and (news[2] or of_tier ~= "" and not news[1]) then
+    local waiting, known = Backlog.waiting_of_tenant(ctx, task.key)
+    local most = tonumber(of_tier)
+    if news[2] then
+      local tier = task.tier == "" and known or task.tier
+      most = Backlog.published_most(ctx, task.tenant, tier, default_tier)
+    end
+    if most and waiting >= most then return {task.key, most, waiting} end
+  end
+  local most = tonumber(of_queue)
+  if not most then return nil end
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
+  return waiting >= most and {"queue:" .. queue, most, waiting} or nil
+end

@@ -1,0 +1,134 @@
+--[[
+  read_clock: the server's time, and the logical clock that leases live by.
+
+  The logical clock follows TIME but advances by at most a third of a lease per call, never back:
+  an outage or a jump of the server's clock cannot end a lease before its worker could renew it.
+
+  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory
+                     began or another server took it over), server (who wrote it, clock.lua), began (ms,
+                     when it was empty), loss_reported (a worker knew an older memory that is gone,
+                     announce.lua), limited (a task had limits beside
+                     its tier's), steered (a key is paused, or people changed its numbers), expiring
+                     (a task had an expiry), queued (a queue has a limit), timed (a task was charged
+                     by the time it takes), parked (a gate has tasks that wait
+                     here: of which broker), paced (a task
+                     started under a limit that puts back what it refuses, or at a gate under one
+                     with a concurrency), watched (ms, TIME until
+                     which somebody watches tasks), ranked (a claim asked for the highest rank of a
+                     queue), entered (how often leases were entered again), took (how long tasks
+                     of the last kinds held their places, start.lua), unused (a queue has an end), schema,
+                     lib:LIBRARY (ms, when each version of the library was used last, to an hour)
+  lease_ms     int   the caller's lease
+  frozen_ms    str   "" in production; a time in ms, set only by tests
+
+  Returns logical, now, epoch (all ms), what is said by those behind it, as fields, and seen (ms; nil
+  where there was no clock).
+]]
+-- What the tables of an installation look like. Another number is another version's.
+local SCHEMA = "1"
+-- The field of the clock with the last use of this library.
+local USED = "lib:" .. LIBRARY
+
+-- `schema` is that of the clock, nil where nothing has been written yet.
+function Clock.check_schema(schema)
+  if schema and schema ~= SCHEMA then
+    error({err = "SCHEMA the tables have the schema " .. schema .. ", this version reads " .. SCHEMA ..
+      ": run the version that wrote them, or use another namespace"})
+  end
+end
+
+function Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local now
+  if frozen_ms ~= "" then
+    now = tonumber(frozen_ms)
+  else
+    local time = redis.call("TIME")
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local kept = redis.call(
+    "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
+    "parked", "paced", "watched", "ranked", "entered", "took", "unused", "schema", USED)
+  Clock.check_schema(kept[16])
+  local said = {
+    limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
+    parked = kept[9], paced = kept[10], watched = kept[11] and tonumber(kept[11]) > now,
+    ranked = kept[12], entered = kept[13], took = kept[14], unused = kept[15], used = kept[17],
+  }
+  local logical = tonumber(kept[1])
+  if not logical then return now, now, now, said, nil end
+  local seen = tonumber(kept[2])
+  local step = now - seen
+  if step < 0 then step = 0 end
+  local longest = math.floor(lease_ms / 3)
+  if step > longest then step = longest end
+  return logical + step, now, tonumber(kept[3]), said, seen
+end
+
+--[[
+  tick: read the clock and move it on. Every script that takes or keeps a lease calls it first.
+
+  Steps shorter than NOTE_AFTER_MS are not noted: the next call sees the longer one.
+]]
+
+-- Small against a third of the shortest lease, which is 333 ms.
+local NOTE_AFTER_MS = 50
+-- How exact the last use of this library is, which a person asks for who removes old ones.
+local NOTE_USE_AFTER_MS = 3600000
+
+function Clock.tick(ctx, lease_ms, frozen_ms)
+  local clock_key = ctx.prefix .. "clock"
+  local logical, now, epoch, said, seen = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  if not seen then
+    redis.call("HSET", clock_key, "server", Clock.server_id(), "began", string.format("%.0f", now), "schema", SCHEMA)
+  end
+  if not said.used or math.abs(now - said.used) >= NOTE_USE_AFTER_MS then
+    redis.call("HSET", clock_key, USED, string.format("%.0f", now))
+  end
+  if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
+    redis.call("HSET", clock_key,
+      "logical", string.format("%.0f", logical),
+      "seen", string.format("%.0f", now),
+      "epoch", string.format("%.0f", epoch))
+  end
+  return logical, now, epoch, said
+end
+
+--[[
+  Which server holds the memory: every process of Redis gives itself a `run_id`.
+
+  A memory that another process has written may be older than what workers know: a file that was
+  restored, an append-only file without its last second, a replica that was promoted. So it has an
+  epoch of its own.
+
+  clock_key    hash  epoch (ms), server: the run_id of who wrote it
+
+  server_id returns "" where the caller may not ask: then only an empty memory is noticed.
+]]
+
+function Clock.server_id()
+  local told = redis.pcall("INFO", "server")
+  return type(told) == "string" and string.match(told, "run_id:(%x+)") or ""
+end
+
+-- Returns the epoch, a new one where another server wrote the memory.
+function Clock.meet_server(ctx, epoch, now)
+  local clock_key = ctx.prefix .. "clock"
+  local id = Clock.server_id()
+  if id == "" or redis.call("HGET", clock_key, "server") == id then return epoch end
+  epoch = math.max(now, epoch + 1)
+  redis.call("HSET", clock_key, "server", id, "epoch", string.format("%.0f", epoch))
+  return epoch
+end
+
+--[[
+  server_now: the server's time.
+
+  frozen_ms    str   "" in production; a time in ms, set only by tests
+
+  Returns ms.
+]]
+function Clock.server_now(frozen_ms)
+  if frozen_ms ~= "" then return tonumber(frozen_ms) end
+  local time = redis.call("TIME")
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end

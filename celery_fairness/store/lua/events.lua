@@ -1,0 +1,228 @@
+--[[
+  stream: what happened, told by the script that did it. Ids and times of events are the stream's.
+
+  What tasks do may be a flood. So what people do, what goes wrong, and what is cancelled has a stream of
+  its own beside the one of all, with the same ids: see kept_with and `celery_fairness/events.py`.
+
+  events_key  stream  the installation's; its name ends with "events"
+  kept_key    stream  the other one
+]]
+
+-- So many are kept of each stream, and the rest of a block of it.
+local EVENTS_KEPT = 10000
+
+-- Types that are in another stream too, each with a space behind it.
+local OF_PEOPLE = "fairness.paused fairness.resumed fairness.override_set fairness.override_ended " ..
+  "fairness.queue_limit_set fairness.queue_limit_cleared fairness.tier_set fairness.tier_cleared " ..
+  "fairness.tiers_published fairness.cool_down_cleared fairness.purged fairness.requeued "
+local OF_TROUBLE = "rate_limit.dynamic_adjusted fairness.lease_expired fairness.abandoned " ..
+  "fairness.dead_lettered fairness.memory_lost fairness.unpublished "
+
+-- What stands before "events" in the name of that stream; nil where there is none.
+function Events.kept_with(what)
+  if what == "fairness.cancelled" then return "cancel_" end
+  if string.find(OF_PEOPLE, what .. " ", 1, true) then return "people_" end
+  return string.find(OF_TROUBLE, what .. " ", 1, true) and "trouble_"
+end
+
+function Events.append_event(events_key, what, ...)
+  local id = redis.call("XADD", events_key, "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
+  local kept = Events.kept_with(what)
+  if kept then
+    local kept_key = string.sub(events_key, 1, -1 - #"events") .. kept .. "events"
+    redis.call("XADD", kept_key, "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...)
+  end
+end
+
+-- `job` is the id, the name and the queue of a task.
+function Events.append_event_of(events_key, what, job, ...)
+  Events.append_event(events_key, what, "job_id", job[1], "job_type", job[2], "queue", job[3], ...)
+end
+
+--[[
+  told: of a task that limits refuse it is told once what refused it, and once that it starts.
+
+  What was told is kept with the task: STRATEGY|KEY; "" is nothing, "-" that it started too.
+
+  events_key  stream  the installation's
+  job         str     of a gate's task: its id, name and queue as JSON; "" where the asker has none
+]]
+
+-- What refuses a task whose tenant is at its tier's limit; an unlimited one, which others wait for since
+-- longer, says 0.
+function Events.at_tier(key, limit, held)
+  local strategy = limit == 0 and "paused" or "concurrency"
+  return {key = key, strategy = strategy, limit = math.max(0, limit), current = held}
+end
+
+-- `closed` says strategy, key, limit and current. Returns what is told now.
+function Events.tell_exceeded(events_key, job, closed)
+  Events.append_event_of(events_key, "rate_limit.exceeded", job, "key", closed.key,
+    "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
+  return closed.strategy .. "|" .. closed.key
+end
+
+function Events.tell_released(events_key, job, told)
+  local strategy, key = string.match(told, "^([^|]*)|(.*)$")
+  Events.append_event_of(events_key, "rate_limit.released", job, "key", key, "strategy", strategy)
+end
+
+-- A gate lets a task start: `memory` is what copies.lua knows of its message.
+function Events.tell_admitted(events_key, job, memory)
+  if job == "" or memory.told == "" or memory.told == "-" then return end
+  Events.tell_released(events_key, cjson.decode(job), memory.told)
+  memory.told = "-"
+end
+
+--[[
+  events: what happened, told in the stream `events` by the script that did it.
+]]
+
+function Events.write_event(ctx, what, ...)
+  Events.append_event(ctx.prefix .. "events", what, ...)
+end
+
+-- A task's id and name, as the plain headers say that its message begins with, else its tag and kind;
+-- and its queue.
+function Events.job_of(queue, task, message)
+  local at = string.find(message, "\"headers\":", 1, true)
+  local plain = at and string.match(message, "^\"headers\": ?{([^{%[]*)", at) or ""
+  return {string.match(plain, "\"id\": ?\"([^\"\\]+)\"") or task.tag,
+    string.match(plain, "\"task\": ?\"([^\"\\]+)\"") or task.kind, queue}
+end
+
+function Events.write_event_of(ctx, what, queue, task, message, ...)
+  Events.append_event_of(ctx.prefix .. "events", what, Events.job_of(queue, task, message), ...)
+end
+
+--[[
+  watched: what becomes of each task, told in the stream `task_events` while somebody watches (watch.lua).
+]]
+
+-- So many are kept, and the rest of a block of the stream.
+local WATCHED_KEPT = 100000
+
+function Events.append_watched(ctx, what, ...)
+  redis.call("XADD", ctx.prefix .. "task_events", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
+end
+
+-- `job` is the id, the name and the queue of a task.
+function Events.append_watched_of(ctx, what, job, key, ...)
+  Events.append_watched(ctx, what, "job_id", job[1], "job_type", job[2], "queue", job[3], "key", key, ...)
+end
+
+function Events.tell_watched(ctx, what, queue, task, message, ...)
+  Events.append_watched_of(ctx, what, Events.job_of(queue, task, message), task.key, ...)
+end
+
+-- `eta_ms`: server time from which it may start.
+function Events.tell_put(ctx, queue, task, message, eta_ms)
+  Events.tell_watched(ctx, "task.put", queue, task, message, "tier", task.tier,
+    "cost", string.format("%.17g", task.cost), "rank", task.rank, "eta", string.format("%.0f", eta_ms))
+end
+
+function Events.seconds_since(ms, now)
+  return ms and string.format("%.3f", math.max(0, now - tonumber(ms)) / 1000) or ""
+end
+
+function Events.tell_started(ctx, queue, task, message, rules)
+  Events.tell_watched(ctx, "task.started", queue, task, message, "attempt", task.attempt, "owner", rules.owner,
+    "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
+end
+
+-- `row` is that of `running` whose lease ends.
+function Events.tell_ended(ctx, row, outcome, rules)
+  local owner, _, queue, record, since = Tasks.read_running(row)
+  local task, message = Tasks.read_record(record)
+  Events.tell_watched(ctx, "task.ended", queue, task, message, "attempt", task.attempt, "owner", owner,
+    "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(since, "^@(%d+)"), rules.logical))
+end
+
+--[[
+  gate_watched: what becomes of tasks behind a gate, told while somebody watches (watch.lua).
+
+  `gate_watched` has of each lease that began meanwhile when it did by the logical clock, the key under
+  which its task is told, and the task as JSON. Whoever takes it out of there tells the end, so that is once.
+]]
+
+-- Of a lease that ends while nobody watches the record stays; that of a watch long ago goes with the others.
+local WATCHED_LEASES_MS = 86400000
+
+function Events.tell_gate_attempt(ctx, what, job, key, lease, ...)
+  Events.append_watched_of(ctx, what, cjson.decode(job), key, "attempt", "",
+    "owner", string.match(lease, "^([^@]+)@") or "", ...)
+end
+
+-- Who a task is charged to; `key` is that of its tenant's tier, "" without one.
+function Events.tenant_of(key)
+  return key ~= "" and key or "_system"
+end
+
+function Events.tell_gate_started(ctx, lease, job, key, logical)
+  if job == "" then return end
+  local named = Events.tenant_of(key)
+  Events.tell_gate_attempt(ctx, "task.started", job, named, lease, "waited_seconds", "")
+  redis.call("HSET", ctx.prefix .. "gate_watched", lease, string.format("%.0f %s\n%s", logical, named, job))
+  redis.call("PEXPIRE", ctx.prefix .. "gate_watched", WATCHED_LEASES_MS)
+end
+
+function Events.tell_gate_ended(ctx, lease, outcome, logical)
+  local record = redis.call("HGET", ctx.prefix .. "gate_watched", lease)
+  if not record then return end
+  redis.call("HDEL", ctx.prefix .. "gate_watched", lease)
+  local since, key, job = string.match(record, "^(%d+) ([^\n]*)\n(.*)$")
+  Events.tell_gate_attempt(ctx, "task.ended", job, key, lease,
+    "outcome", outcome, "ran_seconds", Events.seconds_since(since, logical))
+end
+
+--[[
+  blocking: a limit refuses the first task of a lane, and that starts later: each is told once of a
+  task, in its record too.
+]]
+
+-- The first task of a part, its message, and its tag where it came back; nil where there is none.
+function Events.first_of(ctx, queue, key, part)
+  local lane, kind = Lanes.read_part(part)
+  local record, tag
+  if kind then
+    tag = redis.call("ZRANGE", ctx.prefix .. Lanes.back_name(key, lane, kind, queue), 0, 0)[1]
+    record = tag and redis.call("HGET", ctx.prefix .. "returned", tag)
+  else
+    record = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
+  end
+  if not record then return nil end
+  local task, message = Tasks.read_record(record)
+  return task, message, tag
+end
+
+-- `closed` says strategy, key, limit and current.
+function Events.tell_blocked(ctx, queue, task, message, closed)
+  task.blocked = Events.tell_exceeded(ctx.prefix .. "events", Events.job_of(queue, task, message), closed)
+end
+
+function Events.mark_first(ctx, queue, key, part, task, message, tag)
+  local record = Tasks.write_record(task, message)
+  if tag then
+    redis.call("HSET", ctx.prefix .. "returned", tag, record)
+  else
+    redis.call("LSET", ctx.prefix .. Lanes.list_name(key, part, queue), 0, record)
+  end
+end
+
+-- A tenant is at its tier's limit: `part` is the first of its lanes.
+function Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
+  Stats.count_exceeded(ctx.prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
+  local task, message, tag = Events.first_of(ctx, queue, key, part)
+  if not task then return end
+  Tasks.weigh(turns, Tasks.units_of(message))
+  if task.blocked ~= "" then return end
+  local held = verdict.held or redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key,
+    string.format("(%.0f", rules.logical), "+inf")
+  Events.tell_blocked(ctx, queue, task, message, Events.at_tier(key, verdict.limit, held))
+  Events.mark_first(ctx, queue, key, part, task, message, tag)
+end
+
+-- A task starts that was refused.
+function Events.tell_unblocked(ctx, queue, task, message)
+  Events.tell_released(ctx.prefix .. "events", Events.job_of(queue, task, message), task.blocked)
+end

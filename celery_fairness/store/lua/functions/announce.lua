@@ -1,0 +1,43 @@
+--[[
+  announce: a worker process reports that it lives and whether it enforces limits. The answer reports
+  whether Redis lost its memory since the epoch that the worker knew.
+
+  The first caller that knew an older memory adds the event and the count: once per memory, whatever
+  the number of workers.
+
+  keys[1]  prefix     str  what every key of the installation begins with
+
+  args[1]  lease_ms   int  how long a lease lives without a renewal
+  args[2]  worker     str  the worker as JSON (looking/workers.py); "" if the caller is no worker
+  args[3]  lives_ms   int  how long the worker is listed without another announcement; 0 ends it
+  args[4]  epoch      str  the epoch the caller knew, or ""
+  args[5]  frozen_ms  str  "" in production (server TIME); set only by tests
+
+  Returns "lost" if this memory began after the epoch that the caller knew, otherwise "kept".
+]]
+-- Workers that ended without a word and that one call takes from the list.
+local FORGET_AT_MOST = 64
+
+register("announce", {"allow-oom"}, function(keys, args)
+  local ctx, lease_ms, worker = {prefix = keys[1]}, tonumber(args[1]), args[2]
+  local lives_ms, known_epoch, frozen_ms = tonumber(args[3]), args[4], args[5]
+
+  local _, now = Clock.tick(ctx, lease_ms, frozen_ms)
+  if worker ~= "" then
+    local ended = redis.call(
+      "ZRANGEBYSCORE", ctx.prefix .. "workers", "-inf", now, "LIMIT", 0, FORGET_AT_MOST)
+    ended[#ended + 1] = worker
+    redis.call("ZREM", ctx.prefix .. "workers", unpack(ended))
+    if lives_ms > 0 then
+      redis.call("ZADD", ctx.prefix .. "workers", string.format("%.0f", now + lives_ms), worker)
+      redis.call("PEXPIRE", ctx.prefix .. "workers", lives_ms)
+    end
+  end
+  local began = tonumber(redis.call("HGET", ctx.prefix .. "clock", "began") or 0)
+  local lost = known_epoch ~= "" and began > tonumber(known_epoch)
+  if lost and redis.call("HSETNX", ctx.prefix .. "clock", "loss_reported", 1) == 1 then
+    Events.write_event(ctx, "fairness.memory_lost", "since", known_epoch)
+    redis.call("HINCRBY", ctx.prefix .. "counts", "memory_lost", 1)
+  end
+  return lost and "lost" or "kept"
+end)

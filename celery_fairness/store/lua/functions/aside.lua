@@ -1,0 +1,21 @@
+--[[
+  aside: move what nobody can read out of a plain list, as it is.
+
+  keys[1] prefix str  what every key of the installation begins with
+
+  args[1] queue  str  whose plain list it is
+  args[2] plain  str  the key of that list
+  args[3] entry  str  what lies there
+
+  Returns how many were moved: none where another call has moved it.
+]]
+register("aside", {"allow-oom"}, function(keys, args)
+  local ctx, queue, plain, entry = {prefix = keys[1]}, args[1], args[2], args[3]
+
+  local moved = redis.call("LREM", plain, -1, entry)
+  if moved > 0 then
+    redis.call("RPUSH", ctx.prefix .. "aside:" .. queue, entry)
+    redis.call("HINCRBY", ctx.prefix .. "counts", "aside", moved)
+  end
+  return moved
+end)

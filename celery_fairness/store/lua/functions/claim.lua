@@ -1,0 +1,136 @@
+--[[
+  claim: lease the next tasks that may start, the fairest first, or say how long to sleep.
+
+  It first hears what ended, and does a bounded part of what is due: leases that ended by themselves,
+  tasks whose time came, tenants that were found full before the last news, limits whose time came.
+  Then it takes from the queues in turn, beginning with the first, what pick.lua finds; if passing is
+  strict, from one queue after the other.
+
+  Where the memory was lost since the epoch that the caller knows it leases nothing: what the caller
+  holds counts for no limit until it is entered again (renew.lua).
+
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  owner          str  the process that asks; how it ends is the nonce of its leases
+  args[2]  number         str  of this request; the same number again gives the same answer
+  args[3]  want           int  most tasks
+  args[4]  lease_ms       int  how long a lease lives without a renewal
+  args[5]  enforcement    str  "on", "observe" or "off"
+  args[6]  default_tier   str  for a tier that is not known
+  args[7]  default_limit  str  of the default tier, an integer or "unlimited"
+  args[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[9]  frozen_ms      str  "" in production (server TIME); set only by tests
+  args[10] passing        str  what this process does not take (pick.lua), or ""
+  args[11] known_epoch    str  the epoch the caller knows, or ""
+  args[12] fairness_by    str  what a task charges: "tasks", "cost" or "runtime"
+  args[13] snooze_ms      int  longest wait for a slot of what is put back
+  args[14] scope          str  what a rank orders: the tasks of a "tenant", or of a "queue"
+  args[15] told           int  ends that it is told
+  args[16+] words         str  the ends, triples as for settle.lua; the queues, in their order
+
+  Returns "sleep_ms epoch length passed", and behind it of each task "length told": sleep_ms is 0 where
+  there is more to do at once; passed is "", or as JSON the places that it passed over; told is "lease
+  attempt keys rank length queue" .. message: keys are all of which it holds a slot, the tenant's first,
+  with commas; each length is that of what stands behind it, in bytes.
+]]
+local MOVES_AT_MOST = 64 -- of one call, beside what is due
+-- Longest sleep: a bell may be lost with who heard it, and the logical clock does not step further.
+local SLEEP_MS = 1000
+-- So soon the caller has entered again what it holds.
+local ENTERED_MS = 10
+
+register("claim", {"allow-oom"}, function(keys, args)
+  local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
+  local want, lease_ms, told = tonumber(args[3]), tonumber(args[4]), tonumber(args[15])
+  local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
+
+  if not string.match(owner, "^%S*%w$") then
+    return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
+  end
+
+  local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  local epoch_text = string.format("%.0f", epoch)
+  local rules = {
+    logical = logical, enforcement = args[5], default_tier = args[6], default_limit = args[7],
+    max_deliveries = tonumber(args[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
+    nonce = string.match(owner, "%w+$"), snooze_ms = tonumber(args[13]),
+    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
+    limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
+    queued = said.queued, fairness_by = args[12], timed = said.timed, paced = said.paced, watched = said.watched,
+    kept_took = said.took,
+  }
+  ctx.ranked = said.ranked
+  local first_queue = 16 + 3 * told
+  for index = 16, first_queue - 1, 3 do
+    Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
+  end
+  Leases.open_freed(ctx, rules)
+  if known_epoch ~= "" and known_epoch ~= epoch_text then
+    return Answer.as_answer(ENTERED_MS, epoch_text, "", {})
+  end
+
+  local answer, leases, taken = {}, {}, 0
+  local function tell(lease, queue, task, message)
+    leases[#leases + 1] = lease
+    taken = taken + Answer.weight_of(task, message)
+    answer[#answer + 1] = Answer.as_told(lease, queue, task, message)
+  end
+
+  local given = Answer.given_before(ctx, owner, number)
+  if given then
+    for index = 1, #given do tell(given[index].lease, given[index].queue, Tasks.read_record(given[index].record)) end
+    return Answer.as_answer(0, epoch_text, "", answer)
+  end
+
+  local all_queues = {unpack(args, first_queue)}
+  local look, shares = Pick.read_passing(passing, rules.queued and Pick.are_local(ctx, all_queues, rules))
+  local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
+  rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
+  local queues, without = Active.with_tasks(ctx, all_queues)
+  if said.unused then queues = Queues.not_ended(ctx, queues, now) end
+  local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
+    queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
+  local rounds = Pick.begin_rounds(queues, shares, turns)
+  if scope == "queue" then turns.ranked, turns.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
+
+  -- Takes one task of a queue. Returns false where nothing of it may start.
+  local function take(queue)
+    local refused = rules.queued and Pick.look_at_queue(ctx, queue, rules, turns, look)
+    if refused and not refused.action then return false end
+    local found = Pick.next_of(ctx, queue, rules, turns, look)
+    for _ = 0, turns.moves + 1 do
+      if not (found and refused) then break end
+      if not Blocked.spend(turns) then return false end
+      Blocked.act(ctx, queue, found.key, found.part, found.group, found.others, refused, rules, turns)
+      found = Pick.next_of(ctx, queue, rules, turns, look)
+    end
+    if not found then return false end
+    local lease, task, message = Start.serve(ctx, queue, found, rules, turns)
+    if not lease then return true end
+    if look then Pick.took(look, task) end
+    if rules.watched then Events.tell_started(ctx, queue, task, message, rules) end
+    tell(lease, queue, task, message)
+    return true
+  end
+
+  -- Each turn takes a task or is the last of its queue in one of at most four rounds.
+  for _ = 1, want + 4 * #turns.queues do
+    local queue = #leases < want and taken < Answer.TAKEN_AT_MOST and Pick.queue_of(rounds, turns)
+    if not queue then break end
+    Pick.turn_over(rounds, take(queue))
+  end
+  if #leases > 0 then
+    redis.call("SET", ctx.prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
+  end
+  for index = 1, #turns.queues do
+    local queue = turns.queues[index]
+    local nobody = Active.pass_on(ctx, queue, rules.limited, turns.shut[queue])
+    Active.forget_passed(ctx, queue, rules.virtual[queue], #leases, nobody and #leases < want)
+  end
+  if #leases == 0 then Active.hush(ctx, without) end -- who was given something does not sleep
+  Stats.write_minute(ctx, rules)
+  sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
+  if more or turns.over or #leases > 0 then sleep_ms = 0 end
+  local passed = look and next(look.places) and cjson.encode(look.places) or ""
+  return Answer.as_answer(sleep_ms, epoch_text, passed, answer)
+end)

@@ -1,0 +1,28 @@
+--[[
+  gate_put: tell that another broker is given a task, while somebody watches (watch.lua). Its rank is
+  that broker's own matter.
+
+  keys[1]  prefix     str  what every key of the installation begins with
+
+  args[1]  job        str  the task's id, name and queue as JSON
+  args[2]  key        str  of its tenant's tier limit; "" is a system task
+  args[3]  tier       str  its tenant's, as the message says it
+  args[4]  cost       str  units that it is charged
+  args[5]  eta_ms     int  server time before which it does not start; 0: none
+  args[6]  frozen_ms  str  "" in production (server TIME); set only by tests
+
+  Returns how many were told: none where nobody watches.
+]]
+register("gate_put", {"allow-oom"}, function(keys, args)
+  local ctx, job, key, tier = {prefix = keys[1]}, args[1], args[2], args[3]
+  local cost, eta_ms, frozen_ms = args[4], tonumber(args[5]), args[6]
+
+  local now = Clock.server_now(frozen_ms)
+  local watched, told = tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0), 0
+  if watched > now then
+    Events.append_watched_of(ctx, "task.put", cjson.decode(job), Events.tenant_of(key), "tier", tier,
+      "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
+    told = 1
+  end
+  return told
+end)

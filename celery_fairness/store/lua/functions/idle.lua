@@ -1,0 +1,39 @@
+--[[
+  idle: a task of a gate starts that the tier had rejected. How long it has waited for its snooze while its
+  tenant had a free slot is added up for its worker; the answer is what the worker is to log.
+
+  keys[1]  prefix     str  what every key of the installation begins with
+
+  args[1]  worker     str  whose attempt it is
+  args[2]  key        str  of the tenant's tier limit
+  args[3]  short_ms   int  a shorter wait is the way through the broker
+  args[4]  least_ms   int  less in all is not logged
+  args[5]  every_ms   int  how often the worker logs it at most
+  args[6]  frozen_ms  str  "" in production (server TIME); set only by tests
+
+  Returns {tenants, waited_ms} to log; both are 0 where nothing is.
+]]
+-- More tenants are counted as so many.
+local TENANTS_AT_MOST = 1000
+
+register("idle", {"allow-oom"}, function(keys, args)
+  local ctx, worker, key = {prefix = keys[1]}, args[1], args[2]
+  local short_ms, least_ms, every_ms = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local frozen_ms = args[6]
+
+  -- After the last slot that was given back the free ones only become fewer, and one was free just now.
+  local freed = tonumber(redis.call("GET", ctx.prefix .. "freed:" .. key) or "")
+  local waited_ms = freed and Clock.server_now(frozen_ms) - freed or 0
+  if waited_ms < short_ms then return {0, 0} end
+  if redis.call("HLEN", ctx.prefix .. "idle_slots:" .. worker) <= TENANTS_AT_MOST then
+    redis.call("HSET", ctx.prefix .. "idle_slots:" .. worker, key, 1)
+  end
+  local all_ms = redis.call("HINCRBY", ctx.prefix .. "idle_slots:" .. worker, "", waited_ms)
+  redis.call("PEXPIRE", ctx.prefix .. "idle_slots:" .. worker, 2 * every_ms)
+  if all_ms < least_ms then return {0, 0} end
+  local first = redis.call("SET", ctx.prefix .. "idle_told:" .. worker, "", "NX", "PX", every_ms)
+  if not first then return {0, 0} end
+  local tenants = redis.call("HLEN", ctx.prefix .. "idle_slots:" .. worker) - 1
+  redis.call("DEL", ctx.prefix .. "idle_slots:" .. worker)
+  return {tenants, all_ms}
+end)

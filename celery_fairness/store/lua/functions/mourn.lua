@@ -1,0 +1,47 @@
+--[[
+  mourn: hand out the obituary of a task that ended for good while nobody was there to tell, and
+  forget the one whose result is written.
+
+  It is handed out again after a lease, so that it is not lost with the worker that took it. Leases
+  that ended are cleared away first: a worker without a free place, which claims nothing, mourns too.
+
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  written        str  the obituary whose result is written, or ""
+  args[2]  lease_ms       int  how long a lease lives without a renewal
+  args[3]  enforcement    str  "on", "observe" or "off"
+  args[4]  default_tier   str  for a tier that is not known
+  args[5]  default_limit  str  of the default tier, an integer or "unlimited"
+  args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
+
+  Returns {} or {obituary, owner, state, queue, tenant, deaths, message}.
+]]
+-- Ends of leases that one call sees to.
+local DUE_AT_MOST = 16
+
+register("mourn", {"allow-oom"}, function(keys, args)
+  local ctx, written, lease_ms, frozen_ms = {prefix = keys[1]}, args[1], tonumber(args[2]), args[7]
+
+  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {
+    logical = logical,
+    enforcement = args[3], default_tier = args[4], default_limit = args[5],
+    max_deliveries = tonumber(args[6]),
+    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
+    limited = said.limited, now = now, steered = said.steered,
+    timed = said.timed, paced = said.paced, watched = said.watched,
+  }
+  ctx.ranked = said.ranked
+  Leases.expire(ctx, rules, DUE_AT_MOST)
+
+  local obituaries = ctx.prefix .. "obituaries"
+  if written ~= "" then redis.call("ZREM", obituaries, written) end
+  local row = redis.call(
+    "ZRANGEBYSCORE", obituaries, "-inf", rules.logical, "LIMIT", 0, 1)[1]
+  if not row then return {} end
+  redis.call("ZADD", obituaries, rules.logical + lease_ms, row)
+  local owner, state, queue, record = Tasks.read_running(row)
+  local task, message = Tasks.read_record(record)
+  return {row, owner, state, queue, task.tenant, task.deaths, message}
+end)

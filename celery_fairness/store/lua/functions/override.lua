@@ -1,0 +1,41 @@
+--[[
+  override: put numbers in the place of a key's own, until a time or until they are cleared.
+
+  What runs runs on. What waited at the key and may start is found by the next claim.
+
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  key            str  of the limits, or of a tenant
+  args[2]  numbers        str  "CONCURRENCY|RATES|THROTTLE" as in config.lua, or "" clears them
+  args[3]  lasts_ms       int  for how long from now; 0: see ends_ms
+  args[4]  ends_ms        str  server time at which they end, or "": when they are cleared
+  args[5]  details        str  what scripts do not read
+  args[6]  lease_ms       int  how long a lease lives without a renewal
+  args[7]  enforcement    str  "on", "observe" or "off"
+  args[8]  frozen_ms      str  "" in production (server TIME); set only by tests
+
+  Returns a code.
+    1 DONE   0 PAST
+]]
+register("override", {"allow-oom"}, function(keys, args)
+  local ctx, key, numbers, lasts_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
+  local ends_ms, details, lease_ms, frozen_ms = args[4], args[5], tonumber(args[6]), args[8]
+
+  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[7]}
+  if lasts_ms > 0 then ends_ms = string.format("%.0f", now + lasts_ms) end
+  if ends_ms ~= "" and tonumber(ends_ms) <= now then return 0 end
+  local had = redis.call("HDEL", ctx.prefix .. "overrides", key)
+  redis.call("ZREM", ctx.prefix .. "overrides_end", key)
+  if numbers ~= "" then
+    redis.call("HSET", ctx.prefix .. "overrides", key, numbers .. "|" .. ends_ms .. " " .. details)
+    if ends_ms ~= "" then redis.call("ZADD", ctx.prefix .. "overrides_end", ends_ms, key) end
+  end
+  if numbers ~= "" then
+    Events.write_event(ctx, "fairness.override_set", "key", key, "numbers", numbers)
+  elseif had == 1 then
+    Events.write_event(ctx, "fairness.override_ended", "key", key)
+  end
+  Wake.said(ctx, key, rules)
+  return 1
+end)

@@ -1,0 +1,37 @@
+--[[
+  publish_tenant: news of one tenant: its tier, and a number of its own.
+
+  A record without a number of its own is needed only until every resolver's cache has run out; one
+  with a number stays, because a resolver answers with a tier's name alone.
+
+  What changes something is told.
+
+  keys[1] prefix       str   what every key of the installation begins with
+
+  args[1] key          str   of the tenant's tier limit, which is the name of its record too
+  args[2] tier         str   "" forgets the tenant
+  args[3] concurrency  str   an integer, "unlimited", or "" for the tier's
+  args[4] keep_ms      int   how long a record without a number is kept; 0: until forgotten
+
+  Returns the version, which the same record again does not raise.
+]]
+register("publish_tenant", {"allow-oom"}, function(keys, args)
+  local ctx, key, tier, concurrency, keep_ms = {prefix = keys[1]}, args[1], args[2], args[3], tonumber(args[4])
+  local tenant, news = ctx.prefix .. key, ctx.prefix .. "news"
+
+  local before = redis.call("HMGET", tenant, "tier", "concurrency")
+  local same = (before[1] or "") == tier and (tier == "" or (before[2] or "") == concurrency)
+  redis.call("DEL", tenant)
+  if tier ~= "" then
+    redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
+    if concurrency == "" and keep_ms > 0 then redis.call("PEXPIRE", tenant, keep_ms) end
+  end
+  if same then return tonumber(redis.call("HGET", news, "version") or 0) end
+  if tier ~= "" then
+    Events.append_event(ctx.prefix .. "events", "fairness.tier_set",
+      "key", key, "tier", tier, "concurrency", concurrency)
+  else
+    Events.append_event(ctx.prefix .. "events", "fairness.tier_cleared", "key", key)
+  end
+  return redis.call("HINCRBY", news, "version", 1)
+end)

@@ -1,0 +1,42 @@
+--[[
+  publish_tiers: put a whole tier table in the place of the one before.
+
+  What changes something is told.
+
+  keys[1]  prefix  str   what every key of the installation begins with
+
+  args[1]  source  str   "database" or "settings"
+  args[2]  force   str   "1": always; "0": only where the table is not the database's
+  args[3+] rows    str   name, JSON, name, JSON, ...
+
+  Returns {written, version}.
+    1 WRITTEN   0 KEPT
+]]
+register("publish_tiers", {"allow-oom"}, function(keys, args)
+  local ctx, source, force = {prefix = keys[1]}, args[1], args[2]
+  local tiers, news = ctx.prefix .. "tiers", ctx.prefix .. "news"
+
+  if force ~= "1" and redis.call("HGET", news, "source") == "database" then
+    return {0, tonumber(redis.call("HGET", news, "version") or 0)}
+  end
+  local before = redis.call("HGETALL", tiers)
+  local same = #before == #args - 2 and redis.call("HGET", news, "source") == source
+  for index = 1, #before, 2 do
+    local found = false
+    for row = 3, #args, 2 do
+      if args[row] == before[index] and args[row + 1] == before[index + 1] then found = true end
+    end
+    same = same and found
+  end
+  if same then return {1, tonumber(redis.call("HGET", news, "version") or 0)} end
+  redis.call("DEL", tiers)
+  redis.call("HDEL", news, "bounded")
+  for row = 3, #args, 2 do
+    redis.call("HSET", tiers, args[row], args[row + 1])
+    -- Puts look no further where it is not there.
+    if tonumber(cjson.decode(args[row + 1]).max_waiting) then redis.call("HSET", news, "bounded", 1) end
+  end
+  redis.call("HSET", news, "source", source)
+  Events.append_event(ctx.prefix .. "events", "fairness.tiers_published", "source", source)
+  return {1, redis.call("HINCRBY", news, "version", 1)}
+end)

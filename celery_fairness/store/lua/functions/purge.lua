@@ -1,0 +1,15 @@
+--[[
+  purge: forget waiting tasks of a queue; those that run are not touched. Called until it says 0.
+
+  keys[1] prefix str  what every key of the installation begins with
+
+  args[1] queue  str  whose tasks
+
+  Returns how many were forgotten by this call.
+]]
+register("purge", {"allow-oom"}, function(keys, args)
+  local ctx, queue = {prefix = keys[1]}, args[1]
+  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+
+  return Lanes.forget_waiting(ctx, queue)
+end)

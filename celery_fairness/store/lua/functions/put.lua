@@ -1,0 +1,109 @@
+--[[
+  put: a task begins to wait, in its lane or until its time.
+
+  A put that is sent again does nothing while the task is known. A message that a stock producer has
+  left in a plain list leaves it in the same call, whatever becomes of the task; where it is gone
+  from there another call has put it.
+
+  A task of whom, or of whose queue, as many wait as may is refused, and nothing is written. What was
+  accepted before is not: a retry, what lies in a plain list, what waits for its time.
+
+  keys[1]  prefix     str  what every key of the installation begins with
+
+  args[1]  queue      str  where it waits
+  args[2]  tag        str  its delivery tag
+  args[3]  tenant     str  as it is written in keys; "" is a system task
+  args[4]  service    str  "" unless each service counts apart
+  args[5]  tier       str  the tenant's tier as the producer knows it, may be ""
+  args[6]  rank       str  0 to 9; 9 goes first
+  args[7]  cost       int  what the tenant is charged, before the weight; it may have a fraction
+  args[8]  eta_ms     int  server time before which it does not start; 0: none
+  args[9]  message    str  as the producer sent it
+  args[10] frozen_ms  str  "" in production (server TIME); set only by tests
+  args[11] bindings   str  the key of the exchange's bindings, or "": the caller looked them up
+  args[12] kind       str  name of the task as it is written in keys; "": nobody knows
+  args[13] plain      str  the key of the plain list that the message is taken from, or ""
+  args[14] entry      str  what lies there
+  args[15] limits     str  those beside the tier's (limits.lua), or ""
+  args[16] default_tier  str  for a tier that is not known; "": it was accepted before
+  args[17] of_tier    str  how many of the tenant may wait where no tiers are published, or ""
+  args[18] of_queue   str  how many may wait in the queue, or ""
+  args[19] expires_ms int  server time from which it does not start any more; 0: none
+  args[20] is_new     str  "1" where its limits are the newest of their keys (config.lua), else ""
+  args[21+] bound     str  the bindings that the caller knows, each as kombu writes it
+
+  Returns what became of it; {key, limit, waiting} of what has no room for it.
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
+]]
+local function put(keys, args)
+  local ctx = {prefix = keys[1]}
+  local queue, tag, tenant, service, tier = args[1], args[2], args[3], args[4], args[5]
+  local rank, message, frozen_ms = args[6], args[9], args[10]
+  local cost, eta_ms = tonumber(args[7]), tonumber(args[8])
+  local bindings, kind, plain, entry, limits = args[11], args[12], args[13], args[14], args[15]
+  local default_tier, of_tier, of_queue = args[16], args[17], args[18]
+  local expires_ms = tonumber(args[19])
+  local is_new = args[20] ~= ""
+
+  -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
+  local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
+  if not (string.match(words, "^%S+ %S* %S* %S* %d %S* %S*$") and cost and eta_ms and expires_ms) then
+    return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
+  end
+
+  -- kombu's table, which other producers and consumers write: as many as are known, and the same.
+  if bindings ~= "" then
+    if redis.call("SCARD", bindings) ~= #args - 20 then return 3 end
+    for index = 21, #args do
+      if redis.call("SISMEMBER", bindings, args[index]) == 0 then return 3 end
+    end
+  end
+  local task = {
+    tag = tag, attempt = 0, deaths = 0, cost = cost, rank = rank, tenant = tenant, service = service,
+    tier = tier, kind = kind, limits = limits, key = Tasks.key_of(tenant, service),
+  }
+  local now = Clock.server_now(frozen_ms)
+  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "queued", "ranked", "schema")
+  Clock.check_schema(said[4])
+  local watched, queued = said[1], said[2]
+  ctx.ranked = said[3]
+  local is_later = eta_ms > now
+  if default_tier ~= "" and plain == "" and not is_later then
+    local full = Backlog.full_of(ctx, queue, task, default_tier, of_tier, of_queue)
+    if full and redis.call("SISMEMBER", ctx.prefix .. "known", tag) == 0 then return full end
+  end
+  if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
+  if redis.call("SADD", ctx.prefix .. "known", tag) == 0 then return 0 end
+  local changed = Config.declare(ctx, limits, is_new)
+  Config.look_again(ctx, changed)
+  for index = 1, #changed do
+    local waits = redis.call("LINDEX", ctx.prefix .. "waited:" .. changed[index], 0)
+    if waits then Active.ring_bell(ctx, string.match(waits, "^%S+ (.*)$")) end
+  end
+  if queued then task.limits = Config.in_partition(ctx, queue, limits, "") end
+  if task.limits ~= "" then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
+  task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+  if watched and tonumber(watched) > now then
+    Events.tell_put(ctx, queue, task, message, math.max(now, eta_ms))
+  end
+  if expires_ms > 0 then
+    redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)
+    redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
+  end
+  if is_later then
+    -- What ends before its time is looked at then.
+    Schedule.wait_until(ctx, queue, task, message, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
+    return 2
+  end
+  if expires_ms > 0 then
+    Lanes.enqueue_expiring(ctx, queue, task, message, true, now)
+  else
+    Lanes.enqueue(ctx, queue, task, message, true, now)
+  end
+  return 1
+end
+
+register("put", {}, put)
+-- A message leaves a plain list, so memory is freed: a full Redis takes this one.
+register("adopt", {"allow-oom"}, put)

@@ -1,0 +1,65 @@
+--[[
+  queue: say what a queue may, as a whole or each partition of it (config.lua).
+
+  What runs runs on. What waits is judged by the new numbers by the next claim.
+
+  keys[1]  prefix       str  what every key of the installation begins with
+
+  args[1]  how          str  "declare", "set", "clear", or "know": people will say something of its key
+  args[2]  queue        str  whose limit
+  args[3]  key          str  of the queue as a whole
+  args[4]  shape        str  "whole" or "parts", of what is declared
+  args[5]  numbers      str  as config.lua has them, or ""
+  args[6]  lease_ms     int  how long a lease lives without a renewal
+  args[7]  enforcement  str  "on", "observe" or "off"
+  args[8]  frozen_ms    str  "" in production (server TIME); set only by tests
+
+  Returns all that is said of the queue now, "" where that is nothing.
+]]
+register("queue", {"allow-oom"}, function(keys, args)
+  local ctx, how, queue, key = {prefix = keys[1]}, args[1], args[2], args[3]
+  local shape, numbers, lease_ms, frozen_ms = args[4], args[5], tonumber(args[6]), args[8]
+
+  if not (string.match(key, "^queue:[^:%s,|]+$") and string.match(numbers, "^%S*$")) then
+    return redis.error_reply("queue: expected a key queue:QUEUE and a word, got: " .. key .. " " .. numbers)
+  end
+  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[7]}
+  local before = Config.queue_row(ctx, queue, rules)
+  local declared, set, parts = "", "", false
+  if before then declared, set, parts = before.declared, before.set, before.parts end
+  if how == "declare" then declared, parts = numbers, shape == "parts" and numbers ~= "" end
+  if how == "set" then
+    Events.write_event(ctx, "fairness.queue_limit_set", "key", key, "numbers", numbers)
+  elseif how == "clear" and set ~= "" then
+    Events.write_event(ctx, "fairness.queue_limit_cleared", "key", key)
+  end
+  if how == "set" or how == "clear" then set = numbers end
+  local text = table.concat({declared, set}, " ")
+  if before and how == "know" then return redis.call("HGET", ctx.prefix .. "queue_limits", queue) end
+
+  -- A row is needed while anything waits by it, or people say something of its key.
+  local needed = text ~= " " or how == "know"
+    or redis.call("SISMEMBER", ctx.prefix .. "paused", key) == 1
+    or redis.call("ZSCORE", ctx.prefix .. "paused_until", key)
+    or redis.call("ZSCORE", ctx.prefix .. "cooled", key)
+    or redis.call("HEXISTS", ctx.prefix .. "overrides", key) == 1
+    or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1
+  if not needed then
+    redis.call("HDEL", ctx.prefix .. "queue_limits", queue)
+    redis.call("HDEL", ctx.prefix .. "queue_keys", key)
+    if redis.call("EXISTS", ctx.prefix .. "queue_limits") == 0 then
+      redis.call("HDEL", ctx.prefix .. "clock", "queued")
+    end
+  else
+    local version = redis.call("HINCRBY", ctx.prefix .. "news", "queues", 1)
+    text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
+    redis.call("HSET", ctx.prefix .. "queue_limits", queue, text)
+    redis.call("HSET", ctx.prefix .. "queue_keys", key, queue)
+    redis.call("HSET", ctx.prefix .. "clock", "limited", 1, "queued", 1)
+  end
+  rules.rows = nil
+  Wake.wake_queue(ctx, queue)
+  Wake.bring_forward(ctx, key, rules)
+  return needed and text or ""
+end)

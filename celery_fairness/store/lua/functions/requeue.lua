@@ -1,0 +1,26 @@
+--[[
+  requeue: a dead letter waits again, last in its lane; its deaths are counted from 0.
+
+  keys[1]  prefix    str  what every key of the installation begins with
+
+  args[1]  queue     str  of whose dead letters it is one
+  args[2]  record    str  as it lies there
+  args[3]  obituary  str  its own, where its result is not written yet, or ""
+
+  Returns how many wait again: none where it lies there no more.
+]]
+register("requeue", {"allow-oom"}, function(keys, args)
+  local ctx, queue, record, obituary = {prefix = keys[1]}, args[1], args[2], args[3]
+  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+
+  local moved = redis.call("LREM", ctx.prefix .. "dead:" .. queue, 1, record)
+  if moved > 0 then
+    if obituary ~= "" then redis.call("ZREM", ctx.prefix .. "obituaries", obituary) end
+    redis.call("HINCRBY", ctx.prefix .. "counts", "requeued", moved)
+    local task, message = Tasks.read_record(record)
+    task.seq, task.deaths = redis.call("INCR", ctx.prefix .. "sequence"), 0
+    Lanes.enqueue(ctx, queue, task, message, false)
+    Events.write_event_of(ctx, "fairness.requeued", queue, task, message)
+  end
+  return moved
+end)

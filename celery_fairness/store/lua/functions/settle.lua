@@ -1,0 +1,42 @@
+--[[
+  settle: what became of claimed tasks (settle.lua), where no claim takes it along.
+
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  lease_ms       int  how long a lease lives without a renewal
+  args[2]  enforcement    str  "on", "observe" or "off"
+  args[3]  default_tier   str  for a tier that is not known
+  args[4]  default_limit  str  of the default tier, an integer or "unlimited"
+  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
+  args[7+] ends           str  triples: the lease; what became of it; its lane as "key rank queue"
+             begun  the body runs          acked  and the message is acknowledged
+             done   it ended               head   it waits again, in its place
+             tail   it waits again, last   died   its process died: as head, until too often
+             unreadable    its message cannot be read: it is a dead letter
+           each with a "-" behind it where its body has not begun: its starts do not count
+
+  Returns the codes of settle.lua, one for each.
+]]
+register("settle", {"allow-oom"}, function(keys, args)
+  local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[6]
+
+  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {
+    logical = logical,
+    enforcement = args[2], default_tier = args[3], default_limit = args[4],
+    max_deliveries = tonumber(args[5]),
+    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
+    limited = said.limited, now = now, steered = said.steered,
+    timed = said.timed, paced = said.paced, watched = said.watched,
+  }
+  ctx.ranked = said.ranked
+
+  local answer = {}
+  for index = 7, #args, 3 do
+    answer[#answer + 1] = Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
+  end
+  Start.keep_took(ctx, rules, said.took)
+  Leases.open_freed(ctx, rules)
+  return answer
+end)

@@ -1,0 +1,17 @@
+--[[
+  size: how many tasks of a queue wait, those for their time included. Writes nothing.
+
+  keys[1] prefix str  what every key of the installation begins with
+
+  args[1] queue     str  whose tasks
+  args[2] frozen_ms str  "" in production (server TIME); set only by tests
+
+  Returns {waiting, waiting for their time}.
+]]
+register("size", {"no-writes"}, function(keys, args)
+  local ctx, queue, frozen_ms = {prefix = keys[1]}, args[1], args[2]
+
+  if Queues.has_ended(ctx, queue, Clock.server_now(frozen_ms)) then return {0, 0} end
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
+  return {waiting, redis.call("ZCARD", ctx.prefix .. "later:" .. queue)}
+end)

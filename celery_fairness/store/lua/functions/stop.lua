@@ -1,0 +1,67 @@
+--[[
+  stop: pause or resume a key, let it cool down, or end that.
+
+  A cool-down may be made longer by a later one, not shorter; a later pause stands in the place of the
+  one before. What runs runs on. What waited at the key and may start is found by the next claim.
+
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  how            str  "pause", "resume", "cool" or "clear"
+  args[2]  key            str  of the limits, or of a tenant
+  args[3]  wait_ms        int  for how long from now; for "pause" 0: until it is resumed
+  args[4]  lease_ms       int  how long a lease lives without a renewal
+  args[5]  enforcement    str  "on", "observe" or "off"
+  args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
+  args[7]  reason         str  of a cool-down, for its event; may be ""
+  args[8]  by             str  the person who pauses or resumes it; may be ""
+
+  Returns {cool_ms, pause_ms, now_ms, paused_by}: how long it still cools down, and is paused; 0: it
+  does not, it is not; -1: until it is resumed. Then the server's time, and of a pause when it began
+  and the person, as in config.lua; "" without one.
+]]
+register("stop", {"allow-oom"}, function(keys, args)
+  local ctx, how, key, wait_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
+  local lease_ms, frozen_ms, reason, by = tonumber(args[4]), args[6], args[7], args[8]
+
+  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[5]}
+  local before = Config.paused_ms(ctx, key, rules)
+  if how == "cool" then
+    local moved = redis.call(
+      "ZADD", ctx.prefix .. "cooled", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
+    if moved == 1 then
+      Events.write_event(ctx, "rate_limit.dynamic_adjusted",
+        "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
+    end
+    -- Claims forget what is over.
+    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+  elseif how == "clear" then
+    if redis.call("ZREM", ctx.prefix .. "cooled", key) == 1 then
+      Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
+    end
+  else
+    redis.call("SREM", ctx.prefix .. "paused", key)
+    redis.call("ZREM", ctx.prefix .. "paused_until", key)
+    redis.call("HDEL", ctx.prefix .. "paused_by", key)
+  end
+  if how == "pause" then
+    redis.call("HSET", ctx.prefix .. "paused_by", key, string.format("%.0f %s", now, by))
+  end
+  if how == "pause" and wait_ms == 0 then
+    redis.call("SADD", ctx.prefix .. "paused", key)
+  elseif how == "pause" then
+    redis.call("ZADD", ctx.prefix .. "paused_until", string.format("%.0f", now + wait_ms), key)
+  end
+  if how ~= "cool" then Wake.said(ctx, key, rules) end
+  local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0)
+  local pause_ms = Config.paused_ms(ctx, key, rules)
+  if pause_ms ~= before and pause_ms > 0 then
+    local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""
+    Events.write_event(ctx, "fairness.paused", "key", key, "until", ends, "by", by)
+  elseif pause_ms ~= before then
+    Events.write_event(ctx, "fairness.resumed", "key", key, "by", by)
+  end
+  if pause_ms == math.huge then pause_ms = -1 end
+  local said_by = redis.call("HGET", ctx.prefix .. "paused_by", key) or ""
+  return {math.max(0, cooled - logical), pause_ms, now, said_by}
+end)

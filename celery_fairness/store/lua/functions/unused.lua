@@ -1,0 +1,55 @@
+--[[
+  unused: keep queues that end when nobody uses them, and end the one whose time is over longest.
+
+  A use only moves the end away: who keeps a queue for a shorter time takes nothing from who keeps it
+  for longer. A queue that was declared without an end has none until it is declared with one.
+
+  A queue that ends forgets what waits in it, a bounded part in each call; what runs is not touched. If
+  the time of a used queue is over, the queue ends first, and the use makes it anew.
+
+  keys[1]  prefix    str  what every key of the installation begins with
+
+  args[1]  frozen_ms str  "" in production (server TIME); set only by tests
+  args[2]  declared  str  "declared" where the queues are declared now, "" where they are used
+  args[3+] used      str  pairs: a queue; for how long it is kept without a use, in ms, or 0: for ever
+
+  Returns in how many ms to call again: 0 if there is more to do, -1 if no queue will end; or, of a
+  used queue that has ended and is not forgotten whole, that the same call comes again before it counts.
+    -2 ENDS_FIRST
+]]
+register("unused", {"allow-oom"}, function(keys, args)
+  local ctx, frozen_ms, declared = {prefix = keys[1]}, args[1], args[2]
+  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+  local now = Clock.server_now(frozen_ms)
+  local unused = ctx.prefix .. "unused"
+
+  for index = 3, #args, 2 do
+    local queue, kept_ms = args[index], tonumber(args[index + 1])
+    -- A consumer that keeps it for ever only speaks late: a queue that is consumed does not end.
+    if (kept_ms > 0 or declared ~= "") and Queues.has_ended(ctx, queue, now) then
+      if Lanes.forget_waiting(ctx, queue) == Lanes.PURGED_AT_MOST then return -2 end
+      redis.call("ZREM", unused, queue)
+    end
+    if kept_ms == 0 then
+      -- Uses by who still knows another declaration do not move this.
+      redis.call("ZADD", unused, "XX", "+inf", queue)
+    else
+      if declared ~= "" and redis.call("ZSCORE", unused, queue) == "inf" then
+        redis.call("ZREM", unused, queue)
+      end
+      local is_new = redis.call("ZADD", unused, "GT", now + kept_ms, queue)
+      if is_new == 1 then redis.call("HSET", ctx.prefix .. "clock", "unused", 1) end
+    end
+  end
+
+  local first = redis.call("ZRANGE", unused, 0, 0, "WITHSCORES")
+  local queue, ends = first[1], first[2]
+  local wait_ms = -1
+  if queue and ends ~= "inf" then
+    wait_ms = math.max(0, tonumber(ends) - now)
+    if wait_ms == 0 and Lanes.forget_waiting(ctx, queue) < Lanes.PURGED_AT_MOST then
+      redis.call("ZREM", unused, queue)
+    end
+  end
+  return wait_ms
+end)

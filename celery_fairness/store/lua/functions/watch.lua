@@ -1,0 +1,26 @@
+--[[
+  watch: for some time puts, starts and ends of tasks are told one by one (events.lua).
+
+  Who watches for a shorter time takes nothing from who does for longer. What was told is kept for an
+  hour after that.
+
+  keys[1]  prefix     str  what every key of the installation begins with
+
+  args[1]  wait_ms    int  for how long from now
+  args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
+
+  Returns the server's time (ms) until which they are told.
+]]
+local KEPT_MS = 3600000
+
+register("watch", {"allow-oom"}, function(keys, args)
+  local ctx, wait_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
+
+  local now = Clock.server_now(frozen_ms)
+  local known = tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0)
+  local ends_ms = math.max(known, now + wait_ms)
+  redis.call("HSET", ctx.prefix .. "clock", "watched", string.format("%.0f", ends_ms))
+  if known <= now then Events.append_watched(ctx, "task.watched", "until", string.format("%.0f", ends_ms)) end
+  redis.call("PEXPIRE", ctx.prefix .. "task_events", ends_ms - now + KEPT_MS)
+  return ends_ms
+end)

@@ -1,0 +1,350 @@
+--[[
+  gate_bell: a worker that sleeps shall look whether parked tasks may start.
+]]
+
+function Parked.ring_gate(ctx)
+  if redis.call("LLEN", ctx.prefix .. "gate_bell") == 0 then redis.call("RPUSH", ctx.prefix .. "gate_bell", 1) end
+end
+
+--[[
+  gate_places: where parked tasks wait.
+
+  A place is a limit without the size of its numbers, as a limit's name says, or a tenant's tier, which the
+  key alone names. `gate_places:KEY` has the places of a key, each with the logical time of the last look at it where
+  there are more than one call looks at, `gate_looks` when a key is looked at, and `gate_waiting` how many
+  tasks wait at it. One that must not start yet keeps back those of its place, and nobody else: whoever says
+  another kind of number, or 0, waits at another.
+]]
+
+-- All places at which a task may wait.
+function Parked.parked_places(key, words)
+  local places = {key ~= "" and key or nil}
+  for word in string.gmatch(words, "[^,]+") do
+    places[#places + 1] = Limits.name_of(word)
+  end
+  return places
+end
+
+-- Looks at a key at a logical time, or before.
+function Parked.look_at_gate(ctx, key, at)
+  local known = redis.call("ZSCORE", ctx.prefix .. "gate_looks", key)
+  if known and tonumber(known) <= at then return end
+  redis.call("ZADD", ctx.prefix .. "gate_looks", Rates.whole(at), key)
+end
+
+-- Lets a task wait at a place that is looked at then.
+function Parked.wait_at(ctx, task, tag, place, at)
+  local tenant, key = Events.tenant_of(task.key), Parked.key_of_place(place)
+  local _, first = Parked.first_at(ctx, tenant, place)
+  if not first then redis.call("ZADD", ctx.prefix .. "gate_places:" .. key, "NX", 0, place) end
+  if not first or tonumber(task.seq) < tonumber(first) then
+    redis.call("HSETNX", ctx.prefix .. "gate_virtual", key, 0)
+    local start = first and Parked.take_turn(ctx, tenant, first, place)
+      or Parked.next_start(ctx, key, tenant, redis.call("HGET", ctx.prefix .. "gate_virtual", key))
+    redis.call("ZADD", ctx.prefix .. "gate_turns:" .. place, start, Parked.turn_name(tenant, task.seq))
+  end
+  local waits = redis.call("ZADD", ctx.prefix .. "gate_at:" .. tenant .. " " .. place, task.seq, tag)
+  redis.call("HINCRBY", ctx.prefix .. "gate_waiting", key, waits)
+  Parked.look_at_gate(ctx, key, at)
+end
+
+-- Forgets a place at which nobody waits any more.
+function Parked.forget_empty(ctx, place)
+  local key = Parked.key_of_place(place)
+  if redis.call("EXISTS", ctx.prefix .. "gate_turns:" .. place) == 1 then return end
+  redis.call("ZREM", ctx.prefix .. "gate_places:" .. key, place)
+  if redis.call("EXISTS", ctx.prefix .. "gate_places:" .. key) == 1 then return end
+  redis.call("HDEL", ctx.prefix .. "gate_waiting", key)
+  redis.call("HDEL", ctx.prefix .. "gate_virtual", key)
+  redis.call("UNLINK", ctx.prefix .. "gate_finish:" .. key)
+end
+
+function Parked.leave_place(ctx, tenant, tag, place)
+  local head, seq = Parked.first_at(ctx, tenant, place)
+  if redis.call("ZREM", ctx.prefix .. "gate_at:" .. tenant .. " " .. place, tag) == 0 then return end
+  redis.call("HINCRBY", ctx.prefix .. "gate_waiting", Parked.key_of_place(place), -1)
+  if head ~= tag then return end
+  local start = Parked.take_turn(ctx, tenant, seq, place)
+  local _, first = Parked.first_at(ctx, tenant, place)
+  if first then
+    redis.call("ZADD", ctx.prefix .. "gate_turns:" .. place, start or 0, Parked.turn_name(tenant, first))
+  else
+    Parked.forget_empty(ctx, place)
+  end
+end
+
+-- The places of a key that nobody has looked at since it was due, and whether there are more of them.
+function Parked.heads_of(ctx, key, since, logical)
+  local name, heads = ctx.prefix .. "gate_places:" .. key, {}
+  local places = redis.call(
+    "ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES", "LIMIT", 0, Parked.PLACES_AT_MOST + 1)
+  local next_look = tonumber(places[2 * Parked.PLACES_AT_MOST + 2])
+  for index = 1, Parked.PLACES_AT_MOST do
+    local place = places[2 * index - 1]
+    heads[index] = place and {place = place}
+    if next_look then redis.call("ZADD", name, Rates.whole(logical), place) end
+  end
+  return heads, next_look and next_look <= since
+end
+
+-- The first task of the tenant whose turn it is, of all places that are not found to be closed; nil where
+-- there is none. Every start may have moved the others.
+function Parked.first_head(ctx, heads)
+  local first
+  for index = 1, #heads do
+    local head = heads[index]
+    local turn = not head.closed and redis.call("ZRANGE", ctx.prefix .. "gate_turns:" .. head.place, 0, 0, "WITHSCORES")
+    if turn and turn[1] then
+      local seq, tenant = string.match(turn[1], "^(%d+) (.*)$")
+      head.turn, head.start, head.seq, head.tenant = turn[1], tonumber(turn[2]), tonumber(seq), tenant
+      if not first or head.start < first.start or head.start == first.start and head.seq < first.seq then
+        first = head
+      end
+    end
+  end
+  if not first then return nil end
+  first.tag = Parked.first_at(ctx, first.tenant, first.place)
+  -- Somebody has deleted its tasks.
+  if not first.tag then
+    redis.call("ZREM", ctx.prefix .. "gate_turns:" .. first.place, first.turn)
+    Parked.forget_empty(ctx, first.place)
+  end
+  return first
+end
+
+--[[
+  gate_turns: whose turn it is of the tenants that have parked tasks at a place.
+
+  `gate_at:TENANT PLACE` has the tasks of a tenant there in the order of SEQ, `gate_turns:PLACE` its tenants in
+  that of the key's own virtual time (`gate_virtual`); of equal ones the one whose first task waits longest
+  is before, whose SEQ is in its name there. `gate_finish:KEY` has who is ahead of that time.
+
+  A tenant begins to wait at the larger of its own finish and the key's time: no credit for having been
+  away, no debt forgiven. What is given to be published again charges its tenant, at every key of the task
+  at which anybody waits, one divided by its weight. Where nobody waits at a key its time begins anew.
+]]
+
+-- Places of one key that one call looks at; where there are more the others come with the next.
+Parked.PLACES_AT_MOST = 8
+-- Debts that one start clears away.
+local CLEAR_DEBTS_AT_MOST = 4
+
+function Parked.key_of_place(place)
+  return string.match(place, "^[^|]*")
+end
+
+-- A tenant among those of a place, by its first task.
+function Parked.turn_name(tenant, seq)
+  return string.format("%016.0f %s", seq, tenant)
+end
+
+function Parked.next_start(ctx, key, tenant, virtual)
+  local finish = redis.call("ZSCORE", ctx.prefix .. "gate_finish:" .. key, tenant)
+  -- Somebody may have deleted the key's time.
+  return math.max(tonumber(finish or 0), tonumber(virtual or 0))
+end
+
+function Parked.first_at(ctx, tenant, place)
+  local row = redis.call("ZRANGE", ctx.prefix .. "gate_at:" .. tenant .. " " .. place, 0, 0, "WITHSCORES")
+  return row[1], row[2]
+end
+
+-- Takes a tenant out of its place by its first task; returns its start, nil where somebody has deleted it.
+function Parked.take_turn(ctx, tenant, seq, place)
+  local turns, name = ctx.prefix .. "gate_turns:" .. place, Parked.turn_name(tenant, seq)
+  local start = redis.call("ZSCORE", turns, name)
+  redis.call("ZREM", turns, name)
+  return tonumber(start)
+end
+
+function Parked.move_turn(ctx, tenant, place, start)
+  local _, first = Parked.first_at(ctx, tenant, place)
+  if first then redis.call("ZADD", ctx.prefix .. "gate_turns:" .. place, "XX", start, Parked.turn_name(tenant, first)) end
+end
+
+-- Returns when the tenant is due next; nil where nobody waits at the key.
+function Parked.charge_turn(ctx, key, tenant, weight)
+  local virtual = redis.call("HGET", ctx.prefix .. "gate_virtual", key)
+  if not virtual then return end
+  local debts, start = ctx.prefix .. "gate_finish:" .. key, Parked.next_start(ctx, key, tenant, virtual)
+  local finish = start + 1 / weight
+  redis.call("HSET", ctx.prefix .. "gate_virtual", key, start)
+  redis.call("ZADD", debts, finish, tenant)
+  local passed = redis.call("ZRANGEBYSCORE", debts, "-inf", start, "LIMIT", 0, CLEAR_DEBTS_AT_MOST)
+  if #passed > 0 then redis.call("ZREM", debts, unpack(passed)) end
+  -- Those that were looked at last, so that more places than these cost no more.
+  local places = redis.call("ZRANGE", ctx.prefix .. "gate_places:" .. key, 0, 7, "REV")
+  for index = 1, #places do Parked.move_turn(ctx, tenant, places[index], finish) end
+  return finish
+end
+
+-- A task that could wait at these places is given to be published again.
+function Parked.charge_turns(ctx, tenant, places, weight)
+  local finish = {}
+  for index = 1, #places do
+    local key = Parked.key_of_place(places[index])
+    finish[key] = finish[key] or Parked.charge_turn(ctx, key, tenant, weight)
+    if finish[key] then Parked.move_turn(ctx, tenant, places[index], finish[key]) end
+  end
+end
+
+-- Another place of a task that may start, at which it is another tenant's turn; nil where there is none.
+function Parked.others_turn(ctx, task, places, at)
+  local tenant = Events.tenant_of(task.key)
+  for index = 1, #places do
+    local place, key = places[index], Parked.key_of_place(places[index])
+    local first = redis.call("ZRANGE", ctx.prefix .. "gate_turns:" .. place, 0, 0, "WITHSCORES")
+    local seq, other = string.match(first[1] or "", "^(%d+) (.*)$")
+    if other and other ~= tenant and place ~= at then
+      local start = Parked.next_start(ctx, key, tenant, redis.call("HGET", ctx.prefix .. "gate_virtual", key))
+      local due = tonumber(first[2])
+      if due < start or due == start and tonumber(seq) < tonumber(task.seq) then return place end
+    end
+  end
+end
+
+--[[
+  gate_parked: tasks that a gate refused and that wait here until their limits open.
+
+  `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, a line's end,
+  and the message, which no script reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
+  not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
+  wait for longer than its copies are remembered.
+
+  A task waits at one of its places (parked.lua), or it was promoted (`gate_promoted`): it was given to a
+  worker that publishes it again, and of each of its limits it was promised one start (`gate_promised`),
+  until it comes to a gate or the promise ends.
+
+  All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
+  any broker's.
+]]
+
+-- Whether what is parked may be given to who publishes to a broker, and theirs be parked beside it.
+function Parked.is_of_broker(said, broker)
+  return not said.parked or said.parked == "1" or broker == "" or said.parked == broker
+end
+
+function Parked.read_parked(record)
+  local seq, expires, key, tenant_key, tier, concurrency, words, told =
+    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
+  return {seq = seq, expires = expires, key = key, tenant_key = tenant_key, tier = tier,
+    concurrency = concurrency, words = words, told = told}
+end
+
+-- Of the copies of a parked message two may run: the last one that was published, and the next.
+function Parked.copy_parked(ctx, tag, current, next_serial, seq, told, keep_ms)
+  local copy = ctx.prefix .. "copy:" .. tag
+  redis.call("HDEL", copy, "admitted")
+  redis.call("HSET", copy, "current", current, "next", next_serial, "seq", seq, "told", told)
+  redis.call("PEXPIRE", copy, keep_ms)
+end
+
+-- Promises a task one start of each of its limits, for a lease.
+function Parked.promise_starts(ctx, tag, key, words, rules, lease_ms, keep_ms)
+  local places = Parked.parked_places(key, words)
+  for index = 1, #places do
+    local promises = ctx.prefix .. "gate_promised:" .. Parked.key_of_place(places[index])
+    redis.call("ZREMRANGEBYSCORE", promises, "-inf", Rates.whole(rules.logical))
+    redis.call("ZADD", promises, Rates.whole(rules.logical + lease_ms), tag)
+    redis.call("PEXPIRE", promises, keep_ms)
+  end
+end
+
+-- Takes a task out of every place, and back what it was promised. A copy that comes to a gate may have other
+-- limits, or another tenant, than the one that was parked.
+function Parked.leave_gate(ctx, key, tag, places)
+  local record = redis.call("HGET", ctx.prefix .. "gate_tasks", tag)
+  if record then
+    local task = Parked.read_parked(record)
+    key, places = task.key, Parked.parked_places(task.key, task.words)
+  end
+  for index = 1, #places do
+    Parked.leave_place(ctx, Events.tenant_of(key), tag, places[index])
+    redis.call("ZREM", ctx.prefix .. "gate_promised:" .. Parked.key_of_place(places[index]), tag)
+  end
+end
+
+-- Whether anything is parked; where nothing is nobody looks for it any more.
+function Parked.still_parked(ctx)
+  if redis.call("EXISTS", ctx.prefix .. "gate_tasks", ctx.prefix .. "gate_promoted") > 0 then return true end
+  redis.call("HDEL", ctx.prefix .. "clock", "parked")
+  redis.call("UNLINK", ctx.prefix .. "gate_bell", ctx.prefix .. "gate_looks")
+  return false
+end
+
+-- Forgets a task that is on its broker again, or nowhere any more.
+function Parked.forget_parked(ctx, key, tag, places)
+  Parked.leave_gate(ctx, key, tag, places)
+  redis.call("ZREM", ctx.prefix .. "gate_promoted", tag)
+  redis.call("ZREM", ctx.prefix .. "gate_expires", tag)
+  local known = redis.call("HDEL", ctx.prefix .. "gate_tasks", tag)
+  Parked.still_parked(ctx)
+  return known
+end
+
+-- The first limit, the tier's before, at whose place others of a gate wait already, and which says that
+-- whoever it refuses waits; nil where there is none. Of the tier's only its key is said.
+function Parked.queue_of_gate(ctx, key, limits)
+  if key ~= "" and redis.call("EXISTS", ctx.prefix .. "gate_turns:" .. key) == 1 then return {key = key} end
+  for index = 1, #limits do
+    local limit = limits[index]
+    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. "gate_turns:" .. limit.name) == 1 then
+      return limit
+    end
+  end
+end
+
+--[[
+  gate_kept: what keeps a task of a gate from starting now.
+]]
+
+-- How many tasks a parked task's tenant may run now, -1 is any number; and its weight.
+function Parked.entitled(ctx, task, rules)
+  if task.key == "" then return -1, 1 end
+  local _, most, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. task.tenant_key, task.tier,
+    task.concurrency, rules.default_tier, rules.default_limit, {})
+  return most, weight
+end
+
+-- The place at which a task waits, nil where all lets it through; how long that is closed; and whether a
+-- limit refuses it that does not say "wait".
+function Parked.kept_by(ctx, task, limits, rules)
+  local at, closed_ms, others = nil, 0, false
+  if rules.tier_waits and task.key ~= "" then
+    local most = Parked.entitled(ctx, task, rules)
+    if rules.steered then
+      most = Config.tenant_limit(ctx, task.key, string.match(task.tenant_key, ":(.*)$"), most, rules)
+    end
+    local held = redis.call("ZCOUNT", ctx.prefix .. "leases:" .. task.key, "(" .. Rates.whole(rules.logical), "+inf")
+    if most >= 0 and held + Limits.promised(ctx, task.key, rules) >= most then
+      at, closed_ms = task.key, Limits.LOOK_AT_LIMIT_MS
+    end
+  end
+  for index = 1, #limits do
+    local limit = limits[index]
+    local wait = Limits.wait_ms(ctx, limit, rules)
+    if wait > 0 then
+      if limit.on_limit ~= "w" and Config.stopped_ms(ctx, limit, rules) == 0 then
+        others = true
+      elseif not at then
+        at, closed_ms = limit.name, wait
+      end
+    end
+  end
+  return at, closed_ms, others
+end
+
+--[[
+  gate_ends: parked tasks that do not start: people cancelled them, or they expired. It is told once; from
+  then on the record says that it expired at 0, so whoever gives it to a worker, and be it the second,
+  has it ended.
+]]
+
+function Parked.tell_parked_end(ctx, tag, record, what)
+  local seq, expires, rest, message = string.match(record, "^(%d+) (%d*) ([^\n]*\n(.*))$")
+  if expires == "0" then return end
+  -- It is the last of that name: headers stand before it.
+  local queue = string.match(message, ".*\"routing_key\": ?\"([^\"]*)\"") or ""
+  Events.write_event_of(ctx, what, queue, {tag = tag, kind = ""}, message)
+  redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)
+end

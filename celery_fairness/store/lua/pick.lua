@@ -1,0 +1,280 @@
+--[[
+  find: which task a claim takes next: out of the ring, or out of a group whose limit has opened.
+
+  Of the two the tenant with the lesser start goes first. A tenant at its tier's limit leaves the ring
+  on the way, a lane that a limit refuses is parked; one of whom this process takes nothing stays.
+]]
+
+-- Looks at a member of the ring. Returns what may be served; else nothing, whether to go on, and whether it
+-- is passed over: `beyond` others that may be served of a lower rank than they stand by.
+function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
+  local part, others
+  if look then
+    part, others = Lanes.open_part(ctx, queue, key, look, rules)
+    if not part then
+      -- Who has more lanes than one claim looks at hides nobody: the next goes on behind.
+      local passed
+      if beyond > 0 then passed = Pick.spend_pass(look) else passed = Pick.pass_over(look, queue) end
+      local goes_on = passed and look.lanes > 0
+      turns.over = turns.over or not goes_on
+      return nil, goes_on, true
+    end
+  else
+    local parts = redis.call("ZRANGE", ctx.prefix .. "ready:" .. key .. " " .. queue, 0, 1)
+    part, others = parts[1], parts[2] ~= nil
+    if not part then
+      -- Somebody has deleted its keys: the others of the queue go on.
+      Lanes.leave_ring(ctx, queue, key)
+      return nil, true
+    end
+  end
+  local verdict, lane = Tenants.judge(ctx, key, rules, queue), Lanes.read_part(part)
+  local refused = #lane > 1 and verdict.open
+    and Limits.refusal(ctx, string.sub(lane, 3), rules)
+  if verdict.open and not refused then
+    return {key = key, part = part, others = others, start = start, verdict = verdict}
+  end
+  if turns.moves == 0 then
+    turns.over = true
+    return nil, false
+  end
+  turns.moves = turns.moves - 1
+  if refused and refused.action then
+    Blocked.act(ctx, queue, key, part, nil, others, refused, rules, turns)
+  elseif refused then
+    Blocked.block_by_limit(ctx, queue, key, part, refused, rules, turns)
+    Blocked.park(ctx, queue, key, lane, refused, rules, turns)
+  else
+    Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
+    Tenants.fill(ctx, queue, key, start, verdict, rules)
+  end
+  return nil, true
+end
+
+-- Returns key, part, others (as for pop_part), start and verdict of what is served next, and of what
+-- was parked its lane, group and where that waits; nil where nothing of the queue may start.
+function Pick.find(ctx, queue, rules, turns, look)
+  local opened
+  local known, moves, beyond = turns.known, turns.moves, 0
+  turns.known = nil
+  if known and known.queue ~= queue then known = nil end
+  if rules.limited then
+    opened = Blocked.of_groups(ctx, queue, rules, turns, look, known)
+  end
+  -- What was moved may have changed the ring.
+  local member = known and turns.moves == moves and known.member
+  local best = opened
+  for _ = 0, turns.looks do
+    local at = (look and look.places[queue] or 0) + beyond
+    member = member or Active.member_at(ctx, queue, at, turns.ranked[queue])
+    local key, start, rank = member[1], tonumber(member[2]), member[3]
+    if opened then opened.member = not look and member end
+    if not key or best and Lanes.goes_first(best, rank, start) then return best end
+    local found, goes_on, passed = Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
+    if found then
+      local its = string.sub(found.part, 1, 1)
+      if not (look and rank and its < rank) then return found end
+      -- Of what it stands by this process takes nothing: others may have more urgent tasks than the rest.
+      if not (best and Lanes.goes_first(best, its, start)) then best = found end
+      goes_on, beyond = Pick.spend_pass(look), beyond + 1
+    elseif passed and beyond > 0 then
+      beyond = beyond + 1
+    end
+    member = nil
+    if not goes_on then return best end
+  end
+  return best
+end
+
+-- The same; its tenant, where it was found closed, is open now.
+function Pick.next_of(ctx, queue, rules, turns, look)
+  local found = Pick.find(ctx, queue, rules, turns, look)
+  if not found then return nil end
+  if found.verdict.closed then
+    Tenants.reopen(ctx, found.key, rules)
+    found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, found.key)
+  end
+  if found.verdict.full then Tenants.count_refusal(ctx, queue, found.verdict, rules) end
+  return found
+end
+
+--[[
+  rounds: in which order one claim asks its queues, and how much of each its process may take.
+
+  A process may have a share of its places for each queue; it tells what is left of each as `rooms`. In
+  the first round each queue has its turn until nothing of it may start or its room is used up. In the
+  second are those that left something to another queue (`turns.left`). Where places are lent, two more
+  go to the queues whose room was used up before: so whoever has room goes first.
+
+  A strict claim takes of the first queue until nothing of it may start or its room is used up, then of
+  the second. If one limit keeps tasks of both, a task of the first starts: none is left to another queue
+  (`turns.left` is nil).
+]]
+
+-- Begins a round with those of some queues that have room, each once.
+function Pick.begin_round(rounds, queues)
+  local seen = {}
+  rounds.turn, rounds.queues = 1, {}
+  for index = 1, #queues do
+    local queue = queues[index]
+    if not seen[queue] and (rounds.rooms[queue] or 1) > 0 then rounds.queues[#rounds.queues + 1] = queue end
+    seen[queue] = true
+  end
+end
+
+-- `shares.rooms`: by queue, how many tasks are taken of it; of others any number.
+function Pick.begin_rounds(queues, shares, turns)
+  local rounds = {asked = queues, rooms = shares.rooms, lends = shares.lends, strict = shares.strict}
+  if rounds.strict then turns.left = nil end
+  Pick.begin_round(rounds, queues)
+  return rounds
+end
+
+-- Returns the queue whose turn it is; nil where nobody's is any more.
+function Pick.queue_of(rounds, turns)
+  if #rounds.queues == 0 and turns.left then
+    Pick.begin_round(rounds, turns.left)
+    turns.left = nil
+  end
+  if #rounds.queues == 0 and rounds.lends then
+    local rooms, full = rounds.rooms, {}
+    for index = 1, #rounds.asked do
+      if rooms[rounds.asked[index]] == 0 then full[#full + 1] = rounds.asked[index] end
+    end
+    rounds.rooms = {}
+    if not rounds.strict then turns.left = {} end
+    Pick.begin_round(rounds, full)
+  end
+  if rounds.turn > #rounds.queues then rounds.turn = 1 end
+  return rounds.queues[rounds.turn]
+end
+
+-- A task of the queue was taken, or nothing of it may start.
+function Pick.turn_over(rounds, is_taken)
+  local queue = rounds.queues[rounds.turn]
+  local room = is_taken and rounds.rooms[queue]
+  if room then rounds.rooms[queue] = room - 1 end
+  if is_taken and room ~= 1 then
+    if not rounds.strict then rounds.turn = rounds.turn + 1 end
+  else
+    table.remove(rounds.queues, rounds.turn)
+  end
+end
+
+--[[
+  passing: what one claim leaves where it is, for reasons of its own process alone.
+
+  It is told as JSON: never, kinds that are not taken; once, kinds of which one task is taken;
+  places, by queue, how many members of its ring the claim before has passed over; held, by key, how
+  many slots of limits of queues it holds; rooms and lends, its shares, and strict (pick.lua). "" is nothing.
+  Where no kind is passed over, and no queue says how many slots one process may hold (`is_local`), no
+  command is made for it.
+
+  Whatever is passed over keeps its place for everybody else. The head of a lane that is of a kind
+  that is not taken is set aside: it stands before the lane from now on, as what came back does.
+]]
+
+-- Tenants that one claim passes over and heads that it sets aside; lanes that its process is full of.
+Pick.PASSED_AT_MOST = 16
+local FULL_LANES_AT_MOST = 128
+
+-- Returns nil where nothing is passed over; and all that it was told.
+function Pick.read_passing(text, is_local)
+  local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
+  if not is_local and #told.never + #told.once == 0 then return nil, told end
+  local look = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
+    moves = Pick.PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}
+  local kinds = told.never
+  for index = 1, #kinds do look.never[kinds[index]] = true end
+  kinds = told.once
+  for index = 1, #kinds do look.once[kinds[index]] = true end
+  return look, told
+end
+
+-- A task was taken.
+function Pick.took(look, task)
+  if look.once[task.kind] then look.never[task.kind] = true end
+  local keys = Tasks.keys_of(task.key, task.limits)
+  for key in string.gmatch(keys, "[^,]+") do
+    look.held[key] = (look.held[key] or 0) + 1
+  end
+end
+
+-- Takes one move. Returns false where none is left.
+function Pick.spend_pass(look)
+  if look.moves == 0 then return false end
+  look.moves = look.moves - 1
+  return true
+end
+
+-- Leaves a tenant where it is. Returns false where no move is left.
+function Pick.pass_over(look, queue)
+  if not Pick.spend_pass(look) then return false end
+  look.places[queue] = (look.places[queue] or 0) + 1
+  return true
+end
+
+--[[
+  whole: the limit of a queue as a whole, asked before anything of the queue is looked at.
+
+  Where it is closed and lets wait, nothing is parked: the claim passes by the queue, however much waits
+  there. What people or a time open, or a lease that ends, rings the bell (wake.lua).
+]]
+
+-- Whether one of some queues says how many slots one process may hold.
+function Pick.are_local(ctx, queues, rules)
+  if rules.enforcement ~= "on" then return false end
+  for index = 1, #queues do
+    local row = Config.queue_row(ctx, queues[index], rules)
+    if row and row.of_process then return true end
+  end
+  return false
+end
+
+-- What a queue's limit refuses, as `refusal` says it; nil where it is open. Of a queue that is passed by
+-- the task is told whose turn it would be. Where this process holds as much as it may it is the row.
+function Pick.look_at_queue(ctx, queue, rules, turns, look)
+  local row = Config.queue_row(ctx, queue, rules)
+  local refused = row and Limits.refusal(ctx, row.word, rules)
+  if row and not refused and look and look.is_local and not row.parts and row.of_process
+    and (look.held[row.key] or 0) >= row.of_process then
+    look.places[queue] = look.places[queue] or 0
+    return row
+  end
+  if not refused or refused.action or turns.shut[queue] then return refused or nil end
+  turns.shut[queue] = true
+  local wait = Limits.wait_ms(ctx, refused, rules)
+  turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
+  local key = Active.member_at(ctx, queue, 0, turns.ranked[queue])[1]
+  local part = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  if part then Blocked.block_by_limit(ctx, queue, key, part, refused, rules, turns) end
+  return refused
+end
+
+-- The record of a task that starts, with the limit of its queue, which it has while it runs.
+function Pick.add_whole(ctx, queue, task, record, rules)
+  local row = Config.queue_row(ctx, queue, rules)
+  if not row then return record end
+  local held, message = Tasks.read_record(record)
+  held.limits = held.limits == "" and row.word or held.limits .. "," .. row.word
+  task.limits = held.limits
+  return Tasks.write_record(held, message)
+end
+
+-- Looks at partitions of queues that were found closed by older numbers, at most `most` of each and by
+-- each reason. Returns whether there may be more.
+function Pick.look_anew(ctx, queues, rules, most)
+  local more = false
+  for index = 1, #queues do
+    local row = Config.queue_row(ctx, queues[index], rules)
+    for closed = row and Blocked.PAUSED or 0, Blocked.CLOSED do
+      local older = redis.call("ZRANGEBYSCORE", ctx.prefix .. "candidates:" .. queues[index],
+        string.format("(%.17g", closed - row.version / Blocked.VERSIONS), "(" .. closed, "LIMIT", 0, most)
+      for each = 1, #older do
+        redis.call("ZADD", ctx.prefix .. "candidates:" .. queues[index], rules.logical, older[each])
+      end
+      more = more or #older == most
+    end
+  end
+  return more
+end

@@ -1,0 +1,175 @@
+--[[
+  starts: when tasks started under a key, by their numbers.
+
+  `window:KEY` (count, ideal, most, kept, asked) and `starts:KEY` say it: of the last EXACT starts all, of
+  older ones every fortieth part of the largest rate; where one is missing the next later one stands
+  for it. One part more than the largest rate is kept: where that has left the window the log has
+  all that is in it, and a rate that is raised is open at once. All by the logical clock. `idle` says
+  when a key's starts are forgotten; and, with a space before the key, that it is still known.
+]]
+
+-- Starts that are remembered one by one; the parts of a larger rate's log.
+local EXACT, PARTS = 1000, 40
+-- A key's starts are remembered so long, at least.
+local REMEMBERED_MS = 60000
+-- Keys that one command names: a script may give it so many words.
+Rates.KEYS_AT_ONCE = 1000
+-- Keys that one call forgets.
+local IDLE_AT_MOST = 256
+
+function Rates.whole(number)
+  return string.format("%.0f", number)
+end
+
+function Rates.windows_of(text)
+  local next_window = string.gmatch(text, "(%d+)/(%d+)")
+  return function()
+    local starts, period_ms = next_window()
+    return tonumber(starts), tonumber(period_ms)
+  end
+end
+
+-- How long until one more start fits into a window of a key that had `count`.
+function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
+  if count < starts then return 0 end
+  local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. "starts:" .. key,
+    "(" .. Rates.whole(count - starts), "+inf", "LIMIT", 0, 1)[1]
+  -- Two starts of one millisecond and its neighbours may be nearer than they look.
+  return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
+end
+
+function Rates.interval_of(throttle)
+  local starts, period_ms = string.match(throttle, "^(%d+)/(%d+)")
+  return starts and tonumber(period_ms) / tonumber(starts) or 0
+end
+
+-- Limits as one for each key, for counting a start: it has the windows of all, and the wider spacing.
+function Rates.of_one_key(limits)
+  local found, places = {}, {}
+  for index = 1, #limits do
+    local limit = limits[index]
+    local place = places[limit.key]
+    if place then
+      -- The limits themselves may be asked for again.
+      local one = found[place]
+      local both = {name = one.name, key = one.key, private = one.private, on_limit = one.on_limit,
+        concurrency = one.concurrency, rates = one.rates, throttle = one.throttle,
+        of_process = one.of_process or limit.of_process, version = one.version or limit.version}
+      if one.rates ~= limit.rates then
+        both.rates = one.rates .. (one.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
+      end
+      if Rates.interval_of(limit.throttle) > Rates.interval_of(one.throttle) then both.throttle = limit.throttle end
+      found[place] = both
+    else
+      found[#found + 1] = limit
+      places[limit.key] = #found
+    end
+  end
+  return found
+end
+
+-- Writes a start into the log of a key.
+function Rates.count_start(ctx, limit, logical)
+  local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
+  local window = redis.call("HMGET", window_key, "count", "ideal", "most", "kept")
+  if not window[1] and limit.rates == "" and limit.throttle == "" then return end
+  local count, ideal = (tonumber(window[1]) or 0) + 1, tonumber(window[2]) or 0
+  local most, kept = tonumber(window[3]) or 0, tonumber(window[4]) or REMEMBERED_MS
+  local next_ideal = logical
+  for starts, period_ms in Rates.windows_of(limit.throttle) do
+    local interval = period_ms / starts
+    next_ideal = math.max(ideal + interval, logical - math.max(1, interval / 10))
+    -- Where nothing is enforced many start at once: they leave no debt.
+    next_ideal = math.min(logical, next_ideal)
+    kept = math.max(kept, period_ms)
+  end
+  for starts, period_ms in Rates.windows_of(limit.rates) do
+    most, kept = math.max(most, starts), math.max(kept, period_ms)
+  end
+  -- By which numbers it was judged, for people who look.
+  local asked = (limit.concurrency and Rates.whole(limit.concurrency) or "")
+    .. "|" .. limit.rates .. "|" .. limit.throttle
+  redis.call("HSET", window_key, "count", Rates.whole(count), "ideal", string.format("%.17g", next_ideal),
+    "most", Rates.whole(most), "kept", Rates.whole(kept), "asked", asked)
+  redis.call("ZADD", starts_key, count, Rates.whole(count) .. " " .. Rates.whole(logical))
+  local older, part = count - EXACT, math.max(1, math.ceil(most / PARTS))
+  if older > 0 and older % part ~= 0 then
+    redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
+  end
+  redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - most - part)
+  redis.call("ZADD", ctx.prefix .. "idle", logical + kept, limit.key)
+end
+
+-- Leases of these limits have ended: their keys are known for a while.
+function Rates.stay_known(ctx, keys, logical)
+  for first = 1, #keys, Rates.KEYS_AT_ONCE do
+    local some, known = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}, {}
+    for index = 1, #some do
+      known[2 * index - 1] = logical + REMEMBERED_MS
+      known[2 * index] = " " .. some[index]
+    end
+    redis.call("ZADD", ctx.prefix .. "idle", unpack(known))
+  end
+end
+
+-- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
+function Rates.forget_idle(ctx, logical)
+  local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. "idle", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
+  if #idle == 0 then return false end
+  local starts = {}
+  for index = 1, #idle do
+    starts[2 * index - 1] = ctx.prefix .. "window:" .. idle[index]
+    starts[2 * index] = ctx.prefix .. "starts:" .. idle[index]
+  end
+  redis.call("ZREM", ctx.prefix .. "idle", unpack(idle))
+  redis.call("UNLINK", unpack(starts))
+  return #idle == IDLE_AT_MOST
+end
+
+--[[
+  unbegun: a claimed task ended before its body began, and gives back the starts that its claim took.
+
+  Such a start leaves the log as if it had not been: later ones move up by one. Only one of the last
+  LATER_AT_MOST starts of a key is found; one that is older counts as it is.
+]]
+
+local LATER_AT_MOST = 64
+
+function Rates.give_start_back(ctx, limit, at)
+  local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
+  -- As many as LATER_AT_MOST, the newest first.
+  local last, found = redis.call("ZRANGE", starts_key, 0, 63, "REV"), nil
+  for index = 1, LATER_AT_MOST do
+    if not found and last[index] and string.match(last[index], "%d+$") == at then found = index end
+  end
+  if not found then return end
+  local latest = last[found == 1 and 2 or 1]
+  if not latest then
+    redis.call("UNLINK", window_key, starts_key)
+    redis.call("ZREM", ctx.prefix .. "idle", limit.key)
+    return
+  end
+  redis.call("ZREM", starts_key, unpack(last, 1, found))
+  for index = 1, LATER_AT_MOST do
+    if index < found then
+      local number, time = string.match(last[index], "^(%d+) (%d+)$")
+      redis.call("ZADD", starts_key, number - 1, Rates.whole(number - 1) .. " " .. time)
+    end
+  end
+  local window = redis.call("HMGET", window_key, "count", "ideal", "kept")
+  local interval, latest_at = Rates.interval_of(limit.throttle), tonumber(string.match(latest, "%d+$"))
+  -- Not before what the start that is the last one now demands.
+  local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
+  redis.call("HSET", window_key, "count", Rates.whole(window[1] - 1),
+    "ideal", string.format("%.17g", math.min(window[2], ideal)))
+  redis.call("ZADD", ctx.prefix .. "idle", latest_at + window[3], limit.key)
+end
+
+-- Of a row of `running`: nobody has said that its body began, and its worker says that it did not.
+function Rates.give_starts_back(ctx, row, rules)
+  local _, state, _, record, since = Tasks.read_running(row)
+  local at = string.match(since, "^@(%d+)")
+  if state ~= "claimed" or not at then return end
+  local limits = Rates.of_one_key(Limits.limits_now(ctx, Tasks.read_record(record).limits, rules))
+  for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
+end

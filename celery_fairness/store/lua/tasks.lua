@@ -1,0 +1,121 @@
+--[[
+  A record is one waiting task as text: twelve fields with one space between them, a newline, and the
+  message as the producer sent it. What is empty at the end of the fields is left out, from the kind on.
+
+    seq tag attempt deaths cost rank tenant service tier kind limits told \n message
+
+  seq      its place among all tasks of the installation: who began to wait earlier has the smaller
+  tag      the delivery tag, which no other message has
+  attempt  how often it was claimed
+  deaths   how often its process died after its body began
+  cost     what its tenant is charged, before the weight
+  rank     0 to 9; 9 goes first
+  tenant   as it is written in keys; "" is a system task
+  service  "" unless each service counts apart
+  tier     the tenant's tier as the producer knew it, may be ""
+  kind     name of the task as it is written in keys; "": the message's headers do not say it
+  limits   those beside the tier's (limits.lua)
+  told     put and blocked, one behind the other: an older version takes both for what refused it
+    put      "@" and the server time (ms) since when it waits in a lane; with a "+" where something of its
+             tenant waited in the queue before it; "": an older version put it, or its time has not come
+    blocked  STRATEGY|KEY: it was told that this refused it; "-": and that it started (events.lua)
+]]
+
+Tasks.SYSTEM = "_system"
+
+-- The key of the tenant's tier limit: who stands in the ring.
+function Tasks.key_of(tenant, service)
+  if tenant == "" then return Tasks.SYSTEM end
+  if service == "" then return "tenant:" .. tenant end
+  return "tenant:" .. tenant .. ":" .. service
+end
+
+function Tasks.read_record(record)
+  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, put, blocked, at =
+    string.match(record,
+      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n()")
+  return {
+    seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
+    cost = tonumber(cost), rank = rank, tenant = tenant, service = service, tier = tier,
+    kind = kind, limits = limits, blocked = blocked, put = put, key = Tasks.key_of(tenant, service),
+  }, string.sub(record, at)
+end
+
+-- Of a record that starts: what a claim needs of it; its message; and the record of this attempt.
+function Tasks.start_record(record, key)
+  local head, tag, attempt, tail, cost, rank, kind, limits, put, blocked, at = string.match(record,
+    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n)()")
+  if blocked ~= "" then tail = string.sub(tail, 1, -#blocked - 2) .. "-\n" end
+  attempt = tonumber(attempt) + 1
+  local message = string.sub(record, at)
+  return {tag = tag, attempt = attempt, cost = tonumber(cost), rank = rank, kind = kind,
+    limits = limits, blocked = blocked, put = put, key = key}, message, head .. " " .. attempt .. tail .. message
+end
+
+function Tasks.write_record(task, message)
+  local kind, told = task.kind, (task.put or "") .. (task.blocked or "")
+  if task.limits ~= "" or told ~= "" then kind = kind .. " " .. task.limits end
+  if told ~= "" then kind = kind .. " " .. told end
+  return string.format("%.0f %s %d %d %.17g %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
+    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, kind) .. message
+end
+
+-- Every key of which a task holds a slot while it runs, with commas: the tenant's first, each once.
+function Tasks.keys_of(tenant_key, limits)
+  if limits == "" then return tenant_key end
+  local keys, seen = {tenant_key}, {[tenant_key] = true}
+  for key in string.gmatch("," .. limits, ",([^|]+)|") do
+    if not seen[key] then
+      seen[key] = true
+      keys[#keys + 1] = key
+    end
+  end
+  return table.concat(keys, ",")
+end
+
+-- Limits without that of the queue as a whole, which a task has only while it runs.
+function Tasks.without_whole(limits)
+  return (string.gsub(limits, ",?[^,]*|%ag$", ""))
+end
+
+-- A row of `running`: owner, state (claimed, begun, acked) and since when (start.lua), the queue's length,
+-- the queue, a record.
+-- An obituary is the last one of its task; its state is acked, dead, unreadable, dropped,
+-- cancelled or expired. Who owns
+-- what was dropped is the limit, by its key.
+function Tasks.write_running(owner, state, queue, record, since)
+  return owner .. " " .. state .. (since or "") .. " " .. #queue .. " " .. queue .. record
+end
+
+function Tasks.read_running(row)
+  local owner, state, since, length, at = string.match(row, "^(%S+) (%a+)(%S*) (%d+) ()")
+  local record_at = at + tonumber(length)
+  return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at), since
+end
+
+-- Of a row of `running` only the task's tag, its tenant's key, all its keys, its kind and since when.
+function Tasks.charged_by(row)
+  local since, length, at = string.match(row, "^%S+ %a+(%S*) (%d+) ()")
+  local tag, tenant, service, kind, limits = string.match(row,
+    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* ([^ \n]*) ?(%S*) ?%S*\n", at + tonumber(length))
+  local key = Tasks.key_of(tenant, service)
+  return tag, key, Tasks.keys_of(key, limits), kind, since
+end
+
+--[[
+  weight: by how much one step of a claim is more than one move.
+
+  A message that is read is more by one for each UNIT_BYTES that are full, a lane that is parked or made
+  ready by one for each kind of what came back.
+]]
+
+local UNIT_BYTES = 16384
+
+function Tasks.units_of(message)
+  return math.floor(#message / UNIT_BYTES)
+end
+
+-- The last move of a claim may be more than were left.
+function Tasks.weigh(turns, more)
+  turns.moves = math.max(0, turns.moves - more)
+end

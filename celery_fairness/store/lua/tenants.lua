@@ -1,0 +1,102 @@
+--[[
+  judge: what a tenant may hold and what it holds.
+
+  The count is of leases that live: those of the gate end by the logical clock, those of the claims
+  (score +inf) only when they are settled or their end was seen.
+
+  `rules` is a table of a worker's settings: logical and now (ms), version, enforcement, default_tier,
+  default_limit, and steered: whether people have paused keys or changed their numbers.
+
+  A tenant found at its limit is closed: its account says so, and `closed` says by which version of
+  the news it was judged, as version + 1, negative where it is paused. So what is older than the
+  news lies between the two, and whoever enforces nothing finds those that are not paused above.
+]]
+
+-- A lease of the gate may be released without a word to the rings: look again so soon.
+local LOOK_AGAIN_MS = 1000
+
+-- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
+-- limit and held (where it was counted), tier, weight, paused, closed, the tenant, and how many tasks
+-- wait in `queue`, where one is given.
+function Tenants.judge(ctx, key, rules, queue)
+  if key == Tasks.SYSTEM then return {open = true, weight = 1} end
+  local account = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "closed",
+    "q:" .. (queue or ""))
+  rules.tiers = rules.tiers or {}
+  local tier, limit, weight = Config.entitlement(
+    ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. (account[2] or ""),
+    account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers)
+  if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
+  local full, held = limit == 0, nil
+  if limit > 0 and rules.enforcement ~= "off" then
+    held = redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key,
+      string.format("(%.0f", rules.logical), "+inf")
+    full = limit <= held
+  end
+  local open = not full or limit > 0 and rules.enforcement == "observe"
+  return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
+    paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
+end
+
+-- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.
+function Tenants.due_again(ctx, key, verdict, rules)
+  -- The record of its tier is forgotten some time.
+  local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)
+  local due = kept_ms >= 0 and rules.logical + kept_ms or math.huge
+  if verdict.paused then return due end
+  local of_gate = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key,
+    string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
+  return of_gate and math.min(due, tonumber(of_gate), rules.logical + LOOK_AGAIN_MS) or due
+end
+
+function Tenants.close(ctx, key, verdict, rules)
+  redis.call("HSET", ctx.prefix .. "account:" .. key, "closed", 1)
+  local judged_by = rules.version + 1
+  redis.call("ZADD", ctx.prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
+  local due = Tenants.due_again(ctx, key, verdict, rules)
+  -- No lease begins with a space.
+  if due < math.huge then redis.call("ZADD", ctx.prefix .. "ends", due, " " .. key) end
+end
+
+function Tenants.count_refusal(ctx, queue, verdict, rules)
+  redis.call("HINCRBY", ctx.prefix .. "counts", "refused:" .. verdict.tier, 1)
+  Stats.note_minute(rules, "refused", verdict.tier, queue)
+end
+
+-- A tenant of the ring is at its limit: it leaves the ring and keeps its place.
+function Tenants.fill(ctx, queue, key, start, verdict, rules)
+  Tenants.count_refusal(ctx, queue, verdict, rules)
+  redis.call("ZREM", ctx.prefix .. "ring:" .. queue, key)
+  redis.call("ZADD", ctx.prefix .. "full:" .. queue, start, key)
+  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Tenants.close(ctx, key, verdict, rules)
+end
+
+-- Something that kept a tenant out may be over: return it to all its rings if so.
+function Tenants.reopen(ctx, key, rules)
+  local account = ctx.prefix .. "account:" .. key
+  if redis.call("HEXISTS", account, "closed") == 0 then return end
+  local verdict = Tenants.judge(ctx, key, rules)
+  if not verdict.open then
+    Tenants.close(ctx, key, verdict, rules)
+    return
+  end
+  redis.call("HDEL", account, "closed")
+  redis.call("ZREM", ctx.prefix .. "closed", key)
+  local fields = redis.call("HKEYS", account)
+  for index = 1, #fields do
+    local queue = string.match(fields[index], "^q:(.*)$")
+    if queue and redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 1 then
+      Active.enter_again(ctx, queue, key)
+    end
+  end
+end
+
+-- Judges tenants that were found closed before the last news, at most `most`. Returns how many.
+function Tenants.judge_anew(ctx, rules, most)
+  local judged_by = string.format("%.0f", rules.version + 1)
+  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "closed", "(-" .. judged_by,
+    rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
+  for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
+  return #stale
+end

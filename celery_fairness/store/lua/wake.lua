@@ -1,0 +1,212 @@
+--[[
+  pump: a key may have room: what waits at its limits and is open becomes a candidate of its queue.
+
+  Level by level: whoever changed something calls it, as often as it likes. Where more wait than one
+  call looks at, the others are due at once: `rules.looks` says how many it may still look at.
+]]
+
+-- Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose time
+-- has come.
+local PUMPED_AT_MOST = 64
+
+-- What waits in a queue may start.
+function Wake.wake_queue(ctx, queue)
+  if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 1 then Active.ring_bell(ctx, queue) end
+end
+
+-- A queue whose own limit this is was passed by as a whole.
+function Wake.wake_whole(ctx, key)
+  local queue = string.match(key, "^queue:[^:]+$") and redis.call("HGET", ctx.prefix .. "queue_keys", key)
+  if queue then Wake.wake_queue(ctx, queue) end
+end
+
+-- Looks at what waits at a key; says whether anything does. `goes_on` where a look was not ended.
+function Wake.look_at_waited(ctx, key, rules, goes_on)
+  local waited = ctx.prefix .. "waited:" .. key
+  local length = redis.call("LLEN", waited)
+  if length == 0 then return false end
+  -- A look from the first on may have been made since.
+  local left = goes_on and tonumber(redis.call("HGET", ctx.prefix .. "looks", key) or 0) or length
+  left = math.min(left, length)
+  if redis.call("EXISTS", ctx.prefix .. "looks") == 1 then Blocked.forget_looks(ctx, key) end
+  local may = rules.looks or PUMPED_AT_MOST
+  local looked = math.min(left, may)
+  rules.looks = may - looked
+  if left > looked then
+    redis.call("HSET", ctx.prefix .. "looks", key, left - looked)
+    redis.call("ZADD", ctx.prefix .. "opens", rules.logical, " " .. key)
+  end
+  for _ = 1, looked do
+    local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
+    local name, queue = string.match(both, "^(%S+) (.*)$")
+    local candidates = ctx.prefix .. "candidates:" .. queue
+    local opened = redis.call("ZSCORE", candidates, name)
+    -- Where somebody has deleted it the others go on.
+    if opened and tonumber(opened) < 0 then
+      local limit = Limits.limit_now(ctx, name, rules)
+      local wait = Limits.wait_ms(ctx, limit, rules)
+      if wait == 0 then
+        redis.call("ZADD", candidates, rules.logical, name)
+        Active.ring_bell(ctx, queue)
+      else
+        Blocked.shut(ctx, queue, limit, Config.stopped_ms(ctx, limit, rules) > 0)
+        if wait < math.huge then
+          redis.call("ZADD", ctx.prefix .. "opens", "LT", rules.logical + wait, key)
+        end
+      end
+    end
+  end
+  if left > looked then
+    Active.ring_bell(ctx, string.match(redis.call("LINDEX", waited, 0), "^%S+ (.*)$"))
+  end
+  return true
+end
+
+function Wake.pump(ctx, key, rules, goes_on)
+  Wake.wake_whole(ctx, key)
+  Wake.look_at_waited(ctx, key, rules, goes_on)
+end
+
+-- At how many of these keys something waits.
+function Wake.count_waited(ctx, keys)
+  local count = 0
+  for first = 1, #keys, Rates.KEYS_AT_ONCE do
+    local some = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}
+    for index = 1, #some do some[index] = ctx.prefix .. "waited:" .. some[index] end
+    count = count + redis.call("EXISTS", unpack(some))
+  end
+  return count
+end
+
+-- Each once: the limits' keys of leases that ended, and after them the tenants' too.
+function Wake.keys_of_ended(ended)
+  local keys, limits, met = {}, {}, {}
+  for index = 1, #ended do
+    for key in string.gmatch(ended[index], ",([^,]+)") do
+      if not met[key] then
+        keys[#keys + 1] = key
+        limits[#limits + 1] = key
+      end
+      met[key] = true
+    end
+  end
+  for index = 1, #ended do
+    local key = string.match(ended[index], "^[^,]+")
+    if not met[key] then keys[#keys + 1] = key end
+    met[key] = true
+  end
+  return keys, limits
+end
+
+-- Leases have ended, each told as its keys with commas: a limit's may be that of another tenant's tier.
+function Wake.free_all(ctx, ended, rules)
+  local keys, limits = Wake.keys_of_ended(ended)
+  Rates.stay_known(ctx, limits, rules.logical)
+  for index = 1, #keys do
+    if string.sub(keys[index], 1, 7) == "tenant:" then Tenants.reopen(ctx, keys[index], rules) end
+    Wake.wake_whole(ctx, keys[index])
+  end
+  -- Mostly at one of the first.
+  local left = Wake.count_waited(ctx, keys)
+  if left > 0 then Limits.know_declared(ctx, limits, rules) end
+  for index = 1, #keys do
+    if left == 0 then return end
+    if Wake.look_at_waited(ctx, keys[index], rules, false) then left = left - 1 end
+  end
+end
+
+-- Looks at keys whose time has come, at most `most`, and forgets others. Returns how many were due, `most`
+-- where there may be more.
+function Wake.look_at_limits(ctx, rules, most)
+  local due = redis.call(
+    "ZRANGEBYSCORE", ctx.prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
+  rules.looks = PUMPED_AT_MOST
+  for index = 1, #due do
+    -- Those that are left keep their turn.
+    if rules.looks == 0 then break end
+    redis.call("ZREM", ctx.prefix .. "opens", due[index])
+    local key = string.match(due[index], "%S+")
+    Wake.pump(ctx, key, rules, key ~= due[index])
+  end
+  local more = Rates.forget_idle(ctx, rules.logical)
+  Config.forget_cooled(ctx, rules.logical, most)
+  return more and most or #due
+end
+
+-- A worker that enforces nothing opens what waits for room or time. Returns how many it opened.
+function Wake.open_all(ctx, queue, rules, most)
+  local candidates = ctx.prefix .. "candidates:" .. queue
+  local closed = redis.call("ZRANGEBYSCORE", candidates, "(" .. Blocked.PAUSED, Blocked.CLOSED, "LIMIT", 0, most)
+  for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
+  return #closed
+end
+
+--[[
+  said: people have said something else of a key, or its time has ended: what waits may be open.
+
+  A tenant is judged anew by the claims that come, as after news of its tier.
+]]
+
+-- Of tasks of one time, so many are looked at to find one.
+local SAME_TIME_AT_MOST = 16
+
+-- What the key has put back, and remembers, is judged anew by the claims that come. Whatever it puts back
+-- from now on, at a gate too, does not wait behind those that it put back before.
+function Wake.bring_forward(ctx, key, rules)
+  local there = ctx.prefix .. "rescheduled:" .. Backoff.whole_key(key)
+  redis.call("HDEL", ctx.prefix .. "pace:" .. key, "next")
+  local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. Rates.whole(rules.now), "+inf",
+    "WITHSCORES", "LIMIT", 0, Backoff.FORWARD_AT_MOST)
+  if #tasks == 0 then return end
+  redis.call("UNLINK", there)
+  for index = 1, #tasks, 2 do
+    local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
+    local later, at = ctx.prefix .. "later:" .. queue, tasks[index + 1]
+    local same = redis.call("ZRANGEBYSCORE", later, at, at, "LIMIT", 0, SAME_TIME_AT_MOST)
+    for each = 1, #same do
+      if tonumber(string.match(same[each], "^%d+")) == tonumber(seq) then
+        redis.call("ZADD", later, rules.now, same[each])
+        Active.ring_bell(ctx, queue)
+      end
+    end
+  end
+end
+
+function Wake.said(ctx, key, rules)
+  Config.note_steering(ctx)
+  if string.sub(key, 1, 7) == "tenant:" then
+    rules.version = redis.call("HINCRBY", ctx.prefix .. "news", "version", 1)
+  end
+  Wake.pump(ctx, key, rules, false)
+  Wake.bring_forward(ctx, key, rules)
+end
+
+-- Ends pauses and overrides whose time has come, at most `most` of each. Returns how many at most.
+function Wake.end_steering(ctx, rules, most)
+  local over = redis.call(
+    "ZRANGEBYSCORE", ctx.prefix .. "overrides_end", "-inf", rules.now, "LIMIT", 0, most)
+  for index = 1, #over do
+    redis.call("ZREM", ctx.prefix .. "overrides_end", over[index])
+    redis.call("HDEL", ctx.prefix .. "overrides", over[index])
+    Events.write_event(ctx, "fairness.override_ended", "key", over[index])
+    Wake.said(ctx, over[index], rules)
+  end
+  local ended = redis.call(
+    "ZRANGEBYSCORE", ctx.prefix .. "paused_until", "-inf", rules.now, "LIMIT", 0, most)
+  for index = 1, #ended do
+    redis.call("ZREM", ctx.prefix .. "paused_until", ended[index])
+    redis.call("HDEL", ctx.prefix .. "paused_by", ended[index])
+    Events.write_event(ctx, "fairness.resumed", "key", ended[index], "by", "")
+    Wake.said(ctx, ended[index], rules)
+  end
+  return math.max(#over, #ended)
+end
+
+-- How long until the next of them ends, at most `longest`.
+function Wake.steering_ends_ms(ctx, now, longest)
+  local first = redis.call("ZRANGE", ctx.prefix .. "overrides_end", 0, 0, "WITHSCORES")[2]
+  local second = redis.call("ZRANGE", ctx.prefix .. "paused_until", 0, 0, "WITHSCORES")[2]
+  if first then longest = math.min(longest, tonumber(first) - now) end
+  if second then longest = math.min(longest, tonumber(second) - now) end
+  return longest
+end

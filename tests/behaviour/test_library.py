@@ -1,0 +1,174 @@
+# ruff: noqa: F811 - fixtures of other folders are asked for by name
+"""The function library: who loads it, what a server without it means, and two versions at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store import verbs
+from celery_fairness.store.library import FLOOR, RIGHTS, build, library, load
+from celery_fairness.testing.server import RedisServer
+from tests.dispatch.conftest import fair_shop, make_fair_shop, memory  # noqa: F401 - fixtures
+from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
+from tests.lua.dispatching import Dispatch
+from tests.support.library import call
+
+pytestmark = pytest.mark.redis
+
+START_SECONDS = 60
+#: A module that Python imports first.
+NEXT_VERSION = """
+from celery_fairness.store import library as module
+library = module.build({"DUE_AT_MOST": 17})
+module.library = lambda: library
+"""
+BOTH = pytest.mark.parametrize("broker", ["fairredis", "redis"])
+
+
+def start(shop: Shop, **env: str) -> subprocess.CompletedProcess[str]:
+    """Start a worker that is expected to end."""
+    command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "worker", "-P", "solo"]
+    return subprocess.run(
+        command,
+        env={**shop.env, **env},
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server whose users and commands a test may change."""
+    with RedisServer(directory=tmp_path) as server:
+        yield server
+
+
+@BOTH
+def test_a_server_without_functions_ends_the_start_with_what_it_needs(
+    own_server: RedisServer, make_shop: Callable[..., Shop], broker: str
+) -> None:
+    with own_server.client() as client:
+        # Any other version of a server answers as an old one does.
+        client.execute_command("ACL SETUSER default -function -fcall")
+    ended = start(on(own_server, make_shop, broker))
+    assert ended.returncode == 69
+    assert f"the user may not load functions, grant {RIGHTS}" in ended.stderr
+    assert own_server.url in ended.stderr
+
+
+def on(server: RedisServer, make_shop: Callable[..., Shop], broker: str) -> Shop:
+    shop = make_shop("redis")
+    shop.env = {
+        name: re.sub(r"redis://127.0.0.1:\d+", server.url.rsplit("/", 1)[0], value)
+        for name, value in shop.env.items()
+    }
+    if broker == "fairredis":
+        shop.env = {
+            name: value.replace("redis://", "fairredis://") if "BROKER" in name else value
+            for name, value in shop.env.items()
+        }
+    return shop
+
+
+def test_a_full_server_without_the_library_is_named(own_server: RedisServer) -> None:
+    with own_server.client(decode_responses=True) as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(Exception, match="memory is full and the library cf_"):
+            load(client.execute_command)
+
+
+def test_a_foreign_text_under_the_name_is_named(own_server: RedisServer) -> None:
+    name = library().name
+    foreign = f"#!lua name={name}\nredis.register_function('f', function() return 1 end)"
+    with own_server.client() as client:
+        client.function_load(foreign)
+        with pytest.raises(Exception, match=f"FUNCTION DELETE {name}"):
+            load(client.execute_command)
+
+
+def test_an_old_server_is_told_apart() -> None:
+    from redis.exceptions import ResponseError
+
+    def old(*_: str) -> None:
+        raise ResponseError("unknown command 'FUNCTION', with args beginning with: 'LIST'")
+
+    with pytest.raises(Exception, match=re.escape(FLOOR)):
+        load(old)
+
+
+def test_two_installations_that_call_in_turns_share_nothing(client: Redis) -> None:
+    """One asks for the highest priority of a queue, which makes claims keep an index; one not."""
+    first, second = Dispatch(client), Dispatch(client)
+    seen = {}
+    for turn in range(4):
+        for prefix, it, scope in (("{a}:", first, "queue"), ("{b}:", second, "tenant")):
+            it.tags = turn
+            it.run = lambda verb, args, prefix=prefix: call(client, verb, prefix, args)
+            it.put(f"u{turn}", rank=turn)
+            rules = it.rules.__class__(priority_scope=scope)
+            it.claim(1, rules=rules)
+            seen[prefix] = sorted(client.keys(f"{prefix}ranked*"))
+    assert client.hget("{a}:clock", "ranked") == "1"
+    assert client.hget("{b}:clock", "ranked") is None
+    assert seen["{b}:"] == []
+
+
+def test_two_versions_work_side_by_side(fair_shop: Shop, memory: Redis, tmp_path: Path) -> None:
+    """A rolling upgrade: a worker and a producer of the next version beside ours."""
+    (tmp_path / "sitecustomize.py").write_text(NEXT_VERSION)
+    newer = {"PYTHONPATH": str(tmp_path)}
+    fair_shop.worker(pool="threads", concurrency=1)
+    fair_shop.worker(pool="threads", concurrency=1, env=newer)
+    results = [fair_shop.send("work", user=f"u{n % 3}") for n in range(30)]
+    assert [each.get(timeout=RESULT_SECONDS) for each in results] == ["done"] * 30
+    names = {row[1] for row in memory.execute_command("FUNCTION LIST")}
+    assert names == {library().name, build({"DUE_AT_MOST": 17}).name}
+    assert set(fair_shop.runs().values()) == {1}
+
+
+def test_another_schema_is_refused(fair_shop: Shop, memory: Redis) -> None:
+    limiter = fair_shop.fairness.limiter
+    memory.hset(f"{limiter.prefix}clock", mapping={"schema": "99", "logical": 1, "seen": 1})
+    with pytest.raises(LimiterUnavailable, match="SCHEMA the tables have the schema 99"):
+        limiter.renew([])
+    with pytest.raises(Exception, match="SCHEMA"):
+        fair_shop.send("work", user="42")
+
+
+def fairness(shop: Shop, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "tests.support.shop", "fairness", *command],
+        env=shop.env,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+
+
+def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Redis) -> None:
+    old = build({"DUE_AT_MOST": 5})
+    load(memory.execute_command, old)
+    fair_shop.fairness.limiter.renew([])
+    call(memory, verbs.SIZE, fair_shop.fairness.limiter.prefix, verbs.size_args("q"))
+    rows = json.loads(fairness(fair_shop, "library", "--json").stdout)
+    ours, other = (row for row in rows if row["name"] in (library().name, old.name))
+    assert (ours["name"], ours["current"], other["name"]) == (library().name, True, old.name)
+    assert ours["used"] is not None
+    assert other["used"] is None
+    assert "never here" in fairness(fair_shop, "library").stdout
+    assert fairness(fair_shop, "library", "--delete", old.name).returncode == 0
+    assert old.name not in fairness(fair_shop, "library").stdout
+    assert fairness(fair_shop, "library", "--delete", old.name).returncode == 1
+    assert fairness(fair_shop, "library", "--delete", "mine").returncode == 2
