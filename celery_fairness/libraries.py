@@ -6,6 +6,7 @@ may use the same server.
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
@@ -22,7 +23,7 @@ class LibraryStatus(BaseModel):
         name: With the digest of its text.
         size: Of its text, in bytes.
         current: This version of the package calls it.
-        used: When this installation called it last, to an hour; None: never.
+        used: When a worker of this installation called it last, to an hour; None: never.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,9 +40,10 @@ def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
     Raises:
         LimiterUnavailable: Redis does not answer, or the user may not list functions.
     """
-    found = loaded(limiter.connection.read)
+    connection = limiter.connection
+    found = loaded(functools.partial(connection.about_functions, limiter.prefix))
     fields = [f"lib:{name}" for name in found]
-    times = limiter.connection.read("HMGET", limiter.names.clock, *fields) if fields else []
+    times = connection.read("HMGET", limiter.names.clock, *fields) if fields else []
     rows = [
         LibraryStatus(
             name=name,
@@ -64,9 +66,12 @@ def delete_library(limiter: RedisLimiter, name: str) -> None:
     """
     if not name.startswith(FAMILY):
         raise ValueError(f"expected a name that begins with {FAMILY}, got: {name}")
-    if name not in loaded(limiter.connection.read):
-        raise NotFound("library", name, f"is not on {limiter.connection.address}")
-    limiter.connection.read("FUNCTION", "DELETE", name)
+    connection = limiter.connection
+    ask = functools.partial(connection.about_functions, limiter.prefix)
+    if name not in loaded(ask):
+        raise NotFound("library", name, f"is not on {connection.address}")
+    ask("FUNCTION", "DELETE", name)
+    connection.read("HDEL", limiter.names.clock, f"lib:{name}")
 
 
 def _seconds(row: LibraryStatus) -> float:

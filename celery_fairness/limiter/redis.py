@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
+from redis.exceptions import ResponseError
+
 from celery_fairness.decision import (
     Admitted,
     Copy,
@@ -107,12 +109,19 @@ class RedisLimiter:
         """Load the function library where it is absent; a server that is away has it later.
 
         Raises:
-            LibraryMissing: The server cannot have it; the text says why and what to do.
+            LibraryMissing: The server cannot have it, or the tables are of a version with another
+                schema; the text says why and what to do.
         """
         try:
             self._redis.load_library(self._names.prefix)
+            # A call that writes nothing and reads the clock, which has the schema.
+            args = ("", "", self._lease_ms, *self._as_known(""), self._now_text())
+            self._redis.execute(verbs.INSPECT, self._names.prefix, args)
         except LibraryMissing:
             raise
+        except ResponseError as error:
+            if str(error).startswith("SCHEMA"):
+                raise LibraryMissing(f"{self._redis.address}: {error}") from None
         except AWAY:
             return
 

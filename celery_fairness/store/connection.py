@@ -158,15 +158,27 @@ class Connection:
         Raises:
             LibraryMissing: The server cannot have it; the text has the address and the next step.
         """
-        client = self.client()
         try:
-            if isinstance(client, redis.Redis):
-                load(lambda *parts: self._call(parts))
-            else:
-                node = client.get_node_from_key(prefix)
-                load(functools.partial(client.execute_command, target_nodes=node))
+            load(functools.partial(self._of_prefix, prefix))
         except LibraryMissing as error:
             raise LibraryMissing(f"{self.address}: {error}") from None
+
+    def about_functions(self, prefix: str, *parts: str) -> Any:
+        """Run one command about functions, on a cluster on the node that has ``prefix``.
+
+        Raises:
+            LimiterUnavailable: No answer, or an error.
+        """
+        try:
+            return self._of_prefix(prefix, *parts)
+        except AWAY as error:
+            raise self.unavailable(error) from error
+
+    def _of_prefix(self, prefix: str, *parts: str) -> Any:
+        client = self.client()
+        if isinstance(client, redis.Redis):
+            return self._call(parts)
+        return client.execute_command(*parts, target_nodes=client.get_node_from_key(prefix))
 
     def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
         """Call ``function``, whose answer nobody needs, without waiting for it.
@@ -346,8 +358,8 @@ class Connection:
         try:
             line.connection.read_response()
         except RedisResponseError:
-            posted, line.posted = line.posted, None
-            self.run(*posted)
+            # While it fails too, the caller still owes it.
+            self.run(*line.posted)
         line.posted = None
 
     def client(self) -> Any:
@@ -361,6 +373,8 @@ class Connection:
             if self._made is None or self._made_in != os.getpid():
                 # A forked child leaves its parent's connections alone.
                 self._idle = []
+                # Behind a new client may be another server.
+                self._has_library = False
                 if self._make is not None:
                     self._made = self._make()
                 elif self.address.master_name:

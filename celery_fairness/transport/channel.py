@@ -33,7 +33,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
-from celery_fairness.store.library import is_missing, library
+from celery_fairness.store.library import LibraryMissing, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spinning import Spin
 from celery_fairness.transport.bells import BellsMixin
@@ -227,7 +227,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         except ResponseError as error:
             if not is_missing(error):
                 raise
-            self.home.load_library()
+            self._load_library()
             self.home.renewals.meet(call)
         self._met = connection._sock
 
@@ -251,6 +251,17 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         except BaseException:
             self._claim_over()
             raise
+
+    def _load_library(self) -> None:
+        """Load the library that somebody deleted.
+
+        Raises:
+            ServerNotReady: The server cannot have it now; a running worker waits until it can.
+        """
+        try:
+            self.home.load_library()
+        except LibraryMissing as error:
+            raise ServerNotReady(str(error)) from None
 
     def _command(self, verb: str, args: list[str]) -> bytes:
         return pack(("FCALL", library().function(verb), "1", self.home.prefix, *args))
@@ -315,7 +326,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         except ResponseError as error:
             if not is_missing(error):
                 raise
-            home.load_library()
+            self._load_library()
             raise Empty from None
         finally:
             self._claim_over()

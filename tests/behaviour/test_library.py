@@ -15,12 +15,15 @@ from redis import Redis
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.store import verbs
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import FLOOR, RIGHTS, build, library, load
 from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import fair_shop, make_fair_shop, memory  # noqa: F401 - fixtures
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
 from tests.lua.dispatching import Dispatch
 from tests.support.library import call
+from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
 
@@ -107,20 +110,20 @@ def test_an_old_server_is_told_apart() -> None:
         load(old)
 
 
-def test_two_installations_that_call_in_turns_share_nothing(client: Redis) -> None:
+def test_two_installations_that_call_in_turns_share_nothing(memory: Redis) -> None:
     """One asks for the highest priority of a queue, which makes claims keep an index; one not."""
-    first, second = Dispatch(client), Dispatch(client)
+    first, second = Dispatch(memory), Dispatch(memory)
     seen = {}
     for turn in range(4):
         for prefix, it, scope in (("{a}:", first, "queue"), ("{b}:", second, "tenant")):
-            it.tags = turn
-            it.run = lambda verb, args, prefix=prefix: call(client, verb, prefix, args)
-            it.put(f"u{turn}", rank=turn)
+            it.run = lambda verb, args, prefix=prefix: call(memory, verb, prefix, args)
+            for user in ("a", "a", "b"):
+                it.put(f"{user}{turn}", rank=turn)
             rules = it.rules.__class__(priority_scope=scope)
             it.claim(1, rules=rules)
-            seen[prefix] = sorted(client.keys(f"{prefix}ranked*"))
-    assert client.hget("{a}:clock", "ranked") == "1"
-    assert client.hget("{b}:clock", "ranked") is None
+            seen[prefix] = sorted(memory.keys(f"{prefix}ranked*"))
+    assert memory.hget("{a}:clock", "ranked") == "1"
+    assert memory.hget("{b}:clock", "ranked") is None
     assert seen["{b}:"] == []
 
 
@@ -172,3 +175,84 @@ def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Re
     assert old.name not in fairness(fair_shop, "library").stdout
     assert fairness(fair_shop, "library", "--delete", old.name).returncode == 1
     assert fairness(fair_shop, "library", "--delete", "mine").returncode == 2
+
+
+def rights_of(who: str) -> list[str]:
+    """Return the rights that the page for operators lists."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (line,) = re.findall(rf"^{who} +(~.*)$", page, re.MULTILINE)
+    return line.split()
+
+
+def test_the_listed_rights_are_enough(
+    own_server: RedisServer, make_shop: Callable[..., Shop]
+) -> None:
+    shop = on(own_server, make_shop, "fairredis")
+    with own_server.client(decode_responses=True) as client:
+        for who in ("worker", "producer"):
+            # The shop has queues beside celery, and the user names every queue.
+            rights = [*rights_of(who), "~analysis_*"]
+            client.execute_command("ACL", "SETUSER", who, "reset", "on", ">pw", *rights)
+        broker = shop.env["CELERY_BROKER_URL"]
+        as_user = {who: broker.replace("://", f"://{who}:pw@") for who in ("worker", "producer")}
+        shop.worker(env={"CELERY_BROKER_URL": as_user["worker"]}, pool="threads", concurrency=1)
+        producer = make_app({**shop.env, "CELERY_BROKER_URL": as_user["producer"]})
+        sent = [
+            producer.tasks["shop.work"].apply_async((), {"user": "42"}, **options)
+            for options in ({}, {"countdown": 0.1})
+        ]
+        assert [each.get(timeout=RESULT_SECONDS) for each in sent] == ["done", "done"]
+        assert client.execute_command("ACL", "LOG") == []
+
+
+def test_a_running_worker_waits_for_a_library_that_cannot_be_loaded(
+    own_server: RedisServer, make_shop: Callable[..., Shop]
+) -> None:
+    shop = on(own_server, make_shop, "fairredis")
+    worker = shop.worker(pool="threads", concurrency=1)
+    with own_server.client() as client:
+        client.config_set("maxmemory", 1)
+        client.function_flush()
+        worker.wait_for_log("memory is full and the library")
+        client.config_set("maxmemory", 0)
+    producer = make_app(shop.env)
+    assert producer.tasks["shop.work"].apply_async((), {"user": "42"}).get(RESULT_SECONDS) == "done"
+
+
+@BOTH
+def test_tables_of_another_schema_end_a_start(
+    own_server: RedisServer, make_shop: Callable[..., Shop], broker: str
+) -> None:
+    shop = on(own_server, make_shop, broker)
+    with own_server.client() as client:
+        client.hset(f"{shop.fairness.limiter.prefix}clock", mapping={"schema": "99"})
+    ended = start(shop)
+    assert ended.returncode == 69
+    assert "SCHEMA the tables have the schema 99" in ended.stderr
+
+
+def test_an_installation_gets_its_schema_with_the_first_call_of_a_worker(
+    fair_shop: Shop, memory: Redis
+) -> None:
+    limiter = fair_shop.fairness.limiter
+    memory.hset(f"{limiter.prefix}clock", mapping={"logical": 1, "seen": 1, "epoch": 1})
+    limiter.renew([])
+    assert memory.hget(f"{limiter.prefix}clock", "schema") == "1"
+
+
+def test_a_release_that_was_posted_is_not_lost_with_the_library(
+    own_server: RedisServer, make_shop: Callable[..., Shop]
+) -> None:
+    shop = on(own_server, make_shop, "redis")
+    connection = Connection(address_from_url(own_server.url))
+    prefix = shop.fairness.limiter.prefix
+    with own_server.client() as client:
+        client.zadd(f"{prefix}leases:a", {"l1": 1})
+        connection.run(verbs.RELEASE, prefix, ["l0", "a"])
+        client.function_flush()
+        connection.post(verbs.RELEASE, prefix, ["l1", "a"])
+        client.config_set("maxmemory", 1)
+        with pytest.raises(LimiterUnavailable, match="memory is full"):
+            connection.read("PING")
+        client.config_set("maxmemory", 0)
+    connection.close()

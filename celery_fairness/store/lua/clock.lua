@@ -29,12 +29,19 @@ local SCHEMA = "1"
 -- The field of the clock with the last use of this library.
 local USED = "lib:" .. LIBRARY
 
--- `schema` is that of the clock, nil where nothing has been written yet.
+-- `schema` is that of the clock, nil where no worker has called yet.
 function Clock.check_schema(schema)
   if schema and schema ~= SCHEMA then
     error({err = "SCHEMA the tables have the schema " .. schema .. ", this version reads " .. SCHEMA ..
       ": run the version that wrote them, or use another namespace"})
   end
+end
+
+-- Whether claims have asked for the highest rank of a queue; for calls that read nothing else there.
+function Clock.ranked(ctx)
+  local kept = redis.call("HMGET", ctx.prefix .. "clock", "ranked", "schema")
+  Clock.check_schema(kept[2])
+  return kept[1]
 end
 
 function Clock.read_clock(ctx, lease_ms, frozen_ms)
@@ -79,10 +86,10 @@ function Clock.tick(ctx, lease_ms, frozen_ms)
   local clock_key = ctx.prefix .. "clock"
   local logical, now, epoch, said, seen = Clock.read_clock(ctx, lease_ms, frozen_ms)
   if not seen then
-    redis.call("HSET", clock_key, "server", Clock.server_id(), "began", string.format("%.0f", now), "schema", SCHEMA)
+    redis.call("HSET", clock_key, "server", Clock.server_id(), "began", string.format("%.0f", now))
   end
   if not said.used or math.abs(now - said.used) >= NOTE_USE_AFTER_MS then
-    redis.call("HSET", clock_key, USED, string.format("%.0f", now))
+    redis.call("HSET", clock_key, USED, string.format("%.0f", now), "schema", SCHEMA)
   end
   if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
     redis.call("HSET", clock_key,

@@ -14,7 +14,7 @@
 ]]
 register("move", {"allow-oom"}, function(keys, args)
   local ctx, queue, target = {prefix = keys[1]}, args[1], args[2]
-  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+  ctx.ranked = Clock.ranked(ctx)
 
   if queue == target then return redis.error_reply("move: expected two queues, got: " .. queue) end
 

@@ -9,7 +9,7 @@
 ]]
 register("purge", {"allow-oom"}, function(keys, args)
   local ctx, queue = {prefix = keys[1]}, args[1]
-  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+  ctx.ranked = Clock.ranked(ctx)
 
   return Lanes.forget_waiting(ctx, queue)
 end)

@@ -11,7 +11,7 @@
 ]]
 register("requeue", {"allow-oom"}, function(keys, args)
   local ctx, queue, record, obituary = {prefix = keys[1]}, args[1], args[2], args[3]
-  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+  ctx.ranked = Clock.ranked(ctx)
 
   local moved = redis.call("LREM", ctx.prefix .. "dead:" .. queue, 1, record)
   if moved > 0 then

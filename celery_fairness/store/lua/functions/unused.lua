@@ -19,7 +19,7 @@
 ]]
 register("unused", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms, declared = {prefix = keys[1]}, args[1], args[2]
-  ctx.ranked = redis.call("HGET", ctx.prefix .. "clock", "ranked")
+  ctx.ranked = Clock.ranked(ctx)
   local now = Clock.server_now(frozen_ms)
   local unused = ctx.prefix .. "unused"
 
