@@ -1,6 +1,6 @@
 """What happened in an installation, as values; and the table of all that can.
 
-An event is written by the script that causes it, so it is there exactly where its cause is. Its id
+The function that causes an event writes it, so it is there exactly where its cause is. Its id
 is made from its place in the stream and the installation: whoever reads it twice sees one id.
 
 A flood of tasks that wait emits two events for each of them. So the stream of all events is not

@@ -36,7 +36,7 @@ REASON_CHARACTERS = 500
 #: Longest name of a person.
 PERSON_CHARACTERS = 200
 _FIELDS = ("concurrency", "rate", "throttle")
-#: In Python and to the scripts.
+#: In Python and to the functions.
 _WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
 
 
@@ -56,7 +56,7 @@ class Holding:
     def stop(
         self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
     ) -> KeyStops:
-        """Pause, resume or cool down a key as the scripts write it; see ``verbs.stop_args``."""
+        """Pause, resume or cool down a key as the functions write it; see ``verbs.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
         stopped = verbs.read_stop(self._run(verbs.STOP, args))
@@ -117,7 +117,7 @@ class Holding:
 
 
 def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:
-    """Return a key as the scripts write it.
+    """Return a key as the functions write it.
 
     Args:
         key: As people say it; a queue's as :meth:`Limiting.find` returns it.

@@ -80,7 +80,7 @@ class Limiting:
             is_used: Says whether anything is known of a key.
 
         Returns:
-            The key as the scripts write it, and the queue; "" where it is no queue's as a whole.
+            The key as the functions write it, and the queue; "" where it is no queue's as a whole.
 
         Raises:
             ValueError: It may be several things, and none of them is there.

@@ -1,7 +1,7 @@
 """What waits goes to the queue of its tenant's new tier.
 
 Only tasks that are routed by tier move: those in the priority or the default queue of their own
-service that were not submitted as scheduled ones. Each is moved by one step of a script, where it
+service that were not submitted as scheduled ones. Each is moved by one step of a function, where it
 waits as it was read: who claims, puts or cancels meanwhile never sees it twice, or nowhere.
 
 Invariant: to do it again changes nothing; who was stopped halfway is made up for by the next.

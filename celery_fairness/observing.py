@@ -330,7 +330,7 @@ class Observing(ABC):
         """Let what becomes of each task be told for a while: ``task.put``, ``started``, ``ended``.
 
         At a gate of tasks that have limits, and ``task.put`` by producers of this package, within
-        a second. Each is one command more for the scripts that do it. The last hundred thousand
+        a second. Each is one command more for the functions that do it. The last hundred thousand
         are kept, in a stream of their own, until an hour after the last watch.
 
         Args:

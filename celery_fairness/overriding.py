@@ -235,7 +235,7 @@ class Overriding(Observing):
     def _key(
         self, key: Any, *, tenants: bool = True, of_all: bool = True, says: bool = False
     ) -> str:
-        """Return a key as the scripts write it.
+        """Return a key as the functions write it.
 
         Args:
             key: As people say it.

@@ -24,9 +24,9 @@ from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM
 from celery_fairness.units import Milliseconds, seconds
 
-#: As in the scripts.
+#: As in the functions.
 LOOK_MS = 1000
-#: So much of a throttle's interval a promotion is early, and so many ms, as in the scripts.
+#: So much of a throttle's interval a promotion is early, and so many ms, as in the functions.
 EARLY, EARLY_MS = 0.1, 10
 SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
 #: The part of a lease after which what could not be published is tried again first.

@@ -1,4 +1,4 @@
-"""The limiter in Redis: every decision is one script, by the server's clock.
+"""The limiter in Redis: every decision is one call, by the server's clock.
 
 Weakness: a Redis that loses its memory, or a part of it, forgets leases too; workers enter theirs
 again at their next renewal, and until then more may start than the limit says.
@@ -42,7 +42,7 @@ from celery_fairness.store.names import Names
 from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 
-#: Slots that one call of a script renews or releases: a bounded time in Redis.
+#: Slots that one call renews or releases: a bounded time in Redis.
 BATCH = 250
 
 _REFUSALS = {

@@ -1,6 +1,6 @@
 """What must be true of a tenant that was found at its limit: it has no room, or is judged anew.
 
-Whoever ends a lease that counts judges its tenant in the same script, and claims judge all that
+Whoever ends a lease that counts judges its tenant in the same function, and claims judge all that
 were closed before the last news. What ends by itself is a lease of the gate, or the record of a
 tenant's tier: for these a closed tenant has a time in ``ends``.
 

@@ -1,7 +1,7 @@
 """Tasks of a gate that wait in Redis: what must agree about them.
 
 A task waits at one place, a limit's key and numbers, or was given to a worker that publishes it
-again. A task that waits or expires without its record would stop the scripts that promote; one that
+again. A task that waits or expires without its record would stop promotions; one that
 waits where nobody looks would wait for ever.
 """
 

@@ -1,6 +1,6 @@
-"""The keys of the dispatch path and the texts that lie in them, as the scripts write them.
+"""The keys of the dispatch path and the texts that lie in them, as the functions write them.
 
-``store/lua/dispatch`` is what decides; a text that cannot be read is None here.
+``store/lua/functions`` is what decides; a text that cannot be read is None here.
 """
 
 from __future__ import annotations

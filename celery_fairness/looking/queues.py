@@ -1,7 +1,7 @@
 """The queues of the dispatch path, and who holds leases.
 
 Invariant: whatever the number of tasks and tenants, a bounded number of them is read: what waits is
-counted by the scripts already, and only what runs is counted here.
+counted by the functions already, and only what runs is counted here.
 """
 
 from __future__ import annotations

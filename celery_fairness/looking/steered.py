@@ -77,7 +77,7 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
 
     Args:
         key: Which.
-        stopped: As the scripts return it.
+        stopped: As the functions return it.
         pause_of: The key that is paused, where it is another.
     """
     cool_ms, pause_ms, now_ms, since_ms, by = stopped
@@ -96,7 +96,7 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
 
 
 def read_override(key: str, row: str, now_ms: int) -> KeyOverride | None:
-    """Read an override as the scripts keep it; None where it has ended."""
+    """Read an override as the functions keep it; None where it has ended."""
     text, _, details = row.partition(" ")
     numbers, _, ends = text.rpartition("|")
     if ends and int(ends) <= now_ms:
@@ -138,9 +138,9 @@ def server_now(reader: Reader) -> int:
 
 
 def logical_now(reader: Reader) -> float:
-    """Return the logical time in ms, as the next script will have it; 0 where there is none yet."""
+    """Return the logical time in ms, as the next call will have it; 0 where there is none yet."""
     logical, seen = reader.read("HMGET", reader.keys.clock, "logical", "seen")
     if not (logical and seen):
         return 0.0
-    # No script has moved the clock since then.
+    # No function has moved the clock since then.
     return float(logical) + max(0, server_now(reader) - int(seen))

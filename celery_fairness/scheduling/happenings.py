@@ -1,4 +1,4 @@
-"""What happened, in its order, as the scripts write it into the stream ``events``.
+"""What happened, in its order, as the functions write it into the stream ``events``.
 
 An event is told by the call that causes it, and says of a task its id and name: no table knows
 them, so they are read where the headers of its message begin, as Celery's do, with plain values.

@@ -82,7 +82,7 @@ class Task:
 
     @property
     def record(self) -> str:
-        """The same as the scripts write it."""
+        """The same as the functions write it."""
         put = "" if self.put_ms is None else f"@{self.put_ms}{'+' if self.is_noisy else ''}"
         words = [self.kind, self.limits, put + self.blocked]
         while len(words) > 1 and not words[-1]:
@@ -118,7 +118,7 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its name, as the scripts write it."""
+        """Its name, as the functions write it."""
         word = f"{self.lane.rank},{self.lane.limits}" if self.lane.limits else f"{self.lane.rank}"
         return word if self.kind is None else f"{word}b {self.kind}"
 

@@ -1,6 +1,6 @@
 """What the claims of each minute started and found at its tier's limit, by tier and queue.
 
-The scripts forget a minute after some hours; the model keeps them all.
+The functions forget a minute after some hours; the model keeps them all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from celery_fairness.scheduling.lanes import Task
 
 MINUTE_MS = 60_000
-#: Of so many the scripts keep the numbers.
+#: Of so many the functions keep the numbers.
 KEPT = 360
 #: Of more fields of a minute the others are counted as those of one queue.
 FIELDS_AT_MOST = 1000

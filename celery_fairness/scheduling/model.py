@@ -1,4 +1,4 @@
-"""The scheduler as pure Python: what the scripts in ``store/lua/dispatch`` do, to be read.
+"""The scheduler as pure Python: what the functions in ``store/lua/functions`` do, to be read.
 
 A task that is put waits in a lane, or in ``later`` until its time. A claim leases it to a process:
 it is running, and its lease counts for its tenant's limit until a settle says how it ended, or
@@ -29,7 +29,7 @@ claim looks at it. What opens it again:
                                       what is older than the news
     a put that says another tier      marks its judgement as out of date
     a lease of the gate ends          a due entry, at most LOOK_AGAIN_MS ahead
-    a tenant's record is forgotten    a due entry (in the scripts; records of the model stay)
+    a tenant's record is forgotten    a due entry (in the functions; records of the model stay)
     a worker that enforces nothing    its claims judge all that are not paused
 
 Invariants, after every operation:

@@ -34,7 +34,7 @@ class Override:
 
     @property
     def text(self) -> str:
-        """The same as the scripts keep it, without its end."""
+        """The same as the functions keep it, without its end."""
         said = self.numbers
         concurrency = said.get("concurrency", UNSAID)
         throttle = said.get("throttle", UNSAID)

@@ -58,7 +58,7 @@ class QueueNumbers:
 
     @property
     def text(self) -> str:
-        """The same as the scripts keep it."""
+        """The same as the functions keep it."""
         return "|".join(
             (
                 _number_text(self.concurrency),
@@ -116,7 +116,7 @@ class QueueRow:
 
     @property
     def text(self) -> str:
-        """The same as the scripts keep it."""
+        """The same as the functions keep it."""
         said = (each.text if each else "" for each in (self.declared, self.said))
         return " ".join((self.key, "parts" if self.parts else "whole", str(self.version), *said))
 

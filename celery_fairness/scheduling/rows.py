@@ -44,7 +44,7 @@ class Running:
 
     @property
     def text(self) -> str:
-        """The same as the scripts write it, by which obituaries of one time are ordered."""
+        """The same as the functions write it, by which obituaries of one time are ordered."""
         length = len(self.queue.encode())
         return f"{self.owner} {self.state} {length} {self.queue}{self.task.record}"
 

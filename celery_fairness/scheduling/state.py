@@ -67,7 +67,7 @@ def dump(installation: Installation) -> dict[str, Any]:
     }
 
 
-#: A rank before a sequence number, as the scripts order parts of lanes.
+#: A rank before a sequence number, as the functions order parts of lanes.
 _AFTER_ALL = 2**49
 
 

@@ -1,6 +1,6 @@
 """What goes into the scheduler and what comes out of it.
 
-The same values are the arguments and answers of the scripts in ``store/lua/dispatch`` and of the
+The same values are the arguments and answers of the functions in ``store/lua/functions`` and of the
 model that they are compared with.
 """
 
@@ -123,7 +123,7 @@ class Claimed(NamedTuple):
 
     @property
     def lane(self) -> str:
-        """Where it waited, as the scripts name it."""
+        """Where it waited, as the functions name it."""
         return f"{self.key} {self.rank} {self.queue}"
 
 

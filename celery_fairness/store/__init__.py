@@ -1,1 +1,1 @@
-"""Where the limiter's state lies: key names, scripts and the connection to Redis."""
+"""Where the limiter's state lies: key names, functions and the connection to Redis."""

@@ -1,4 +1,4 @@
-"""Words of the dispatch path's scripts that several verbs share."""
+"""Words of the dispatch path's functions that several verbs share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def triples(ends: Sequence[Settle]) -> list[str]:
 
 
 def rules_args(rules: Rules) -> tuple[str, ...]:
-    """Return what scripts that judge are told of a worker's settings."""
+    """Return what functions that judge are told of a worker's settings."""
     return (
         str(rules.lease_ms),
         rules.enforcement,

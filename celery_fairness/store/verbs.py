@@ -1,4 +1,4 @@
-"""The scripts of the dispatch path: how they are asked, and how their answers are read.
+"""The functions of the dispatch path: how they are asked, and how their answers are read.
 
 Keys and arguments are apart from the connection they travel on, because a worker sends a claim on
 the connection that it polls.
@@ -343,7 +343,7 @@ def read_stop(answer: Sequence[Any]) -> Stopped:
 
 
 def read_paused_by(text: str) -> tuple[int | None, str]:
-    """Return when a pause began, and the person, as the scripts keep it; None and "": no pause."""
+    """Return when a pause began, and the person, as Redis keeps it; None and "": no pause."""
     since, _, by = text.partition(" ")
     return (int(since) if since else None), by
 
@@ -365,7 +365,7 @@ def override_args(
         numbers: Those that it says (``scheduling.overrides.Override.text``); "" clears them.
         lasts_ms: For how long from now; 0: see ``ends_ms``.
         ends_ms: Server time at which it ends; None: when it is cleared.
-        details: What scripts do not read.
+        details: What functions do not read.
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.

@@ -38,7 +38,7 @@ QUIET_AT_MOST = 3
 #: How long it sleeps at most, in seconds.
 SLEEP_SECONDS = 3600.0
 
-#: Runs a script and returns its answer.
+#: Runs a function and returns its answer.
 Call = Callable[[str, list[str]], Any]
 
 
@@ -165,7 +165,7 @@ class Renewals:
         self.hears(self.renew_batch(call, [], None).epoch)
 
     def renew(self, call: Call) -> None:
-        """Renew all that is held; where Redis lost its memory the script enters it again."""
+        """Renew all that is held; where Redis lost its memory the function enters it again."""
         known, held, answers = self.epoch, self._book.held(), list[Renewed]()
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
         for each in held:

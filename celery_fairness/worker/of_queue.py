@@ -19,7 +19,7 @@ def queue_of(request: dict[str, Any]) -> str:
 def words_of_queue(
     settings: Settings, task: Any, request: dict[str, Any], args: Any, kwargs: Any
 ) -> tuple[str, str]:
-    """Return the limits of an attempt's queue as the scripts read them, "" where it has none.
+    """Return the limits of an attempt's queue as the functions read them, "" where it has none.
 
     Behind them why its partition cannot be told, "" where it can: it is in that of nobody.
 

@@ -10,8 +10,8 @@
   that passed it over does not listen to that one, and hears of what comes all the same.
 ]]
 
--- Whether a claim has asked for the highest rank of a queue (the clock's `ranked`), which each script says;
--- and what keeps the members by rank (priorities.lua).
+-- `ctx.ranked` says whether a claim has asked for the highest rank of a queue (the clock's `ranked`): then
+-- priorities.lua keeps the members by rank.
 
 -- Who stands at a place of a queue's ring: key and start, and rank where the highest goes first; nothing
 -- in it where nobody does.

@@ -156,7 +156,7 @@ function Blocked.parts_of(ctx, queue, key, lane)
   return parts
 end
 
--- Parts that one command names: a script may give it so many words.
+-- Parts that one command names: a call may give it so many words.
 local PARTS_AT_ONCE = 1000
 
 -- Moves parts from one order to another.

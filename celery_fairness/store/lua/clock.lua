@@ -72,7 +72,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
 end
 
 --[[
-  tick: read the clock and move it on. Every script that takes or keeps a lease calls it first.
+  tick: read the clock and move it on. Every function that takes or keeps a lease calls it first.
 
   Steps shorter than NOTE_AFTER_MS are not noted: the next call sees the longer one.
 ]]

@@ -97,9 +97,9 @@ end
 
   `paused` holds keys that a person paused until somebody resumes them, `paused_until` those with a
   time, `cooled` those that cool down, with the logical time until which they do. `paused_by` holds for
-  each that is paused SINCE_MS, the server's time, and after a space the person; scripts do not read it.
+  each that is paused SINCE_MS, the server's time, and after a space the person; functions do not read it.
 
-  `overrides` says by key CONCURRENCY|RATES|THROTTLE|ENDS_MS and, after a space, what scripts do not
+  `overrides` says by key CONCURRENCY|RATES|THROTTLE|ENDS_MS and, after a space, what functions do not
   read: "-" is not said, "" is unlimited; an end of "" is when it is cleared. `overrides_end` orders
   those with an end. Ends of overrides and of pauses are times of the server.
 ]]

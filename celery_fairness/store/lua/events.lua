@@ -1,5 +1,5 @@
 --[[
-  stream: what happened, told by the script that did it. Ids and times of events are the stream's.
+  stream: what happened, told by the function that did it. Ids and times of events are the stream's.
 
   What tasks do may be a flood. So what people do, what goes wrong, and what is cancelled has a stream of
   its own beside the one of all, with the same ids: see kept_with and `celery_fairness/events.py`.
@@ -75,7 +75,7 @@ function Events.tell_admitted(events_key, job, memory)
 end
 
 --[[
-  events: what happened, told in the stream `events` by the script that did it.
+  events: what happened, told in the stream `events` by the function that did it.
 ]]
 
 function Events.write_event(ctx, what, ...)

@@ -11,8 +11,6 @@
   `parked:KEY QUEUE` says of each parked lane whether it waits alone. `kinds:KEY LANE QUEUE` says of a
   lane with limits which kinds came back.
 ]]
--- Make what only tasks with limits need (limited.lua), what mostly is not (rare.lua), and what is only
--- where tenants are charged by time (start.lua).
 
 function Lanes.list_name(key, lane, queue)
   return "lane:" .. key .. " " .. lane .. " " .. queue

@@ -207,7 +207,7 @@ end
   gate_parked: tasks that a gate refused and that wait here until their limits open.
 
   `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, a line's end,
-  and the message, which no script reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
+  and the message, which no function reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
   not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
   wait for longer than its copies are remembered.
 

@@ -12,7 +12,7 @@
 local EXACT, PARTS = 1000, 40
 -- A key's starts are remembered so long, at least.
 local REMEMBERED_MS = 60000
--- Keys that one command names: a script may give it so many words.
+-- Keys that one command names: a call may give it so many words.
 Rates.KEYS_AT_ONCE = 1000
 -- Keys that one call forgets.
 local IDLE_AT_MOST = 256

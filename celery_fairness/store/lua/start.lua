@@ -36,14 +36,7 @@ function Start.lease_task(ctx, queue, found, record, rules)
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.charge_of(expected, weight), found)
   end
-  if string.find(task.blocked, "|", 1, true) then
-    -- What is made already says it.
-    if task.limits ~= "" then
-      Events.tell_unblocked(ctx, queue, task, message)
-    else
-      Events.tell_unblocked(ctx, queue, task, message)
-    end
-  end
+  if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, queue, task, message) end
   Leases.begin_lease(ctx, key, lease, rules)
   redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease)
   redis.call("HSET", ctx.prefix .. "running", lease,

@@ -9,7 +9,7 @@
   args[2]  numbers        str  "CONCURRENCY|RATES|THROTTLE" as in config.lua, or "" clears them
   args[3]  lasts_ms       int  for how long from now; 0: see ends_ms
   args[4]  ends_ms        str  server time at which they end, or "": when they are cleared
-  args[5]  details        str  what scripts do not read
+  args[5]  details        str  what functions do not read
   args[6]  lease_ms       int  how long a lease lives without a renewal
   args[7]  enforcement    str  "on", "observe" or "off"
   args[8]  frozen_ms      str  "" in production (server TIME); set only by tests
