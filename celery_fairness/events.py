@@ -159,8 +159,7 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.unpublished",
             _OF_TASK,
-            "the broker does not take a task back that a gate has rejected: it has failed, and is "
-            "not run",
+            "the broker did not take a parked task back: it has failed, and is not run",
             "trouble",
         ),
         EventType(

@@ -35,6 +35,16 @@
   Returns what became of it; {key, limit, waiting} of what has no room for it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
+-- Who waits under numbers that a new task has changed is looked at again.
+local function declare(ctx, limits, is_new)
+  local changed = Config.declare(ctx, limits, is_new)
+  Config.look_again(ctx, changed)
+  for index = 1, #changed do
+    local waits = redis.call("LINDEX", ctx.prefix .. "waited:" .. changed[index], 0)
+    if waits then Active.ring_bell(ctx, string.match(waits, "^%S+ (.*)$")) end
+  end
+end
+
 local function put(keys, args)
   local ctx = {prefix = keys[1]}
   local queue, tag, tenant, service, tier = args[1], args[2], args[3], args[4], args[5]
@@ -74,12 +84,7 @@ local function put(keys, args)
   end
   if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   if redis.call("SADD", ctx.prefix .. "known", tag) == 0 then return 0 end
-  local changed = Config.declare(ctx, limits, is_new)
-  Config.look_again(ctx, changed)
-  for index = 1, #changed do
-    local waits = redis.call("LINDEX", ctx.prefix .. "waited:" .. changed[index], 0)
-    if waits then Active.ring_bell(ctx, string.match(waits, "^%S+ (.*)$")) end
-  end
+  if limits ~= "" then declare(ctx, limits, is_new) end
   if queued then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
