@@ -92,25 +92,28 @@ def put_args(
         plain: Key of the plain list that the message is taken from; "" elsewhere.
         entry: What lies there.
     """
-    return [
-        waiting.queue,
+    words = (
         waiting.tag,
         waiting.tenant,
         waiting.service,
         waiting.tier,
         str(waiting.rank),
-        repr(float(waiting.cost)),
+        f"{float(waiting.cost):.17g}",
         str(waiting.eta_ms),
+        str(waiting.expires_ms),
+        waiting.kind,
+        waiting.limits,
+        *bounds_args(waiting.bounds),
+        "1" if waiting.is_new else "",
+    )
+    return [
+        waiting.queue,
+        " ".join(words),
         waiting.message,
         now_text,
         bindings,
-        waiting.kind,
         plain,
         entry,
-        waiting.limits,
-        *bounds_args(waiting.bounds),
-        str(waiting.expires_ms),
-        "1" if waiting.is_new else "",
         *bound,
     ]
 

@@ -483,10 +483,12 @@ def test_a_put_that_nobody_could_read_is_refused_whole(dispatch, client, field, 
     assert client.keys("*") == []
 
 
-@pytest.mark.parametrize("position", [6, 7])
+@pytest.mark.parametrize("position", [5, 6, 7])
 def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, position):
-    args = verbs.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
-    args[position] = "many"
+    queue, text, *rest = verbs.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
+    words = text.split(" ")
+    words[position] = "many"
+    args = [queue, " ".join(words), *rest]
     with pytest.raises(Exception, match="and numbers, got: t1 a s gold 5"):
         dispatch.run(verbs.PUT, args)
     assert client.keys("*") == []

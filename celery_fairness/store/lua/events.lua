@@ -118,7 +118,7 @@ end
 -- `eta_ms`: server time from which it may start.
 function Events.tell_put(ctx, queue, task, message, eta_ms)
   Events.tell_watched(ctx, "task.put", queue, task, message, "tier", task.tier,
-    "cost", string.format("%.17g", task.cost), "rank", task.rank, "eta", string.format("%.0f", eta_ms))
+    "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
 end
 
 function Events.seconds_since(ms, now)

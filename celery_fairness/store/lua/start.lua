@@ -15,7 +15,7 @@ function Start.expected_of(ctx, task, rules)
   if rules.fairness_by == "runtime" then
     return tonumber(redis.call("HGET", ctx.prefix .. "account:" .. task.key, "mean") or FIRST_SECONDS)
   end
-  return rules.fairness_by == "cost" and task.cost or 1
+  return rules.fairness_by == "cost" and tonumber(task.cost) or 1
 end
 
 -- Remembers how a task was charged, which its end puts right.

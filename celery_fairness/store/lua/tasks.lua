@@ -36,7 +36,7 @@ function Tasks.read_record(record)
       "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n()")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
-    cost = tonumber(cost), rank = rank, tenant = tenant, service = service, tier = tier,
+    cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
     kind = kind, limits = limits, blocked = blocked, put = put, key = Tasks.key_of(tenant, service),
   }, string.sub(record, at)
 end
@@ -48,7 +48,7 @@ function Tasks.start_record(record, key)
   if blocked ~= "" then tail = string.sub(tail, 1, -#blocked - 2) .. "-\n" end
   attempt = tonumber(attempt) + 1
   local message = string.sub(record, at)
-  return {tag = tag, attempt = attempt, cost = tonumber(cost), rank = rank, kind = kind,
+  return {tag = tag, attempt = attempt, cost = cost, rank = rank, kind = kind,
     limits = limits, blocked = blocked, put = put, key = key}, message, head .. " " .. attempt .. tail .. message
 end
 
@@ -56,7 +56,7 @@ function Tasks.write_record(task, message)
   local kind, told = task.kind, (task.put or "") .. (task.blocked or "")
   if task.limits ~= "" or told ~= "" then kind = kind .. " " .. task.limits end
   if told ~= "" then kind = kind .. " " .. told end
-  return string.format("%.0f %s %d %d %.17g %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
+  return string.format("%d %s %d %d %s %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
     task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, kind) .. message
 end
 

@@ -11,30 +11,33 @@
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  queue      str  where it waits
-  args[2]  tag        str  its delivery tag
-  args[3]  tenant     str  as it is written in keys; "" is a system task
-  args[4]  service    str  "" unless each service counts apart
-  args[5]  tier       str  the tenant's tier as the producer knows it, may be ""
-  args[6]  rank       str  0 to 9; 9 goes first
-  args[7]  cost       int  what the tenant is charged, before the weight; it may have a fraction
-  args[8]  eta_ms     int  server time before which it does not start; 0: none
-  args[9]  message    str  as the producer sent it
-  args[10] frozen_ms  str  "" in production (server TIME); set only by tests
-  args[11] bindings   str  the key of the exchange's bindings, or "": the caller looked them up
-  args[12] kind       str  name of the task as it is written in keys; "": nobody knows
-  args[13] plain      str  the key of the plain list that the message is taken from, or ""
-  args[14] entry      str  what lies there
-  args[15] limits     str  those beside the tier's (limits.lua), or ""
-  args[16] default_tier  str  for a tier that is not known; "": it was accepted before
-  args[17] of_tier    str  how many of the tenant may wait where no tiers are published, or ""
-  args[18] of_queue   str  how many may wait in the queue, or ""
-  args[19] expires_ms int  server time from which it does not start any more; 0: none
-  args[20] is_new     str  "1" where its limits are the newest of their keys (config.lua), else ""
-  args[21+] bound     str  the bindings that the caller knows, each as kombu writes it
+  args[2]  words      str  fourteen, with one space between them:
+             tag           its delivery tag
+             tenant        as it is written in keys; "" is a system task
+             service       "" unless each service counts apart
+             tier          the tenant's tier as the producer knows it, may be ""
+             rank          0 to 9; 9 goes first
+             cost          what the tenant is charged, before the weight; it may have a fraction
+             eta_ms        server time before which it does not start; 0: none
+             expires_ms    server time from which it does not start any more; 0: none
+             kind          name of the task as it is written in keys; "": nobody knows
+             limits        those beside the tier's (limits.lua), or ""
+             default_tier  for a tier that is not known; "": it was accepted before
+             of_tier       how many of the tenant may wait where no tiers are published, or ""
+             of_queue      how many may wait in the queue, or ""
+             is_new        "1" where its limits are the newest of their keys (config.lua), else ""
+  args[3]  message    str  as the producer sent it
+  args[4]  frozen_ms  str  "" in production (server TIME); set only by tests
+  args[5]  bindings   str  the key of the exchange's bindings, or "": the caller looked them up
+  args[6]  plain      str  the key of the plain list that the message is taken from, or ""
+  args[7]  entry      str  what lies there
+  args[8+] bound      str  the bindings that the caller knows, each as kombu writes it
 
   Returns what became of it; {key, limit, waiting} of what has no room for it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
+local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
+
 -- Who waits under numbers that a new task has changed is looked at again.
 local function declare(ctx, limits, is_new)
   local changed = Config.declare(ctx, limits, is_new)
@@ -47,24 +50,19 @@ end
 
 local function put(keys, args)
   local ctx = {prefix = keys[1]}
-  local queue, tag, tenant, service, tier = args[1], args[2], args[3], args[4], args[5]
-  local rank, message, frozen_ms = args[6], args[9], args[10]
-  local cost, eta_ms = tonumber(args[7]), tonumber(args[8])
-  local bindings, kind, plain, entry, limits = args[11], args[12], args[13], args[14], args[15]
-  local default_tier, of_tier, of_queue = args[16], args[17], args[18]
-  local expires_ms = tonumber(args[19])
-  local is_new = args[20] ~= ""
-
+  local queue, message, frozen_ms, bindings, plain, entry = args[1], args[3], args[4], args[5], args[6], args[7]
+  local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, kind, limits, default_tier, of_tier,
+    of_queue, is_new = string.match(args[2], WORDS)
+  eta_ms, expires_ms = tonumber(eta_ms), tonumber(expires_ms)
   -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
-  local words = table.concat({tag, tenant, service, tier, rank, kind, limits}, " ")
-  if not (string.match(words, "^%S+ %S* %S* %S* %d %S* %S*$") and cost and eta_ms and expires_ms) then
-    return redis.error_reply("put: expected words without a space and numbers, got: " .. words)
+  if not (tonumber(cost) and eta_ms and expires_ms) then
+    return redis.error_reply("put: expected words without a space and numbers, got: " .. args[2])
   end
 
   -- kombu's table, which other producers and consumers write: as many as are known, and the same.
   if bindings ~= "" then
-    if redis.call("SCARD", bindings) ~= #args - 20 then return 3 end
-    for index = 21, #args do
+    if redis.call("SCARD", bindings) ~= #args - 7 then return 3 end
+    for index = 8, #args do
       if redis.call("SISMEMBER", bindings, args[index]) == 0 then return 3 end
     end
   end
@@ -84,7 +82,7 @@ local function put(keys, args)
   end
   if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   if redis.call("SADD", ctx.prefix .. "known", tag) == 0 then return 0 end
-  if limits ~= "" then declare(ctx, limits, is_new) end
+  if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if queued then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
