@@ -33,6 +33,9 @@ HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
 ACCEPTED_HEADER = "fairness_accepted"
 
+#: Headers, of Celery and ours, of what was accepted before.
+_ACCEPTED = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
+
 VERSION = 1
 #: Largest header, in bytes of JSON.
 HEADER_BYTES = 16_384
@@ -94,6 +97,15 @@ class Header:
         if self.invalid:
             wire["invalid"] = self.invalid
         return wire
+
+
+def was_accepted(headers: Mapping[str, Any]) -> bool:
+    """Say whether a message is of a task that was accepted before, or follows one.
+
+    It is a retry, a task that another has put in its own place, or what Celery sends when a task
+    has ended. No bound rejects it, and its numbers are not the newest of their keys.
+    """
+    return any(map(headers.get, _ACCEPTED))
 
 
 def parse_header(value: Any) -> Header:

@@ -120,7 +120,7 @@ def _stamp_message(
     publisher = publishing.get()
     if resending.get() is not None or (publisher is not None and publisher is not listener):
         return
-    if listener.claims and follows(listener.app, name, headers, body):
+    if follows(listener.app, name, headers, body):
         headers[ACCEPTED_HEADER] = True
     task = listener.app.tasks.get(name)
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})

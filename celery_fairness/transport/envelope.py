@@ -19,7 +19,7 @@ from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.charge import charge_of
 from celery_fairness.errors import KeyMissing
-from celery_fairness.header import ACCEPTED_HEADER
+from celery_fairness.header import was_accepted
 from celery_fairness.limits import word_of
 from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.partition import partition_of, partition_word
@@ -112,8 +112,7 @@ def _is_accepted(headers: dict[str, Any]) -> bool:
     ended, or one of Celery's own tasks.
     """
     name = headers.get("task")
-    marks = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
-    return any(map(headers.get, marks)) or (isinstance(name, str) and name.startswith(OWN))
+    return was_accepted(headers) or (isinstance(name, str) and name.startswith(OWN))
 
 
 def _charged(

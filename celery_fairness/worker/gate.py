@@ -39,7 +39,15 @@ from celery_fairness.decision import (
 )
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
-from celery_fairness.header import COPY_HEADER, HEADER, Header, first_copy, new_serial, parse_copy
+from celery_fairness.header import (
+    COPY_HEADER,
+    HEADER,
+    Header,
+    first_copy,
+    new_serial,
+    parse_copy,
+    was_accepted,
+)
 from celery_fairness.ids import new_lease_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices, log_misspelling
@@ -83,7 +91,7 @@ class _Asked(NamedTuple):
     #: Of the copy that a refusal publishes.
     serial: str
     job: Job
-    #: It is neither a retry nor a copy that a rejection published.
+    #: It was not accepted before, and is no copy that a rejection published.
     is_new: bool
 
 
@@ -157,7 +165,7 @@ class Gate:
             # A message that has none is known by this one from here on.
             copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
             job = Job(uuid, task.name, queue_of(request))
-            is_new = not (copy.serial or request.get("retries"))
+            is_new = not (copy.serial or was_accepted(request))
             asked = _Asked(charge, lease, copy, new_serial(), job, is_new)
 
             def context() -> Context:

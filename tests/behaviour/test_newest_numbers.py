@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from celery import chain
 from celery.result import AsyncResult
 
 from celery_fairness import RateLimitPolicy
@@ -140,3 +141,22 @@ def test_people_see_the_newest_number_and_not_that_of_who_waits_longest(at_work:
     gate.touch()
     for result in (running, waits, last):
         assert result.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_what_follows_a_task_declares_none_of_its_old_numbers(at_work: Shop) -> None:
+    gates = [at_work.gate_file() for _ in range(2)]
+    work = at_work.app.tasks["shop.work"]
+    steps = [
+        work.si(user="old", gate=str(gate)).set(limits=[said(1)], task_id=f"step-{gate.name}")
+        for gate in gates
+    ]
+    last = chain(*steps).apply_async()
+    await_started(at_work, last.parent)
+    # A deploy raises the number while the chain runs.
+    new = send(at_work, "new", said(4))
+    assert new.get(timeout=RESULT_SECONDS) == "done"
+    gates[0].touch()
+    await_started(at_work, last)
+    assert at_work.fairness.inspect(KEY).concurrency.limit == 4
+    gates[1].touch()
+    assert last.get(timeout=RESULT_SECONDS) == "done"
