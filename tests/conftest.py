@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from celery import _state
 
 # pytest-celery shadows this fixture with one that needs containers.
 from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
@@ -39,6 +40,17 @@ LOG_LINES_SHOWN = 200
 
 _long_lived = pytest.StashKey[list[Callable[[], list[int]]]]()
 _workers = pytest.StashKey[list[WorkerNode]]()
+
+
+@pytest.fixture(autouse=True)
+def own_tasks() -> Iterator[None]:
+    """Keep the tasks of one test's app out of the apps that later tests make.
+
+    ``app.task`` shares a task with every app that is finalised from then on.
+    """
+    kept = set(_state._on_app_finalizers)
+    yield
+    _state._on_app_finalizers.intersection_update(kept)
 
 
 def pytest_configure(config: pytest.Config) -> None:
