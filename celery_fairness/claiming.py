@@ -12,7 +12,7 @@ from celery_fairness.errors import SettingsError
 from celery_fairness.settings import Settings
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
-from celery_fairness.transport.home import homes
+from celery_fairness.transport.session import homes
 
 logger = logging.getLogger("celery_fairness")
 
@@ -43,7 +43,7 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
         app: The Celery app.
         settings: Reads the settings, at the first connection.
     """
-    from celery_fairness.worker.step import ClaimStep
+    from celery_fairness.worker.claim_step import ClaimStep
 
     register()
     if app.conf.broker_transport == f"{_TRANSPORT}:Transport":

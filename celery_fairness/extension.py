@@ -45,8 +45,8 @@ from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import LibraryMissing
+from celery_fairness.worker.event_forwarder import Herald
 from celery_fairness.worker.gate import Gate
-from celery_fairness.worker.herald import Herald
 from celery_fairness.worker.keeper import Keeper
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter

@@ -34,7 +34,7 @@ from celery_fairness.limits import FIELD
 from celery_fairness.policy import RateLimitPolicy
 from celery_fairness.registry import find, wired
 from celery_fairness.worker.attempt import current_attempt
-from celery_fairness.worker.exceeded import answer
+from celery_fairness.worker.rate_limited import answer
 
 #: Stands for a value that is known where a task is sent.
 _UNTOLD = "eager"
@@ -120,7 +120,7 @@ class FairTask(Task[Any, Any]):
         Raises:
             NotWired: The app has no ``Fairness``, so nobody would keep the limits.
         """
-        from celery_fairness.worker.request import fair_request
+        from celery_fairness.worker.gated_request import fair_request
 
         fairness = wired(app)
         if not fairness.claims:

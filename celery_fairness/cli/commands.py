@@ -109,7 +109,7 @@ def status(of: Fairness) -> Shown:
 @_looks
 def list_(of: Fairness, page: int, per_page: int) -> Shown:
     """The keys of which anything is known: what each may hold, holds and has waiting."""
-    from celery_fairness.cli.inspected import keys_lines, page_plain
+    from celery_fairness.cli.show_limit import keys_lines, page_plain
 
     found = _done(lambda: of.list_limits(page, per_page))
     unknown = any(each.unknown for each in found.items)
@@ -127,7 +127,7 @@ def tier(
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
     from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
-    from celery_fairness.cli.inspected import inspection_plain
+    from celery_fairness.cli.show_limit import inspection_plain
     from celery_fairness.cli.tables import limit_lines
     from celery_fairness.tenants import NO_SERVICE
 
@@ -172,7 +172,7 @@ def _number(option: str, text: str) -> int | None:
 @_looks
 def inspect(of: Fairness, key: str) -> Shown:
     """What KEY holds and has waiting, such as tenant:42 or api.stripe.com."""
-    from celery_fairness.cli.inspected import inspection_lines, inspection_plain
+    from celery_fairness.cli.show_limit import inspection_lines, inspection_plain
 
     try:
         found = of.inspect(key)
@@ -231,7 +231,7 @@ def override(
 ) -> Shown:
     """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
     from celery_fairness.cli.hints import unused_key
-    from celery_fairness.cli.inspected import inspection_plain, overridden_lines
+    from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
     from celery_fairness.holding import person
 
     given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
@@ -325,7 +325,7 @@ def _done(change: Callable[[], Changed]) -> Changed:
 @_looks
 def explain(of: Fairness, task: str) -> Shown:
     """Where the task of the id TASK is, and what keeps it from starting."""
-    from celery_fairness.cli.explained import explanation_lines
+    from celery_fairness.cli.show_task import explanation_lines
 
     found = _done(lambda: of.explain(task))
     return found, explanation_lines(found), 0

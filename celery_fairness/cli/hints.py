@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from celery_fairness.cli.format import printable, quoted
 from celery_fairness.cli.tables import stops_lines
-from celery_fairness.cli.words import printable, quoted
 from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound
 from celery_fairness.tenants import read_tier_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from celery_fairness.cli.format import Cell, table
 from celery_fairness.cli.tables import limit_lines, override_lines, state_lines, tier_text
-from celery_fairness.cli.words import Cell, table
 from celery_fairness.looking.inspection import Inspection, InspectionPage, RateState, ThrottleState
 
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")

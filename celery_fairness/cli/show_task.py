@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from celery_fairness.cli.tables import enabled_text, numbers_text
-from celery_fairness.cli.words import (
+from celery_fairness.cli.format import (
     Cell,
     count,
     held_by,
@@ -17,6 +16,7 @@ from celery_fairness.cli.words import (
     seconds_text,
     table,
 )
+from celery_fairness.cli.tables import enabled_text, numbers_text
 from celery_fairness.looking.values import Blocker, Explanation, TaskLimit
 
 _LIMIT = ("limit", "numbers", "on limit", "held", "state", "why")

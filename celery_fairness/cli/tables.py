@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from celery_fairness.cli.words import (
+from celery_fairness.cli.format import (
     Cell,
     count,
     held_by,

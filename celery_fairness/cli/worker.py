@@ -16,7 +16,7 @@ from celery.bin.worker import worker as celery_worker
 from celery.concurrency.solo import TaskPool as SoloPool
 from click.core import ParameterSource
 
-from celery_fairness.cli import pools
+from celery_fairness.cli import worker_group
 from celery_fairness.declaration import service_of
 from celery_fairness.errors import SettingsError, suggestion
 from celery_fairness.extension import Fairness
@@ -64,7 +64,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     click.echo(f"celery fairness: {_told(service, shares)}", err=True)
     if not of.claims:
         _check_pools(parsed, shares)
-        return pools.run(_commands(options, shares))
+        return worker_group.run(_commands(options, shares))
     _check_prefetch(parsed)
     of.shares = shares
     ours = ["-Q", ",".join(shares.queues)]
@@ -112,7 +112,7 @@ def _check_prefetch(parsed: click.Context) -> None:
 
 
 def _check_pools(parsed: click.Context, shares: Shares) -> None:
-    """Refuse what cannot be had of several pools."""
+    """Refuse what cannot be had of several worker_group."""
     given = parsed.params
     several = "this broker needs a pool for each queue"
     if shares.borrow:

@@ -36,9 +36,9 @@ from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow, read_
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import AWAY, Connection
+from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryMissing
-from celery_fairness.store.listening import Listener
-from celery_fairness.store.names import Names
+from celery_fairness.store.wakeups import Listener
 from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.units import Milliseconds, milliseconds, seconds
 

@@ -32,7 +32,7 @@ from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
 from celery_fairness.store.library import LibraryMissing, is_missing, library, load
 from celery_fairness.store.readiness import attentive
-from celery_fairness.store.spinning import Spin
+from celery_fairness.store.spin import Spin
 
 #: Errors of redis-py.
 AWAY = (RedisError, RedisClusterException, OSError)

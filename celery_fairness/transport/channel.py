@@ -35,17 +35,17 @@ from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryMissing, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
-from celery_fairness.store.spinning import Spin
-from celery_fairness.transport.bells import BellsMixin
+from celery_fairness.store.spin import Spin
 from celery_fairness.transport.book import Held
+from celery_fairness.transport.connection_key import PlaceMixin
 from celery_fairness.transport.envelope import kind_of
-from celery_fairness.transport.home import SETTLE_AT_MOST, Claimant
-from celery_fairness.transport.looks import Looks
 from celery_fairness.transport.migration import adopt
-from celery_fairness.transport.place import PlaceMixin
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
-from celery_fairness.transport.queues import QueuesMixin
+from celery_fairness.transport.queue_ops import QueuesMixin
+from celery_fairness.transport.scan_cursor import Looks
+from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant
+from celery_fairness.transport.wakeups import BellsMixin
 
 logger = logging.getLogger("celery_fairness")
 

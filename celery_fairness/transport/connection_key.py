@@ -9,8 +9,8 @@ from redis import Redis
 
 from celery_fairness.store.address import Address
 from celery_fairness.store.readiness import attentive
-from celery_fairness.transport.home import Home, home_of
 from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.session import Home, home_of
 
 if TYPE_CHECKING:
     _Channel = Any

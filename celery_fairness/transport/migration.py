@@ -25,7 +25,7 @@ from celery_fairness.scheduling.words import Put, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.home import Claimant
+from celery_fairness.transport.session import Claimant
 
 logger = logging.getLogger("celery_fairness")
 

@@ -18,7 +18,7 @@ from weakref import ref
 from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
 
-from celery_fairness.transport.home import Home
+from celery_fairness.transport.session import Home
 
 #: How long a loop without a hub waits while its worker stops, in seconds.
 STOPPING_SECONDS = 0.05

@@ -25,7 +25,7 @@ from celery_fairness.scheduling.words import Claim, Claimed, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
-from celery_fairness.transport.home import Claimant
+from celery_fairness.transport.session import Claimant
 
 logger = logging.getLogger("celery_fairness")
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from celery_fairness.scheduling.words import Claim, Passing
 from celery_fairness.transport.book import Book
-from celery_fairness.transport.kinds import NOTHING, Kinds
-from celery_fairness.transport.rooms import Rooms
+from celery_fairness.transport.queue_shares import Rooms
+from celery_fairness.transport.task_filter import NOTHING, Kinds
 
 #: A look that comes after one in vain rests for so many seconds whenever so many claims have gone
 #: on with it.

@@ -30,10 +30,10 @@ from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
-from celery_fairness.transport.kinds import Kinds
 from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.queue_shares import ROOM_BELL_MS, Rooms, room_bell
 from celery_fairness.transport.renewing import Call, Renewals
-from celery_fairness.transport.rooms import ROOM_BELL_MS, Rooms, room_bell
+from celery_fairness.transport.task_filter import Kinds
 
 logger = logging.getLogger("celery_fairness")
 

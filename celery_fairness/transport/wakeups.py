@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_fairness.store.connection import pack
 from celery_fairness.transport.book import Book
-from celery_fairness.transport.home import Claimant
-from celery_fairness.transport.rooms import Rooms, room_bell
+from celery_fairness.transport.queue_shares import Rooms, room_bell
+from celery_fairness.transport.session import Claimant
 
 if TYPE_CHECKING:
     _Channel = Any

@@ -22,9 +22,9 @@ from redis.exceptions import RedisError
 
 from celery_fairness.registry import find
 from celery_fairness.shares import NO_SHARES
-from celery_fairness.worker.claimed import claimed_request
-from celery_fairness.worker.kept import tasks_kept
-from celery_fairness.worker.mourner import Mourner
+from celery_fairness.worker.claimed_request import claimed_request
+from celery_fairness.worker.outcome_reporter import Mourner
+from celery_fairness.worker.pool_handoff import tasks_kept
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
 #: and a dead child's slot would stay taken so long.

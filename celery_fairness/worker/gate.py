@@ -53,13 +53,13 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
-from celery_fairness.worker.ancestors import tell_of_parent
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.because import because
+from celery_fairness.worker.deadlock_warning import tell_of_parent
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.moment import after_a_moment
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
-from celery_fairness.worker.parked import as_text, expires_ms
+from celery_fairness.worker.parked_message import as_text, expires_ms
 from celery_fairness.worker.resend import NotTaken, Resender, whole_message
 from celery_fairness.worker.unsaid import with_declared
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Obituary
-from celery_fairness.worker.lost import write
+from celery_fairness.worker.outcome_writer import write
 
 logger = logging.getLogger("celery_fairness")
 

@@ -44,7 +44,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, new_serial
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.queues import queue_of_route
-from celery_fairness.worker.parked import Taken, publish
+from celery_fairness.worker.parked_message import Taken, publish
 
 logger = logging.getLogger("celery_fairness")
 

@@ -15,8 +15,8 @@ from kombu.serialization import prepare_accept_content
 
 from celery_fairness.decision import Promoted
 from celery_fairness.errors import PublishFailed
-from celery_fairness.worker.lost import request_of_message
-from celery_fairness.worker.parked import body_of
+from celery_fairness.worker.outcome_writer import request_of_message
+from celery_fairness.worker.parked_message import body_of
 
 logger = logging.getLogger("celery_fairness")
 

@@ -10,8 +10,8 @@ import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
-from celery_fairness.cli import pools
 from celery_fairness.cli import worker as worker_command
+from celery_fairness.cli import worker_group
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.shares import Shares
 
@@ -47,7 +47,7 @@ def start(make_fairness, redis_url, monkeypatch):
         return 7
 
     monkeypatch.setattr(worker_command.celery_worker, "invoke", invoke)
-    monkeypatch.setattr(pools, "run", run)
+    monkeypatch.setattr(worker_group, "run", run)
     return made
 
 
@@ -163,7 +163,9 @@ def test_an_app_without_fairness_is_told_so():
 def test_the_first_exit_code_that_is_not_0_counts_and_the_others_end_too(capfdbinary):
     waits = "import signal\nwhile True: signal.pause()"
     ends = "import sys; print('a word'); print('b', end='', file=sys.stderr); sys.exit(3)"
-    code = pools.run({"one": [sys.executable, "-c", waits], "two": [sys.executable, "-c", ends]})
+    code = worker_group.run(
+        {"one": [sys.executable, "-c", waits], "two": [sys.executable, "-c", ends]}
+    )
     out, err = capfdbinary.readouterr()
     assert code == 3
     assert out == b"two: a word\n"
@@ -173,8 +175,8 @@ def test_the_first_exit_code_that_is_not_0_counts_and_the_others_end_too(capfdbi
 
 def test_a_worker_that_a_signal_ended_counts_as_in_a_shell(capfdbinary):
     dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert pools.run({"one": [sys.executable, "-c", dies]}) == 137
-    assert pools.run({"one": [sys.executable, "-c", ""]}) == 0
+    assert worker_group.run({"one": [sys.executable, "-c", dies]}) == 137
+    assert worker_group.run({"one": [sys.executable, "-c", ""]}) == 0
 
 
 def test_signals_are_handed_on_and_the_handlers_of_before_come_back(capfdbinary):
@@ -187,7 +189,7 @@ def test_signals_are_handed_on_and_the_handlers_of_before_come_back(capfdbinary)
         f"os.kill({os.getpid()}, signal.SIGUSR1)\n"
         "signal.pause()"
     )
-    assert pools.run({"one": [sys.executable, "-c", asks]}) == 0
+    assert worker_group.run({"one": [sys.executable, "-c", asks]}) == 0
     assert signal.getsignal(signal.SIGUSR1) is before
 
 

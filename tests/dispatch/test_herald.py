@@ -13,7 +13,7 @@ from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.worker.herald import (
+from celery_fairness.worker.event_forwarder import (
     ELECTED_SECONDS,
     NOTED_SECONDS,
     RETRIES,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_fairness.worker import lost
+from celery_fairness.worker import outcome_writer as lost
 from tests.docs import tables
 from tests.support.local_process import clean_environment
 from tests.support.waiting import eventually

@@ -10,7 +10,7 @@ from celery_fairness.decision import Admitted, Enforcement, Lease, Refused, Slot
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
 from celery_fairness.store import verbs
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
 from tests.lua.test_scripts import fill_leases
 from tests.support.jitter import Jittered

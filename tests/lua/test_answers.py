@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from celery_fairness.store import verbs
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")

@@ -10,7 +10,7 @@ from celery_fairness.decision import Admitted, Copy, Enforcement, Job, Lease, Re
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.settings import build_settings
 from celery_fairness.store import verbs
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
 STREAM, LEASES = NAMES.prefix + "task_events", NAMES.prefix + "gate_watched"

@@ -18,7 +18,7 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
 WORD = "api|1|||w"

@@ -15,7 +15,7 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from celery_fairness.tenants import INVALID, NONE, tier_key
 from celery_fairness.tiers import DEFAULT_TIERS, Tier
 

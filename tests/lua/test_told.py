@@ -21,7 +21,7 @@ from celery_fairness.decision import (
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from tests.contract.conftest import override_key, stop_key
 
 NAMES = Names("fairness")

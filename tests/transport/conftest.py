@@ -15,7 +15,7 @@ from redis import Redis
 
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
-from celery_fairness.transport.home import _homes, homes
+from celery_fairness.transport.session import _homes, homes
 from tests.support.waiting import eventually
 
 Connect = Callable[..., Connection]

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as Late
 
 from celery_fairness.store import verbs
 from celery_fairness.testing.server import RedisServer
-from celery_fairness.transport.home import Home, homes
+from celery_fairness.transport.session import Home, homes
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled

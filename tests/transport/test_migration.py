@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ConnectionError as ServerAway
 
 from celery_fairness.transport import migration
-from celery_fairness.transport.home import homes
 from celery_fairness.transport.migration import adopt, to_stock
+from celery_fairness.transport.session import homes
 from tests.transport.conftest import Inbox
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")

@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_fairness.scheduling.words import Passing
 from celery_fairness.transport.channel import NAP_SECONDS
-from celery_fairness.transport.home import homes
+from celery_fairness.transport.session import homes
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
 

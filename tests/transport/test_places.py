@@ -20,7 +20,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import ConnectionError as NotYet
 
 from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
-from celery_fairness.transport.home import homes
+from celery_fairness.transport.session import homes
 from tests.support.local_process import LocalProcess
 from tests.support.services import missing
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.asynchronous import Hub
 
-from celery_fairness.store.spinning import Spin
+from celery_fairness.store.spin import Spin
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as Lost
 
-from celery_fairness.transport.home import Home
+from celery_fairness.transport.session import Home
 from tests.transport.conftest import Connect, publish
 
 pytestmark = pytest.mark.redis

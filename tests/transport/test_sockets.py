@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from redis import Redis
 
-from celery_fairness.transport.home import Home, homes
+from celery_fairness.transport.session import Home, homes
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 

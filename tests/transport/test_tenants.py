@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.transport.home import homes
+from celery_fairness.transport.session import homes
 from tests.transport.conftest import Connect, Inbox, charged, publish, settled
 
 pytestmark = pytest.mark.redis

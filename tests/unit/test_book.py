@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.scheduling.words import Claimed, Verdict
 from celery_fairness.transport.book import Book
-from celery_fairness.transport.home import Claimant
+from celery_fairness.transport.session import Claimant
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
 

@@ -10,8 +10,8 @@ from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduling.words import Passing
 from celery_fairness.transport.book import Book
-from celery_fairness.transport.kinds import Kinds
-from celery_fairness.worker.step import ClaimStep, _end_bodies
+from celery_fairness.transport.task_filter import Kinds
+from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
 
 
 def body():
@@ -21,7 +21,7 @@ def body():
 @pytest.fixture(autouse=True)
 def nobody_mourns(monkeypatch):
     mourner = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr("celery_fairness.worker.step.Mourner", lambda *_: mourner)
+    monkeypatch.setattr("celery_fairness.worker.claim_step.Mourner", lambda *_: mourner)
 
 
 class Channel:
@@ -125,7 +125,7 @@ class Body:
 @pytest.mark.parametrize("error", [NotImplementedError(), ProcessLookupError()])
 def test_a_body_that_cannot_be_ended_keeps_no_other_from_its_end(monkeypatch, error):
     bodies = [Body(error), Body()]
-    monkeypatch.setattr("celery_fairness.worker.step.active_requests", bodies)
+    monkeypatch.setattr("celery_fairness.worker.claim_step.active_requests", bodies)
     consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda end: end()), pool=None)
     _end_bodies(consumer, [body._held for body in bodies])
     assert bodies[1].cancelled

@@ -12,8 +12,8 @@ from celery.worker.request import Request, create_request_cls
 
 from celery_fairness.scheduling.words import Claimed, Verdict
 from celery_fairness.transport.book import Book
-from celery_fairness.worker.claimed import claimed_request
-from tests.unit.test_request import Message, Pool
+from celery_fairness.worker.claimed_request import claimed_request
+from tests.unit.test_gated_request import Message, Pool
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
 

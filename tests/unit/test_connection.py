@@ -15,7 +15,7 @@ from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import library
-from celery_fairness.store.spinning import Spin
+from celery_fairness.store.spin import Spin
 from tests.support.proxy import Proxy
 
 TIMEOUT_SECONDS = 0.2

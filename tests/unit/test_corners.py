@@ -14,7 +14,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from celery_fairness.tenants import normalise
 from celery_fairness.tiers import Tier
 from tests.unit.test_gate import World

@@ -14,7 +14,7 @@ from celery.worker.request import Request, create_request_cls
 
 from celery_fairness import Fairness, FairTask
 from celery_fairness.worker.gate import ATTEMPT_KEY
-from celery_fairness.worker.request import FairRequestMixin, fair_request
+from celery_fairness.worker.gated_request import FairRequestMixin, fair_request
 
 
 class Keeper:

@@ -15,9 +15,9 @@ from celery.exceptions import TaskRevokedError, WorkerLostError
 
 from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable, RateLimitDropped
 from celery_fairness.scheduling.words import Obituary
-from celery_fairness.worker import mourner
-from celery_fairness.worker.lost import write
-from celery_fairness.worker.mourner import Mourner
+from celery_fairness.worker import outcome_reporter
+from celery_fairness.worker.outcome_reporter import Mourner
+from celery_fairness.worker.outcome_writer import write
 from tests.support.waiting import eventually
 
 ID = "id1"
@@ -337,7 +337,7 @@ class Redis:
 
 @pytest.fixture
 def make_mourner(monkeypatch, consumer):
-    monkeypatch.setattr(mourner, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(outcome_reporter, "EVERY_SECONDS", 0.01)
     made = []
 
     def make(redis):
@@ -365,7 +365,7 @@ def test_what_could_not_be_written_is_not_forgotten(make_mourner, monkeypatch, s
         if len(wrote) == 1:
             raise OSError("no backend")
 
-    monkeypatch.setattr(mourner, "write", fails_once)
+    monkeypatch.setattr(outcome_reporter, "write", fails_once)
     redis = Redis("a", "b")
     make_mourner(redis)
     eventually(lambda: redis.written == ["b"])
@@ -383,7 +383,7 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
     def leave(_obituary, _consumer):
         redis.away = 3
 
-    monkeypatch.setattr(mourner, "write", leave)
+    monkeypatch.setattr(outcome_reporter, "write", leave)
     make_mourner(redis)
     eventually(lambda: redis.written == ["a"])
     assert said() == [("ERROR", "obituaries could not be asked for: away")]
@@ -398,7 +398,7 @@ def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
         begun.set()
         assert stops.wait(10)
 
-    monkeypatch.setattr(mourner, "write", slow)
+    monkeypatch.setattr(outcome_reporter, "write", slow)
     redis = Redis("a", "b", "c")
     found = make_mourner(redis)
     assert begun.wait(10)

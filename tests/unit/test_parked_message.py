@@ -9,7 +9,7 @@ from kombu import Exchange, Queue
 from kombu.transport import memory
 
 from celery_fairness.decision import Copy, Promoted
-from celery_fairness.worker.parked import LONG_AGO, as_text, expires_ms
+from celery_fairness.worker.parked_message import LONG_AGO, as_text, expires_ms
 from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
 
 __all__ = ["resender", "work"]

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_fairness.store import spinning
-from celery_fairness.store.spinning import REST, SPIN_SECONDS, Spin
+from celery_fairness.store import spin
+from celery_fairness.store.spin import REST, SPIN_SECONDS, Spin
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def looked(monkeypatch):
             clock[0] += SPIN_SECONDS / 10
             return self._poll.poll(timeout)
 
-    monkeypatch.setattr(spinning, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
-    monkeypatch.setattr(spinning, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(spin, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(spin, "perf_counter", lambda: clock[0])
     return looks
 
 
@@ -69,7 +69,7 @@ def test_it_looks_until_something_comes(pair, looked, monkeypatch):
         if len(looked) == 5:
             theirs.send(b"x")
 
-    monkeypatch.setattr(spinning.os, "sched_yield", yield_core)
+    monkeypatch.setattr(spin.os, "sched_yield", yield_core)
     Spin().wait(on(ours))
     assert len(looked) == 6
     assert gave_way == [1, 2, 3, 4, 5], "the core is given away between two looks"
@@ -118,7 +118,7 @@ def test_what_cannot_be_looked_at_is_slept_for(looked, nothing):
 
 
 def test_where_a_core_cannot_be_given_away_nobody_spins(pair, looked, monkeypatch):
-    monkeypatch.delattr(spinning.os, "sched_yield")
+    monkeypatch.delattr(spin.os, "sched_yield")
     Spin().wait(on(pair[0]))
     assert looked == []
 
@@ -127,7 +127,7 @@ GREEN = """
 {patch}
 import select, socket
 from types import SimpleNamespace
-from celery_fairness.store.spinning import _look_at
+from celery_fairness.store.spin import _look_at
 print(_look_at(socket.socket()))
 """
 

@@ -8,7 +8,7 @@ import pytest
 from kombu.utils import limits
 
 from celery_fairness.scheduling.words import Passing
-from celery_fairness.transport.kinds import Kinds
+from celery_fairness.transport.task_filter import Kinds
 
 
 class Clock:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_fairness.errors import TenantInvalid
-from celery_fairness.store.names import Names
+from celery_fairness.store.keys import Names
 from celery_fairness.tenants import (
     INVALID,
     KEY_PATTERN,

@@ -10,7 +10,7 @@ import pytest
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.listening import Listener
+from celery_fairness.store.wakeups import Listener
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -53,7 +53,7 @@ def test_what_rings_is_taken_before_a_wait_in_it_and_after_it(listener, connecti
 
 
 def test_it_goes_on_where_the_server_has_ended_a_blpop(listener, connection, monkeypatch):
-    monkeypatch.setattr("celery_fairness.store.listening.LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr("celery_fairness.store.wakeups.LISTEN_SECONDS", 0.01)
 
     def lines():
         """Connections that wait, or did as the last thing: other tests may have left some."""
