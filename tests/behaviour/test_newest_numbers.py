@@ -76,10 +76,19 @@ def test_a_lowered_number_holds_at_once_for_those_that_wait(at_work: Shop) -> No
     gate = at_work.gate_file()
     running = [send(at_work, f"r{n}", said(3), gate=gate) for n in range(3)]
     await_started(at_work, *running)
-    old = [send(at_work, f"old{n}", said(3)) for n in range(4)]
-    new = send(at_work, "new", said(1))
+    gates = [at_work.gate_file() for _ in range(5)]
+    old = [send(at_work, f"old{n}", said(3), gate=gates[n]) for n in range(4)]
+    # A gate declares numbers when a worker is about to start a task, so the others come first.
+    await_waiting(at_work, 4)
+    new = send(at_work, "new", said(1), gate=gates[4])
+    gate_of = dict(zip((each.id for each in (*old, new)), gates, strict=True))
     await_waiting(at_work, 5)
     gate.touch()
+    for left in range(4, -1, -1):
+        # Each body runs until it is seen to run alone.
+        await_waiting(at_work, left)
+        (runs,) = {*started(at_work)} & {*gate_of}
+        gate_of.pop(runs).touch()
     for result in (*running, *old, new):
         assert result.get(timeout=RESULT_SECONDS) == "done"
     ended = max(
