@@ -10,6 +10,7 @@ from celery_fairness.scheduling.words import Put, Rules, Settle, Settled, Verdic
 from celery_fairness.store import verbs
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 from tests.support.lifetimes import run_and_look, slack_ms
+from tests.support.waiting import eventually
 
 #: More than Redis keeps in a hash as a list, in the order of their coming.
 MANY_QUEUES = 600
@@ -277,3 +278,18 @@ def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(di
 def test_a_pause_without_an_end_is_answered_by_a_number_that_redis_can_hold(dispatch):
     args = verbs.stop_args("pause", "api", 0, RULES.lease_ms, "on", str(NOW))
     assert dispatch.run(verbs.STOP, args)[:2] == [0, -1]
+
+
+def test_a_record_that_is_published_again_with_an_end_is_news_when_it_ends(dispatch, client):
+    dispatch.publish_tiers(free=2, held=1)
+    dispatch.publish_tenant("a", "held")
+    for _ in range(2):
+        dispatch.put("a", tier="free")
+    assert len(dispatch.claim().tasks) == 1
+    assert dispatch.claim().tasks == ()
+    dispatch.publish_tenant("a", "held", keep_ms=20)
+    # A claim judges the tenant by the record that is there, and notes when that ends.
+    dispatch.claim()
+    eventually(lambda: not client.exists(PREFIX + "tenant:a"))
+    dispatch.now += 1_000
+    assert len(dispatch.claim().tasks) == 1

@@ -13,7 +13,8 @@
   args[3] concurrency  str   an integer, "unlimited", or "" for the tier's
   args[4] keep_ms      int   how long a record without a number is kept; 0: until forgotten
 
-  Returns the version, which the same record again does not raise.
+  Returns the version. The same record again raises it only if it ends sooner than before: a tenant that
+  was found at its limit is judged anew at the end that was known then.
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency, keep_ms = {prefix = keys[1]}, args[1], args[2], args[3], tonumber(args[4])
@@ -21,16 +22,18 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
 
   local before = redis.call("HMGET", tenant, "tier", "concurrency")
   local same = (before[1] or "") == tier and (tier == "" or (before[2] or "") == concurrency)
+  local left_ms = redis.call("PTTL", tenant)
+  local ends_sooner = tier ~= "" and concurrency == "" and keep_ms > 0 and (left_ms < 0 or keep_ms < left_ms)
   redis.call("DEL", tenant)
   if tier ~= "" then
     redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
     if concurrency == "" and keep_ms > 0 then redis.call("PEXPIRE", tenant, keep_ms) end
   end
-  if same then return tonumber(redis.call("HGET", news, "version") or 0) end
-  if tier ~= "" then
+  if same and not ends_sooner then return tonumber(redis.call("HGET", news, "version") or 0) end
+  if not same and tier ~= "" then
     Events.append_event(ctx.prefix .. "events", "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
-  else
+  elseif not same then
     Events.append_event(ctx.prefix .. "events", "fairness.tier_cleared", "key", key)
   end
   return redis.call("HINCRBY", news, "version", 1)
