@@ -19,9 +19,7 @@ PARKED_FIELDS = 8
 #: Fields of a limit that are its name; those behind them say what becomes of a task.
 NAME_FIELDS = 4
 
-_RECORD = re.compile(
-    r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* ([^ \n]*) ?(\S*) ?(?:@?\d*\+?)(\S*)\n"
-)
+_RECORD = re.compile(r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* (\S*) (\S*) \S* (\S*)\n")
 _ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
 
 

@@ -83,14 +83,11 @@ class Task:
     @property
     def record(self) -> str:
         """The same as the functions write it."""
-        put = "" if self.put_ms is None else f"@{self.put_ms}{'+' if self.is_noisy else ''}"
-        words = [self.kind, self.limits, put + self.blocked]
-        while len(words) > 1 and not words[-1]:
-            words.pop()
-        kind = " ".join(words)
+        put = "" if self.put_ms is None else f"{self.put_ms}{'+' if self.is_noisy else ''}"
         return (
             f"{self.seq} {self.tag} {self.attempt} {self.deaths} {self.cost:.17g} {self.rank} "
-            f"{self.tenant} {self.service} {self.tier} {kind}\n{self.message}"
+            f"{self.tenant} {self.service} {self.tier} {self.kind} {self.limits} {put} "
+            f"{self.blocked}\n{self.message}"
         )
 
     def lease_of(self, owner: str) -> str:

@@ -134,7 +134,7 @@ PLANTED = {
         [("waiting of a tenant", "tenant:42 celery"), ("closed agrees", "tenant:42")],
     ),
     "a lane of nobody": (
-        change("RPUSH", "lane:tenant:nobody 0 celery", "1 x 0 0 1 0 nobody   \n{}"),
+        change("RPUSH", "lane:tenant:nobody 0 celery", "1 x 0 0 1 0 nobody      \n{}"),
         [("lanes of a tenant", "tenant:nobody celery"), ("waiting is known", "x")],
     ),
     "a record in a lane that nobody can read": (

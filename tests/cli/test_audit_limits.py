@@ -176,7 +176,7 @@ PLANTED = {
         ("lanes of a tenant", "tenant:b q"),
     ),
     "a lane with limits that claims do not see": (
-        change("RPUSH", f"lane:tenant:n 0,{API} q", f"1 x 0 0 1 0 n    {API}\n"),
+        change("RPUSH", f"lane:tenant:n 0,{API} q", f"1 x 0 0 1 0 n    {API}  \n"),
         ("lanes of a tenant", "tenant:n q"),
     ),
     "a parked lane that stands after its turn": (

@@ -404,7 +404,7 @@ def test_what_becomes_of_tasks_is_apart_from_what_people_must_see(fairness, shop
 def test_a_wait_that_nobody_knows_is_none(fairness, shop, causes, client):
     causes.task_put()
     (name,) = client.scan_iter("*lane:*")
-    client.lset(name, 0, f"1 tag 0 0 1 0 7   \n{message()}")
+    client.lset(name, 0, f"1 tag 0 0 1 0 7      \n{message()}")
     causes.run_one()
     (started,) = fairness.events(types=["task.started"]).events
     assert started.data["waited_seconds"] is None

@@ -57,12 +57,12 @@ def test_a_list_from_which_others_take_meanwhile_loses_nothing_that_stays(
 
 
 def test_texts_are_read_as_the_scripts_write_them():
-    record = "7 tag 1 0 1 9 42 analysis pro shop.work\n{} more\nlines"
+    record = "7 tag 1 0 1 9 42 analysis pro shop.work   \n{} more\nlines"
     assert read_record(record) == (
         *("tag", "tenant:42:analysis", "shop.work", "9", "", 7, 1.0, ""),
     )
-    assert read_record("7 tag 1 0 1 9    \n") == ("tag", "_system", "", "9", "", 7, 1.0, "")
-    task = read_record("7 tag 1 0 1 9 42  pro  own:42|1|||wp,api|2|||w,tenant:42|3|||w\n{}")
+    assert read_record("7 tag 1 0 1 9       \n") == ("tag", "_system", "", "9", "", 7, 1.0, "")
+    task = read_record("7 tag 1 0 1 9 42  pro  own:42|1|||wp,api|2|||w,tenant:42|3|||w  \n{}")
     assert task.kind == ""
     assert task.lane == "9,own:42|1|||wp,api|2|||w,tenant:42|3|||w"
     assert task.keys == ("tenant:42", "own:42", "api")

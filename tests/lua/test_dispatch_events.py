@@ -107,10 +107,10 @@ def test_a_blocked_task_is_found_and_claimed_as_it_was_put(client, redis_url):
     (first,) = dispatch.claim().tasks
     dispatch.claim()
     (record,) = client.lrange(f"{PREFIX}lane:tenant:a 0,{ONE} q", 0, -1)
-    assert record.partition("\n")[0].endswith(f" {ONE} @{NOW}+concurrency|api")
+    assert record.partition("\n")[0].endswith(f" {ONE} {NOW}+ concurrency|api")
     dispatch.settle([first])
     (second,) = dispatch.claim().tasks
     assert (second.message, second.key) == ("of t2", "tenant:a,api")
     (row,) = client.hvals(PREFIX + "running")
-    assert row.partition("\n")[0].endswith(f" {ONE} @{NOW}+-")
+    assert row.partition("\n")[0].endswith(f" {ONE} {NOW}+ -")
     assert dispatch.claim(number=dispatch.number).tasks == (second,)

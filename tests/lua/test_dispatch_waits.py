@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from celery_fairness.scheduling.words import Rules, Verdict
@@ -57,7 +55,7 @@ def test_quiet_again_once_nothing_of_it_waits(dispatch):
     dispatch.put("a")
     dispatch.claim()
     dispatch.put("a")
-    assert record_of(dispatch)[-1] == f"@{NOW}"
+    assert record_of(dispatch)[-2:] == [str(NOW), ""]
 
 
 @pytest.mark.parametrize("expires_ms", [0, NOW + 60_000])
@@ -82,20 +80,7 @@ def test_one_that_comes_back_has_its_time_of_before(dispatch):
     dispatch.now += 7
     dispatch.settle(first, Verdict.HEAD)
     (record,) = dispatch.client.hvals(PREFIX + "returned")
-    assert record.partition("\n")[0] == f"1 t1 1 0 1 0 a   k  @{NOW}"
-
-
-@pytest.mark.parametrize("words", ["", "k", "k api|9|||w", "k  -", "k api|9|||w concurrency|api"])
-def test_a_record_that_does_not_say_it_is_served_as_before(dispatch, words):
-    lane = "0,api|9|||w" if "|||" in words else "0"
-    dispatch.put("a", kind="k", limits="api|9|||w" if "|||" in words else "")
-    name = f"{PREFIX}lane:tenant:a {lane} q"
-    dispatch.client.lset(name, 0, f"1 t1 0 0 1 0 a   {words}\nof t1")
-    (task,) = dispatch.claim().tasks
-    assert (task.message, task.attempt) == ("of t1", 1)
-    assert counted(dispatch) == {"started free q": "1"}
-    dispatch.settle([task])
-    assert not dispatch.client.exists(PREFIX + "known", PREFIX + "running")
+    assert record.partition("\n")[0] == f"1 t1 1 0 1 0 a   k  {NOW} "
 
 
 def test_a_claim_writes_with_as_many_commands_however_long_its_tasks_waited(dispatch, commands):
@@ -111,13 +96,3 @@ def test_a_claim_writes_with_as_many_commands_however_long_its_tasks_waited(disp
 
     claimed(0, 1, 2, 4)
     assert claimed(0, 0, 0, 0) == claimed(0, 1, 2, 4)
-
-
-def test_an_older_version_takes_it_for_what_refused_the_task(dispatch):
-    """Its scripts knew twelve fields: what they cannot read they would lose."""
-    for number in range(2):
-        dispatch.put("a", kind="k", limits="api|1|||w", tag=f"t{number}")
-    dispatch.claim()
-    known = re.compile(r"\d+ \S+ \d+ \d+ \S+ \d \S* \S* \S* [^ \n]* ?(\S*) ?(\S*)\n")
-    record = dispatch.client.lindex(PREFIX + "lane:tenant:a 0,api|1|||w q", 0)
-    assert known.match(record).groups() == ("api|1|||w", f"@{NOW}+concurrency|api")

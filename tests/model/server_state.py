@@ -34,7 +34,7 @@ return found
 
 _RECORD = re.compile(
     r"(\d+) (\S+) (\d+) (\d+) (\S+) (\d) (\S*) (\S*) (\S*) (\S*)"
-    r"(?: (\S*)(?: (?:@(\d+)(\+)?)?(\S*))?)?\n(.*)",
+    r" (\S*) (?:(\d+)(\+)?)? (\S*)\n(.*)",
     re.DOTALL,
 )
 _RUNNING = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) (.*)", re.DOTALL)

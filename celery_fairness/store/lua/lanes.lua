@@ -141,7 +141,7 @@ end
 function Lanes.will_wait(ctx, queue, task, since)
   local known = redis.call("HMGET", ctx.prefix .. "account:" .. task.key, "tier", "closed", "q:" .. queue)
   if since and (task.put or "") == "" then
-    task.put = string.format(known[3] and "@%d+" or "@%d", since)
+    task.put = string.format(known[3] and "%d+" or "%d", since)
   end
   return known
 end

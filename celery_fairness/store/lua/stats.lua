@@ -96,7 +96,7 @@ function Stats.note_minute(rules, what, tier, queue)
 end
 
 function Stats.note_start(rules, task, tier, queue)
-  local put, noisy = string.match(task.put, "^@(%d+)(%+?)$")
+  local put, noisy = string.match(task.put, "^(%d+)(%+?)$")
   local what = "started"
   if put and task.attempt == 1 then
     local _, bits = math.frexp(math.max(0, rules.now - tonumber(put)))

@@ -1,8 +1,8 @@
 --[[
-  A record is one waiting task as text: twelve fields with one space between them, a newline, and the
-  message as the producer sent it. What is empty at the end of the fields is left out, from the kind on.
+  A record is one waiting task as text: thirteen fields with one space between them, a newline, and the
+  message as the producer sent it.
 
-    seq tag attempt deaths cost rank tenant service tier kind limits told \n message
+    seq tag attempt deaths cost rank tenant service tier kind limits put blocked \n message
 
   seq      its place among all tasks of the installation: who began to wait earlier has the smaller
   tag      the delivery tag, which no other message has
@@ -15,10 +15,9 @@
   tier     the tenant's tier as the producer knew it, may be ""
   kind     name of the task as it is written in keys; "": the message's headers do not say it
   limits   those beside the tier's (limits.lua)
-  told     put and blocked, one behind the other: an older version takes both for what refused it
-    put      "@" and the server time (ms) since when it waits in a lane; with a "+" where something of its
-             tenant waited in the queue before it; "": an older version put it, or its time has not come
-    blocked  STRATEGY|KEY: it was told that this refused it; "-": and that it started (events.lua)
+  put      server time (ms) since when it waits in a lane; with a "+" if something of its tenant waited in
+           the queue before it; "": its time has not come
+  blocked  STRATEGY|KEY of the limit whose refusal was reported; "-": its start was reported too (events.lua)
 ]]
 
 Tasks.SYSTEM = "_system"
@@ -33,7 +32,7 @@ end
 function Tasks.read_record(record)
   local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, put, blocked, at =
     string.match(record,
-      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n()")
+      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*)\n()")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
     cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
@@ -44,7 +43,7 @@ end
 -- Of a record that starts: what a claim needs of it; its message; and the record of this attempt.
 function Tasks.start_record(record, key)
   local head, tag, attempt, tail, cost, rank, kind, limits, put, blocked, at = string.match(record,
-    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* ([^ \n]*) ?(%S*) ?(@?%d*%+?)(%S*)\n)()")
+    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* (%S*) (%S*) (%S*) (%S*)\n)()")
   if blocked ~= "" then tail = string.sub(tail, 1, -#blocked - 2) .. "-\n" end
   attempt = tonumber(attempt) + 1
   local message = string.sub(record, at)
@@ -53,11 +52,9 @@ function Tasks.start_record(record, key)
 end
 
 function Tasks.write_record(task, message)
-  local kind, told = task.kind, (task.put or "") .. (task.blocked or "")
-  if task.limits ~= "" or told ~= "" then kind = kind .. " " .. task.limits end
-  if told ~= "" then kind = kind .. " " .. told end
-  return string.format("%d %s %d %d %s %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
-    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, kind) .. message
+  return string.format("%d %s %d %d %s %s %s %s %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
+    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, task.kind, task.limits,
+    task.put or "", task.blocked or "") .. message
 end
 
 -- Every key of which a task holds a slot while it runs, with commas: the tenant's first, each once.
@@ -97,7 +94,7 @@ end
 function Tasks.charged_by(row)
   local since, length, at = string.match(row, "^%S+ %a+(%S*) (%d+) ()")
   local tag, tenant, service, kind, limits = string.match(row,
-    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* ([^ \n]*) ?(%S*) ?%S*\n", at + tonumber(length))
+    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* (%S*) (%S*) %S* %S*\n", at + tonumber(length))
   local key = Tasks.key_of(tenant, service)
   return tag, key, Tasks.keys_of(key, limits), kind, since
 end
