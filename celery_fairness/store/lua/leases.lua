@@ -6,6 +6,16 @@
   memory it gives the same attempt to another, and the first one's end and renewals are not of that.
 ]]
 
+-- Begins a renewal: `args` has lease_ms, the epoch that the caller knows or "", and frozen_ms. Returns the
+-- logical time at which renewed leases end, whether memory was lost since that epoch, and the answer so far.
+function Leases.begin_renewal(ctx, args)
+  local lease_ms, known_epoch, frozen_ms = tonumber(args[1]), args[2], args[3]
+  local logical, now, epoch = Clock.tick(ctx, lease_ms, frozen_ms)
+  epoch = Clock.meet_server(ctx, epoch, now)
+  local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
+  return string.format("%.0f", logical + lease_ms), lost, {string.format("%.0f", epoch)}
+end
+
 -- A lease of a key begins. How many it has may be kept (held_of); whether one that stood there already
 -- counted is not known.
 function Leases.begin_lease(ctx, key, lease, rules)

@@ -15,6 +15,21 @@
 -- A lease of the gate may be released without a word to the rings: look again so soon.
 local LOOK_AGAIN_MS = 1000
 
+-- Moves the clock on. `args` has five settings of the worker from `at` on: lease_ms, enforcement,
+-- default_tier, default_limit, max_deliveries. Returns the rules by which this call judges, lease_ms, what
+-- the clock holds beside its times, and the epoch.
+function Tenants.rules_of(ctx, args, at, frozen_ms)
+  local lease_ms = tonumber(args[at])
+  local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  ctx.ranked = said.ranked
+  return {
+    logical = logical, now = now, enforcement = args[at + 1], default_tier = args[at + 2],
+    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]),
+    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0), limited = said.limited,
+    steered = said.steered, timed = said.timed, paced = said.paced, watched = said.watched,
+  }, lease_ms, said, epoch
+end
+
 -- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
 -- limit and held (where it was counted), tier, weight, paused, closed, the tenant, and how many tasks
 -- wait in `queue`, where one is given.

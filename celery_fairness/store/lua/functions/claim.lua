@@ -41,25 +41,18 @@ local ENTERED_MS = 10
 
 register("claim", {"allow-oom"}, function(keys, args)
   local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
-  local want, lease_ms, told = tonumber(args[3]), tonumber(args[4]), tonumber(args[15])
+  local want, told = tonumber(args[3]), tonumber(args[15])
   local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
 
   if not string.match(owner, "^%S*%w$") then
     return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
   end
 
-  local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules, lease_ms, said, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
   local epoch_text = string.format("%.0f", epoch)
-  local rules = {
-    logical = logical, enforcement = args[5], default_tier = args[6], default_limit = args[7],
-    max_deliveries = tonumber(args[8]), owner = owner, ends_at = logical + lease_ms, virtual = {},
-    nonce = string.match(owner, "%w+$"), snooze_ms = tonumber(args[13]),
-    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
-    limited = said.limited, now = now, steered = said.steered, expiring = said.expiring,
-    queued = said.queued, fairness_by = args[12], timed = said.timed, paced = said.paced, watched = said.watched,
-    kept_took = said.took,
-  }
-  ctx.ranked = said.ranked
+  rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + lease_ms
+  rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
+  rules.expiring, rules.queued, rules.kept_took = said.expiring, said.queued, said.took
   local first_queue = 16 + 3 * told
   for index = 16, first_queue - 1, 3 do
     Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
@@ -87,7 +80,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
   rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
-  if said.unused then queues = Queues.not_ended(ctx, queues, now) end
+  if said.unused then queues = Queues.not_ended(ctx, queues, rules.now) end
   local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
   local rounds = Pick.begin_rounds(queues, shares, turns)

@@ -21,18 +21,8 @@
 local DUE_AT_MOST = 16
 
 register("mourn", {"allow-oom"}, function(keys, args)
-  local ctx, written, lease_ms, frozen_ms = {prefix = keys[1]}, args[1], tonumber(args[2]), args[7]
-
-  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {
-    logical = logical,
-    enforcement = args[3], default_tier = args[4], default_limit = args[5],
-    max_deliveries = tonumber(args[6]),
-    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
-    limited = said.limited, now = now, steered = said.steered,
-    timed = said.timed, paced = said.paced, watched = said.watched,
-  }
-  ctx.ranked = said.ranked
+  local ctx, written, frozen_ms = {prefix = keys[1]}, args[1], args[7]
+  local rules, lease_ms = Tenants.rules_of(ctx, args, 2, frozen_ms)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
   local obituaries = ctx.prefix .. "obituaries"

@@ -19,13 +19,8 @@
   are gone, or were before they were entered again.
 ]]
 register("renew_gate", {"allow-oom"}, function(keys, args)
-  local ctx, lease_ms, known_epoch, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2], args[3]
-
-  local logical, now, epoch = Clock.tick(ctx, lease_ms, frozen_ms)
-  epoch = Clock.meet_server(ctx, epoch, now)
-  local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
-  local ends = string.format("%.0f", logical + lease_ms)
-  local answer = {string.format("%.0f", epoch)}
+  local ctx = {prefix = keys[1]}
+  local ends, lost, answer = Leases.begin_renewal(ctx, args)
   for index = 4, #args, 2 do
     local lease, leases = args[index], ctx.prefix .. "leases:" .. args[index + 1]
     local counts = redis.call("ZSCORE", leases, lease)

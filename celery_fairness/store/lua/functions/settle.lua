@@ -19,18 +19,8 @@
   Returns the codes of settle.lua, one for each.
 ]]
 register("settle", {"allow-oom"}, function(keys, args)
-  local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[6]
-
-  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {
-    logical = logical,
-    enforcement = args[2], default_tier = args[3], default_limit = args[4],
-    max_deliveries = tonumber(args[5]),
-    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
-    limited = said.limited, now = now, steered = said.steered,
-    timed = said.timed, paced = said.paced, watched = said.watched,
-  }
-  ctx.ranked = said.ranked
+  local ctx, frozen_ms = {prefix = keys[1]}, args[6]
+  local rules, _, said = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
   local answer = {}
   for index = 7, #args, 3 do
