@@ -44,7 +44,7 @@ from celery_fairness.startup import (
 from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.library import LibraryMissing
+from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.worker.event_forwarder import Herald
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper
@@ -327,7 +327,7 @@ class Fairness(Steering):
         except SettingsError as error:
             print(f"celery_fairness: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        except LibraryMissing as error:
+        except LibraryUnusable as error:
             print(f"celery_fairness: {error}", file=sys.stderr)
             raise SystemExit(UNAVAILABLE) from None
         self._prepared = True
@@ -337,7 +337,7 @@ class Fairness(Steering):
 
         Raises:
             SettingsError: A setting cannot be meant.
-            LibraryMissing: The server cannot have the function library.
+            LibraryUnusable: The server cannot have the function library.
         """
         if not self._prepared:
             self._prepare_worker()

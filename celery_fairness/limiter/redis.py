@@ -37,7 +37,7 @@ from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import AWAY, Connection
 from celery_fairness.store.keys import Names
-from celery_fairness.store.library import LibraryMissing
+from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.units import Milliseconds, milliseconds, seconds
@@ -109,7 +109,7 @@ class RedisLimiter:
         """Load the function library where it is absent; a server that is away has it later.
 
         Raises:
-            LibraryMissing: The server cannot have it, or the tables are of a version with another
+            LibraryUnusable: The server cannot have it, or the tables are of a version with another
                 schema; the text says why and what to do.
         """
         try:
@@ -117,11 +117,11 @@ class RedisLimiter:
             # A call that writes nothing and reads the clock, which has the schema.
             args = ("", "", self._lease_ms, *self._as_known(""), self._now_text())
             self._redis.execute(verbs.INSPECT, self._names.prefix, args)
-        except LibraryMissing:
+        except LibraryUnusable:
             raise
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
-                raise LibraryMissing(f"{self._redis.address}: {error}") from None
+                raise LibraryUnusable(f"{self._redis.address}: {error}") from None
         except AWAY:
             return
 

@@ -30,7 +30,7 @@ from redis.retry import Retry
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
-from celery_fairness.store.library import LibraryMissing, is_missing, library, load
+from celery_fairness.store.library import LibraryUnusable, is_missing, library, load
 from celery_fairness.store.readiness import attentive
 from celery_fairness.store.spin import Spin
 
@@ -156,12 +156,12 @@ class Connection:
         """Load the library where it is absent, on a cluster on the node that has ``prefix``.
 
         Raises:
-            LibraryMissing: The server cannot have it; the text has the address and the next step.
+            LibraryUnusable: The server cannot have it; the text has the address and the next step.
         """
         try:
             load(functools.partial(self._of_prefix, prefix))
-        except LibraryMissing as error:
-            raise LibraryMissing(f"{self.address}: {error}") from None
+        except LibraryUnusable as error:
+            raise LibraryUnusable(f"{self.address}: {error}") from None
 
     def about_functions(self, prefix: str, *parts: str) -> Any:
         """Run one command about functions, on a cluster on the node that has ``prefix``.

@@ -41,8 +41,11 @@ end
 Call = Callable[..., Any]
 
 
-class LibraryMissing(ResponseError):
-    """The server does not have the library and cannot load it; the text has the next step."""
+class LibraryUnusable(ResponseError):
+    """The server cannot have the library, or has tables of another version.
+
+    The text says what to do next.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def load(call: Call, wanted: Library | None = None) -> None:
         wanted: Another one than that of this version.
 
     Raises:
-        LibraryMissing: The server has no functions, the user lacks the rights, memory is full, or
+        LibraryUnusable: The server has no functions, the user lacks the rights, memory is full, or
             the name belongs to another text.
         RedisError: No answer.
     """
@@ -104,16 +107,16 @@ def load(call: Call, wanted: Library | None = None) -> None:
             return
         call("FUNCTION", "LOAD", made.code)
     except NoPermissionError as error:
-        raise LibraryMissing(f"the user may not load functions, grant {RIGHTS}: {error}") from None
+        raise LibraryUnusable(f"the user may not load functions, grant {RIGHTS}: {error}") from None
     except OutOfMemoryError as error:
-        raise LibraryMissing(
+        raise LibraryUnusable(
             f"memory is full and the library {made.name} is not loaded, free some: {error}"
         ) from None
     except ResponseError as error:
         if str(error) == f"Library '{made.name}' already exists":
             return
         if "unknown command" in str(error).lower():
-            raise LibraryMissing(f"the server has no functions, expected {FLOOR}") from None
+            raise LibraryUnusable(f"the server has no functions, expected {FLOOR}") from None
         raise
 
 
@@ -138,7 +141,7 @@ def _is_there(call: Call, made: Library) -> bool:
     if not found:
         return False
     if _fields(found[0])["library_code"] != made.code:
-        raise LibraryMissing(
+        raise LibraryUnusable(
             f"another text has the name {made.name}, delete it: FUNCTION DELETE {made.name}"
         )
     return True

@@ -33,7 +33,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import pack
-from celery_fairness.store.library import LibraryMissing, is_missing, library
+from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.book import Held
@@ -260,7 +260,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         """
         try:
             self.home.load_library()
-        except LibraryMissing as error:
+        except LibraryUnusable as error:
             raise ServerNotReady(str(error)) from None
 
     def _command(self, verb: str, args: list[str]) -> bytes:

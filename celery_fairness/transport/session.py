@@ -173,7 +173,7 @@ class Home:
         """Load the function library where Redis does not have it.
 
         Raises:
-            LibraryMissing: It cannot; the text says why.
+            LibraryUnusable: It cannot; the text says why.
         """
         self._connection.load_library(self.prefix)
 
