@@ -84,9 +84,14 @@ def test_a_lowered_number_holds_at_once_for_those_that_wait(at_work: Shop) -> No
     gate_of = dict(zip((each.id for each in (*old, new)), gates, strict=True))
     await_waiting(at_work, 5)
     gate.touch()
+
+    def one_runs() -> None:
+        assert len({*started(at_work)} & {*gate_of}) == 1
+
     for left in range(4, -1, -1):
-        # Each body runs until it is seen to run alone.
+        # Each body runs until it is seen to run alone; it starts a moment after it waited last.
         await_waiting(at_work, left)
+        eventually(one_runs, RESULT_SECONDS)
         (runs,) = {*started(at_work)} & {*gate_of}
         gate_of.pop(runs).touch()
     for result in (*running, *old, new):
