@@ -1,20 +1,22 @@
 --[[
-  The ring of a queue: the tenants that could start something, ordered by virtual time.
+  The ring of a queue: the tenants that can start a task, ordered by virtual time.
 
-  A tenant enters at the larger of its own finish and the ring's virtual time, for whatever reason
-  it was out: no credit for having been idle, no debt forgiven. A tenant that is at its limit keeps
-  its place in `full`, one that has nothing waiting in `out` until the ring has passed it, or until
-  a claim finds nobody: then nobody competes, and the ring goes on to the last of them.
+  A tenant enters at the larger of its own finish and the ring's virtual time. The reason for which it was out
+  does not matter. A tenant gets no credit for idle time, and no debt is forgiven.
 
-  A queue has two bells. `bell` says that something came, `left` that a claim left something: a worker
-  that passed it over does not listen to that one, and hears of what comes all the same.
+  A tenant at its limit keeps its place in `full`. A tenant with nothing waiting keeps its place in `out` until
+  the ring has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the ring
+  goes on to the last tenant of `out`.
+
+  A queue has two bells. `bell` rings when something comes, and `left` rings when a claim leaves something. A
+  worker that passed over what is left does not listen to `left`, but `bell` still wakes it.
 ]]
 
--- `ctx.ranked` says whether a claim has asked for the highest rank of a queue (the clock's `ranked`): then
+-- `ctx.ranked` is set if a claim has requested the highest rank of a queue (the clock's `ranked`). Then
 -- priorities.lua keeps the members by rank.
 
--- Who stands at a place of a queue's ring: key and start, and rank where the highest goes first; nothing
--- in it where nobody does.
+-- Returns the member at a place of a queue's ring: key and start, and the rank if the highest goes first.
+-- Returns an empty table if the place is empty.
 function Active.member_at(ctx, queue, at, by_rank)
   if by_rank then return Priorities.at_rank(ctx, queue, at) end
   return redis.call("ZRANGE", ctx.prefix .. "ring:" .. queue, at, at, "WITHSCORES")
@@ -25,11 +27,12 @@ function Active.ring_bell(ctx, queue)
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
 end
 
--- What a claim left is for somebody else who sleeps; a bell for nothing would only wake.
--- `shut` where the queue's own limit lets nothing start. Returns whether nobody else may start.
+-- Wakes another worker for the tasks that a claim left. If nothing is left it removes the bells, because a
+-- bell for nothing only wakes a worker. `shut` is true if the queue's own limit lets nothing start. Returns
+-- true if no tenant may start anything and `shut` is false.
 function Active.pass_on(ctx, queue, limited_here, shut)
   local ring, left = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "left:" .. queue
-  -- Mostly both are there.
+  -- Usually both keys exist.
   local there = redis.call("EXISTS", ring, left)
   if shut or there < 2 and redis.call("EXISTS", ring) == 0 and not (limited_here
     and redis.call("ZCOUNT", ctx.prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
@@ -40,7 +43,7 @@ function Active.pass_on(ctx, queue, limited_here, shut)
   end
 end
 
--- Returns the queues in which something waits, in their order, and the others.
+-- Returns the queues in which something waits, in their order, and then the others.
 function Active.with_tasks(ctx, queues)
   local counts = redis.call("HMGET", ctx.prefix .. "waiting", unpack(queues))
   local some, others = {}, {}
@@ -55,7 +58,7 @@ function Active.with_tasks(ctx, queues)
   return some, others
 end
 
--- Nothing waits in these: a bell would wake for nothing.
+-- Removes the bells of queues in which nothing waits, because they would wake a worker for nothing.
 function Active.hush(ctx, queues)
   local bells = {}
   for index = 1, #queues do
@@ -69,7 +72,7 @@ function Active.virtual_time(ctx, queue)
   return tonumber(redis.call("HGET", ctx.prefix .. "virtual", queue) or 0)
 end
 
--- A tenant that had nothing waiting in the queue has something now.
+-- Enters a tenant that had nothing waiting in the queue and has a task now.
 function Active.enter(ctx, queue, key)
   local start = Active.virtual_time(ctx, queue)
   local out = ctx.prefix .. "out:" .. queue
@@ -83,7 +86,7 @@ function Active.enter(ctx, queue, key)
   Active.ring_bell(ctx, queue)
 end
 
--- A tenant may be no longer at its limit.
+-- Enters a tenant that may be no longer at its limit.
 function Active.enter_again(ctx, queue, key)
   local full = ctx.prefix .. "full:" .. queue
   local finish = redis.call("ZSCORE", full, key)
@@ -95,8 +98,8 @@ function Active.enter_again(ctx, queue, key)
   Active.ring_bell(ctx, queue)
 end
 
--- A tenant has nothing waiting any more: its finish outlives its place while it is a debt. Where it
--- was charged, its `finish` and the ring's time are told.
+-- Removes a tenant that has nothing waiting any more. Its finish stays in `out` while it is a debt. If the
+-- tenant was charged, the caller passes its `finish` and the ring's virtual time.
 function Active.leave(ctx, queue, key, finish, virtual)
   local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
   finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
@@ -107,7 +110,7 @@ function Active.leave(ctx, queue, key, finish, virtual)
   if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
 end
 
--- Nobody competes for what is free: the ring goes on to where the last of those who are out is.
+-- Moves the ring on to the last tenant of `out`, because no tenant competes for the free room.
 function Active.forget_debts(ctx, queue, virtual)
   local out = ctx.prefix .. "out:" .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
@@ -118,11 +121,11 @@ function Active.forget_debts(ctx, queue, virtual)
   end
 end
 
--- Debts that the ring has passed and one task clears away.
+-- One task clears away at most 4 debts that the ring has passed.
 local CLEAR_AT_MOST = 4
 
--- A claim of `tasks` took some of the queue, whose time is now `virtual`; nil where it took none.
--- `wanted` where it wanted more, and nobody may start anything.
+-- Clears debts after a claim of `tasks` tasks. `virtual` is the queue's virtual time now, or nil if the claim
+-- took none of the queue. `wanted` is true if the claim wanted more tasks and no tenant may start anything.
 function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if wanted then return Active.forget_debts(ctx, queue, virtual) end
   if not virtual then return end
@@ -131,7 +134,7 @@ function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if #passed > 0 then redis.call("ZREM", out, unpack(passed)) end
 end
 
--- The queue has nothing waiting any more: its ring begins anew.
+-- Forgets the ring of a queue in which nothing waits any more, so it begins anew.
 function Active.forget_ring(ctx, queue)
   redis.call("HDEL", ctx.prefix .. "virtual", queue)
   redis.call("UNLINK",

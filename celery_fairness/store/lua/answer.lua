@@ -1,7 +1,7 @@
 --[[
-  answering: how much one claim takes, and how it tells the tasks that it has leased.
+  answering: how much one claim takes, and how it returns the tasks that it has leased.
 
-  A task weighs one, one for each of its limits, and what its message is more than a move.
+  A task weighs one, and one more for each of its limits. The units of its message are added (tasks.lua).
 ]]
 
 Answer.TAKEN_AT_MOST = 256
@@ -18,12 +18,13 @@ function Answer.as_told(lease, queue, task, message)
   return #told .. " " .. told
 end
 
--- One string: a client reads each element of a list as an answer of its own.
+-- The answer is one string, because a client reads each element of a list as an answer of its own.
 function Answer.as_answer(sleep_ms, epoch_text, passed, told)
   return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(told)
 end
 
--- Rows of what was given to this number, if its answer was lost on the way; nil where it is a new one.
+-- Returns the rows that this claim number was given before, because its answer may have been lost. It returns
+-- nil if the number is a new one.
 function Answer.given_before(ctx, owner, number)
   local last = redis.call("GET", ctx.prefix .. "reply:" .. owner) or ""
   local last_number, last_leases = string.match(last, "^(%S+) (.*)$")

@@ -1,11 +1,11 @@
 --[[
   backlog: whether one more task of a tenant, or of a queue, may begin to wait.
 
-  What is published of tiers goes before what the producer's settings say. What waits until its time
-  does not count: nobody knows yet whether it will find others there.
+  The published tiers replace the settings of the producer. A task that waits for its time does not count. It may
+  find no other tasks there when its time has come.
 ]]
 
--- What the published tiers say of a tenant; nil: any number.
+-- Returns the number that the published tiers have for a tenant. If it is nil, any number may wait.
 function Backlog.published_most(ctx, tenant, tier, default_tier)
   local record = redis.call("HGET", ctx.prefix .. "tenant:" .. tenant, "tier")
   if record and record ~= "" then tier = record end
@@ -14,7 +14,8 @@ function Backlog.published_most(ctx, tenant, tier, default_tier)
   return row and tonumber(cjson.decode(row).max_waiting) or nil
 end
 
--- How many tasks of a tenant wait, and the tier of the last put that knew one, "" where none waits.
+-- Returns how many tasks of a tenant wait, and the tier of the last put that carried one. The tier is "" if
+-- none waits.
 function Backlog.waiting_of_tenant(ctx, key)
   local waiting, tier = 0, ""
   local fields = redis.call("HGETALL", ctx.prefix .. "account:" .. key)
@@ -25,7 +26,8 @@ function Backlog.waiting_of_tenant(ctx, key)
   return waiting, tier
 end
 
--- Returns {key, limit, waiting} of what has no room for one more; nil where all have.
+-- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
+-- have room.
 function Backlog.full_of(ctx, queue, task, default_tier, of_tier, of_queue)
   local news = redis.call("HMGET", ctx.prefix .. "news", "source", "bounded")
   if task.key ~= Tasks.SYSTEM and (news[2] or of_tier ~= "" and not news[1]) then

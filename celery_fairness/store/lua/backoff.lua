@@ -1,32 +1,36 @@
 --[[
-  pace: when a task that a limit puts back is tried again.
+  pace: the time at which a task that a limit puts back is tried again.
 
-  That is when its window opens, or the first lease of a full one is expected to end; then one task
-  after the other, as far apart as the key lets them start, and at the snooze all others.
+  The first task is tried when the window opens, or when the first lease of a full limit is expected to end.
+  Then one task follows the other, as far apart as the key lets them start. All tasks that would come after the
+  snooze come at the snooze.
 
-  `began:KEY` says when leases of the key began, by the logical clock; `pace:KEY` how long the last ones
-  lived in the mean, and the server's time at which the next task is tried again (`next`). Leases begin
-  here where a limit with a concurrency says `reschedule`, and at a gate where it says anything, for nothing
-  else says since when they are held there; `paced` in the clock says that one did.
+  - `began:KEY` stores when leases of the key began, by the logical clock.
+  - `pace:KEY` stores how long the last leases of the key lived in the mean (`mean`), and the server's time at
+    which the next task is tried again (`next`).
+  - `rescheduled:KEY` stores some of these tasks as "PLACE QUEUE" with their time.
 
-  `rescheduled:KEY` remembers where some of these tasks wait, as "PLACE QUEUE" with their time.
+  A lease begins here if its limit has a concurrency and the action `reschedule`. At a gate it begins here under
+  any limit with a concurrency, because nothing else stores when that lease began. The clock's `paced` records
+  that one lease began here.
 ]]
 
--- A full limit does not know when it opens: so soon a task is tried again, at least.
+-- The opening time of a full limit is unknown, so a task is tried again after at least this time.
 Backoff.TRY_AGAIN_MS = 1000
--- What a rate or a throttle asks to lie between two tasks, they lie so many times that apart; their jitter
--- is at most one of so many parts of its period.
+-- The distance between two tasks is 1.03 times the distance that a rate or a throttle demands. Their jitter
+-- is at most a hundredth of the period.
 local APART, JITTER_OF_PERIOD = 1.03, 100
--- The jitter is a part of the wait, and not more than this.
+-- The jitter is at most a quarter of the wait, and at most 1000 ms.
 Backoff.JITTER_PARTS, Backoff.JITTER_MS = 4, 1000
--- The part that the last lease has in the mean is one of so many.
+-- The last lease has one eighth of the weight in the mean.
 local LEASE_PARTS = 8
--- What is known of a key is kept so long after its last lease or task.
+-- The server keeps the pace of a key for this time after its last lease or task.
 local PACE_KEPT_MS = 3600000
--- Tasks that a key remembers it has put back.
+-- A key remembers at most 100 tasks that it has put back.
 Backoff.FORWARD_AT_MOST = 100
 
--- A lease begins of a task that has `limit`, as that is judged now; says whether that is noted.
+-- Notes the begin of a lease of a task that has `limit`, as a call judges it now. Returns whether it is
+-- noted.
 function Backoff.note_begin(ctx, limit, lease, rules)
   if not limit.concurrency or limit.on_limit ~= "r" and not rules.of_gate then return false end
   if not rules.paced then redis.call("HSET", ctx.prefix .. "clock", "paced", 1) end
@@ -35,7 +39,7 @@ function Backoff.note_begin(ctx, limit, lease, rules)
   return true
 end
 
--- A lease of these keys has ended, told as a word with commas.
+-- Notes the end of a lease. `keys` is a word with commas between the keys.
 function Backoff.note_end(ctx, lease, keys, rules)
   for key in string.gmatch(keys, "[^,]+") do
     local since = redis.call("ZSCORE", ctx.prefix .. "began:" .. key, lease)
@@ -50,8 +54,9 @@ function Backoff.note_end(ctx, lease, keys, rules)
   end
 end
 
--- How long a slot of a limit is held, divided by their number; and where a lease has begun, how soon the
--- first is expected to end. Where none has begun for longer than the mean, they live as long as that.
+-- Returns how long a slot of a limit is held, divided by the number of slots. If a lease has begun, also
+-- returns the time until the first lease is expected to end. If no lease has begun for longer than the mean,
+-- the leases live as long as that.
 function Backoff.slot_ms(ctx, limit, mean, rules)
   local began = ctx.prefix .. "began:" .. limit.key
   local first = redis.call("ZRANGE", began, 0, 0, "WITHSCORES")[2]
@@ -61,15 +66,15 @@ function Backoff.slot_ms(ctx, limit, mean, rules)
   return lives / limit.concurrency, first and tonumber(first) + lives - rules.logical or 0
 end
 
--- By how much longer a task waits: those that were refused at once come one by one.
+-- Returns how much longer a task waits, so that tasks that were rejected at once come one by one.
 function Backoff.jitter_ms(name, wait, longest)
   local most = math.floor(math.min(wait / Backoff.JITTER_PARTS, longest))
   return tonumber(string.sub(redis.sha1hex(name), 1, 8), 16) % (most + 1)
 end
 
--- Returns how long the next task waits that `limit` puts back, the jitter of its name included: that of the
--- last, which come together, is at most `last`. `again` is how soon it may be tried again, of a full limit
--- the least.
+-- Returns how long the next task waits that `limit` puts back, and includes the jitter of its name. The last
+-- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
+-- tried again. For a full limit, `again` is the least time.
 function Backoff.pace_ms(ctx, limit, again, is_full, rules, name, last)
   local pace, interval, jitter = ctx.prefix .. "pace:" .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
   local known = redis.call("HMGET", pace, "mean", "next")
@@ -91,12 +96,12 @@ function Backoff.pace_ms(ctx, limit, again, is_full, rules, name, last)
   return math.ceil(wait) + Backoff.jitter_ms(name, math.ceil(wait), wait < most and jitter or last)
 end
 
--- That of a queue as a whole for a partition of it, any other key as it is.
+-- Returns the key of the whole queue for the key of a partition, and any other key as it is.
 function Backoff.whole_key(key)
   return string.match(key, "^queue:[^:]+") or key
 end
 
--- A key has put a task back.
+-- Remembers a task that a key has put back.
 function Backoff.remember_later(ctx, key, queue, task, wait, rules)
   local there = ctx.prefix .. "rescheduled:" .. Backoff.whole_key(key)
   redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)

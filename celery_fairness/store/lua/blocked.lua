@@ -1,27 +1,32 @@
 --[[
-  parking: groups of parked lanes, where each waits, and what may be open.
+  parking: groups of parked lanes, the limit at which each group waits, and the limits that may be open.
 
-  A group is the parked lanes of one queue with the same shared limits, named by these; or one lane
-  that a private limit refused, named "KEY LANE"; lanes that differ by the size of their numbers are one. `groups:QUEUE` says at which limit each waits,
-  `group:GROUP QUEUE` holds its tenants by their tags, `wait:LIMIT QUEUE` the groups by their least.
+  A group holds the parked lanes of one queue that have the same shared limits, and these limits name it. A lane
+  that a private limit rejected is a group of its own, named "KEY LANE". Lanes that differ only by the size of
+  their numbers share one group.
 
-  `candidates:QUEUE` holds every limit at which something of the queue waits: when it was looked at
-  last where it may be open, else Blocked.CLOSED or Blocked.PAUSED. `waited:KEY` lists "LIMIT QUEUE" in the order in
-  which they are looked at next, `opens` says when a key is looked at in any case, `looks` how many of
-  those that wait a look has not come to yet: it goes on with the first ones of the list when the key
-  with a space before it is due in `opens`.
-
-  `shared` and `tags:KEY` are the virtual time of a key, while somebody waits at it.
+  - `groups:QUEUE` stores the limit at which each group waits.
+  - `group:GROUP QUEUE` stores the tenants of a group in the order of their tags.
+  - `wait:LIMIT QUEUE` stores the groups that wait at a limit in the order of their least tags.
+  - `candidates:QUEUE` stores every limit at which something of the queue waits. If a limit may be open, its
+    score is the time of the last look. Otherwise its score is Blocked.CLOSED or Blocked.PAUSED.
+  - `waited:KEY` lists "LIMIT QUEUE" in the order in which the calls look at them next.
+  - `opens` stores when a call looks at a key in any case.
+  - `looks` stores how many limits of `waited:KEY` an unfinished look has not reached. The look goes on with the
+    first ones of the list when the key with a space before it is due in `opens`.
+  - `shared` stores the virtual time of a key while a lane waits at it.
+  - `tags:KEY` stores when each tenant is due in that virtual time.
 ]]
 
 Blocked.CLOSED, Blocked.PAUSED = -1, -2
--- Of a partition the version of its queue's numbers, divided by this, is taken off.
+-- A partition's score is lowered by the version of its queue's numbers, divided by this number.
 Blocked.VERSIONS = 2 ^ 24
--- A thousand million tasks are a part of a thousand of one start.
+-- An age of a thousand million tasks adds a thousandth of one start to a tag.
 local AGE = 1 / 2 ^ 40
 
--- When a tenant is due at a key, if it comes now; `virtual` is the key's time where it is known, `tag` when
--- the tenant was due there last.
+-- Returns the virtual time at which a tenant is due at a key if it comes now. `virtual` is the virtual time
+-- of the key, if the caller has it. `tag` is the time at which the tenant was last due there, if the caller
+-- has it.
 function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   tag = tag or tonumber(redis.call("ZSCORE", ctx.prefix .. "tags:" .. limit_key, key) or 0)
   return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. "shared", limit_key) or 0))
@@ -41,8 +46,8 @@ function Blocked.register(ctx, queue, group, limit, rules)
   redis.call("HSETNX", ctx.prefix .. "shared", limit.key, "0")
 end
 
--- The least tag of a group, which was `before`, may have changed, or it has nobody any more. Returns whose it
--- is, and the tag; nothing in it where it has nobody.
+-- Orders a group after its least tag may have changed, or after its last tenant left. `before` was the least
+-- tag. Returns the first tenant and its tag, or an empty table if the group has no tenant.
 function Blocked.order_group(ctx, queue, group, name, before)
   local wait = ctx.prefix .. "wait:" .. name .. " " .. queue
   local first = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
@@ -73,7 +78,7 @@ function Blocked.unregister(ctx, queue, group, name)
   end
 end
 
--- Where only time opens a limit, it is looked at then.
+-- Enters the key of a limit in `opens` if time alone opens the limit.
 function Blocked.arm(ctx, limit, rules)
   local wait = Limits.wait_ms(ctx, limit, rules)
   if wait > 0 and wait < math.huge then
@@ -81,14 +86,15 @@ function Blocked.arm(ctx, limit, rules)
   end
 end
 
--- Of tenants that are due at one time the one whose first task waits longest goes first: its place among all
--- tasks is this small part of its tag.
+-- Adds the age of a tenant's first task to its tag. If several tenants are due at one time, the tenant whose
+-- first task waits longest goes first. The place of that task among all tasks is this small part of the tag.
 function Blocked.aged(ctx, queue, group, key, tag)
   local order = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0, "WITHSCORES")[2]
   return tag + (tonumber(order or 0) % Lanes.AFTER_ALL) * AGE
 end
 
--- A tenant's lane waits in a group, wherever that waits; where it is new at `limit`.
+-- Adds a tenant with a parked lane to a group. A new group waits at `limit`, and a known group stays at its
+-- limit.
 function Blocked.enter_group(ctx, queue, group, key, limit, rules)
   local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
   if not name then Blocked.register(ctx, queue, group, limit, rules) end
@@ -102,7 +108,7 @@ function Blocked.enter_group(ctx, queue, group, key, limit, rules)
   if not name then Blocked.arm(ctx, limit, rules) end
 end
 
--- A tenant has no lane in a group any more.
+-- Removes a tenant that has no lane in a group any more.
 function Blocked.leave_group(ctx, queue, group, key)
   local members = ctx.prefix .. "group:" .. group .. " " .. queue
   local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
@@ -128,9 +134,11 @@ function Blocked.set_tag(ctx, queue, group, name, key, tag, before)
   return Blocked.order_group(ctx, queue, group, name, before)
 end
 
--- The tenant of what was found in a group was served this task and waits on; `is_last` where somebody has
--- deleted what says so. Where it is the only group of the only limit that may be open, and the tenant is in no
--- ring, in which it would be moved, the claim's next look at the queue knows whose turn it is (turns.known).
+-- Sets the tag of a tenant that was served this task and waits on. `is_last` is true if the tenant has no part
+-- left in the group. Its lane is still parked then, because somebody has deleted keys.
+--
+-- The claim's next look at the queue uses `turns.known` if two conditions hold. This group is the only group
+-- of the only limit that may be open. The tenant is in no ring, because a ring would move it.
 function Blocked.served(ctx, queue, found, task, turns, is_last)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or Blocked.shared_start(ctx, limit_key, found.key)
@@ -141,13 +149,13 @@ function Blocked.served(ctx, queue, found, task, turns, is_last)
 end
 
 --[[
-  park: lanes leave the claims' sight while a limit is closed, and come back.
+  park: a lane leaves the sight of the claims while a limit is closed, and comes back later.
 ]]
 
--- More kinds than any program has: a part that stayed behind would be met by every claim.
+-- This is more kinds than any program has, because every claim would meet a part that stayed behind.
 local KINDS_AT_MOST = 1000000
 
--- The parts that a lane may have.
+-- Returns the parts that a lane may have.
 function Blocked.parts_of(ctx, queue, key, lane)
   local kinds = redis.call("SRANDMEMBER",
     ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue, KINDS_AT_MOST)
@@ -156,10 +164,9 @@ function Blocked.parts_of(ctx, queue, key, lane)
   return parts
 end
 
--- Parts that one command names: a call may give it so many words.
+-- One command names at most 1000 parts, because a call passes a limited number of words.
 local PARTS_AT_ONCE = 1000
 
--- Moves parts from one order to another.
 function Blocked.move_parts(ctx, parts, from, to)
   for first = 1, #parts, PARTS_AT_ONCE do
     local some = {unpack(parts, first, math.min(#parts, first + PARTS_AT_ONCE - 1))}
@@ -175,7 +182,7 @@ function Blocked.move_parts(ctx, parts, from, to)
   end
 end
 
--- A limit refused a lane: it waits there, alone where the limit is the tenant's own.
+-- Parks a lane that a limit rejected. If the limit is the tenant's own, the lane waits alone.
 function Blocked.park(ctx, queue, key, lane, limit, rules, turns)
   local before = Lanes.group_of(ctx, queue, key, lane)
   local group = limit.private and key .. " " .. Limits.shape_of(lane) or Lanes.shared_of(lane)
@@ -193,8 +200,8 @@ function Blocked.park(ctx, queue, key, lane, limit, rules, turns)
   Lanes.leave_ring(ctx, queue, key)
 end
 
--- A lane is ready again, whatever its limits say: whoever meets it asks them. Its parts stand where
--- their first tasks do.
+-- Makes a lane ready again without a look at its limits. The claim that meets the lane judges its limits.
+-- Each part of the lane stands at the place of its first task.
 function Blocked.unpark(ctx, queue, key, lane, turns)
   local group = Lanes.group_of(ctx, queue, key, lane)
   local shelf, ready = Lanes.order_name(key, group, queue), Lanes.order_name(key, nil, queue)
@@ -211,14 +218,20 @@ function Blocked.unpark(ctx, queue, key, lane, turns)
 end
 
 --[[
-  candidates: whose turn it is among the parked lanes of a queue whose limit has opened.
+  candidates: the tenant whose turn it is among the parked lanes of a queue whose limit has opened.
 
-  What is met on the way and may not start is put where no claim looks: each of these is one move.
-  `turns` is a claim's own: moves that are left, looks (tenants of one ring at most), over (one more
-  move was wanted), queues that it asks, sleep_ms (how soon something of them is due), and left, the
-  queues in which a limit's next was left to another queue, where somebody is due before; noted, at
-  which limits ("NAME QUEUE") it is written that they were looked at now; and known, of one queue whose
-  turn it is, until the next look at any.
+  A claim moves each lane that it meets and that may not start to a place at which no claim looks. Each of these
+  costs one move. The table `turns` belongs to one claim:
+
+  - moves: the number of moves that are left.
+  - looks: the largest number of tenants of one ring at which the claim looks.
+  - over: true if the claim wanted one more move.
+  - queues: the queues that the claim reads.
+  - sleep_ms: the time until something of these queues is due.
+  - left: the queues in which the claim left a limit's next turn to another queue, because a tenant there is due
+    before. If it is nil, the claim leaves no turn.
+  - noted: the limits ("NAME QUEUE") whose last look the claim has already written.
+  - known: the next turn of one queue, which is valid until the next look at any queue.
 ]]
 
 function Blocked.spend(turns)
@@ -230,7 +243,7 @@ function Blocked.spend(turns)
   return true
 end
 
--- Whether somebody waits in another queue at a limit that may be open, due before `tag`.
+-- Returns whether a tenant waits in `queue` at a limit that may be open, and is due before `tag`.
 function Blocked.is_before(ctx, queue, name, tag)
   local looked = redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
   if not looked or tonumber(looked) < 0 then return false end
@@ -247,7 +260,7 @@ function Blocked.another_first(ctx, queue, turns, name, tag)
   return false
 end
 
--- Whether the head of a part is of a kind that this claim takes.
+-- Returns whether this claim takes a task of the kind at the head of a part.
 function Blocked.takes(ctx, queue, key, part, look, rules)
   if not look then return true end
   local lane, kind = Lanes.read_part(part)
@@ -259,8 +272,8 @@ function Blocked.takes(ctx, queue, key, part, look, rules)
   return not look.never[kind]
 end
 
--- The virtual time at which a tenant with something waiting is due, if it comes now; and whether it is
--- in `full`, as it mostly is. Where somebody has deleted both it comes into that one.
+-- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
+-- it is in `full`, as it usually is. If somebody has deleted both places, it counts as a tenant of `full`.
 function Blocked.start_of(ctx, queue, key, rules)
   local out = redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key)
   local start = not out and redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
@@ -268,8 +281,8 @@ function Blocked.start_of(ctx, queue, key, rules)
   return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
 
--- Looks at the tenant whose turn it is in a group. Returns what may be served; else nothing, and
--- whether to go on.
+-- Looks at the tenant whose turn it is in a group. Returns the part that may be served, or nil and whether to
+-- go on.
 function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
@@ -281,7 +294,7 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
   end
   local part, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
   if not part then
-    -- Somebody has deleted its lanes: the others of the group go on.
+    -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
     if not Blocked.spend(turns) then return nil, false end
     Blocked.leave_group(ctx, queue, group, key)
     return nil, true
@@ -327,13 +340,14 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
 end
 
 --[[
-  opened: which of the limits of a queue that have opened is next, and whose turn it is there.
+  opened: the next of the open limits of a queue, and the tenant whose turn it is there.
 
-  Mostly the one that was looked at longest ago. Where the highest rank goes first, of a bounded number
-  the one whose next task has the highest; who is next at each its own time says.
+  Usually the limit with the oldest look is next. If the claim takes the highest rank first, it compares a
+  bounded number of limits. Then the limit whose next task has the highest rank is next. The virtual time of
+  each limit decides which tenant is next there.
 ]]
 
--- Limits of a queue that are open and are compared, where the highest rank goes first.
+-- A claim that takes the highest rank first compares at most 8 open limits of a queue.
 local LIMITS_AT_MOST = 8
 
 function Blocked.first_but(names, met)
@@ -342,8 +356,8 @@ function Blocked.first_but(names, met)
   end
 end
 
--- Returns who is next of those that wait at a limit that has opened, but those that were `met`; nil where
--- nobody is. Where the task served before says whose turn it is, that is `known` (served).
+-- Returns the next part at an open limit that is not in `met`, or nil if there is none. `known` is the turn
+-- that the task served before has stored (served).
 function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
   for _ = 0, turns.moves + 1 do
     local name, group, first, alone
@@ -365,7 +379,7 @@ function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
   end
 end
 
--- Returns who of the queue's parked lanes is next where limits have opened; nil where nobody is.
+-- Returns the next part of the parked lanes of a queue whose limits have opened, or nil if there is none.
 function Blocked.of_groups(ctx, queue, rules, turns, look, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
@@ -377,13 +391,13 @@ function Blocked.of_groups(ctx, queue, rules, turns, look, known)
     if found.alone then break end
     met[#met + 1], met[found.name], known = found.name, true, nil
   end
-  -- Its tenant may have come into the ring since.
+  -- The tenant of the best part may have come into the ring since.
   if #met > 1 then best.start, best.is_out = Blocked.start_of(ctx, queue, best.key, rules) end
   return best
 end
 
 --[[
-  closed: a limit beside the tier's refuses the first task of a part.
+  closed: a limit other than the tier's rejects the first task of a part.
 ]]
 
 function Blocked.block_by_limit(ctx, queue, key, part, limit, rules, turns)
@@ -398,16 +412,17 @@ function Blocked.block_by_limit(ctx, queue, key, part, limit, rules, turns)
 end
 
 --[[
-  actions: what becomes of a task that its limits refuse, where they say that it shall not wait.
+  actions: the end of a task that its limits reject, if they demand that it must not wait.
 
-  It may be dropped, with an obituary that names the key of the limit, or tried again later. It has
-  not started: its tenant is not charged, its attempts are those of before.
+  The claim drops the task or tries it again later. If the claim drops it, `Settle.leave_obituary` gets the key
+  of the limit. The task has not started, so its tenant is not charged and its attempts stay as they were.
 ]]
 
--- Takes out the first task of a part; `refused` says what of it, by whom and how soon.
+-- Takes out the first task of a part. `refused` has the action, the limit that demands it, and the time of
+-- the next try.
 function Blocked.act(ctx, queue, key, part, group, others, refused, rules, turns)
   local record = Lanes.pop_part(ctx, queue, key, part, group, others)
-  -- Somebody has deleted the lane: whoever looks next finds nothing of it.
+  -- Somebody has deleted the lane, so the next look finds nothing of it.
   if not record then return end
   local task, message = Tasks.read_record(record)
   Tasks.weigh(turns, Tasks.units_of(message))

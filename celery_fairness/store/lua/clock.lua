@@ -1,35 +1,33 @@
 --[[
-  read_clock: the server's time, and the logical clock that leases live by.
+  read_clock: the server's time, and the logical clock by which leases live.
 
-  The logical clock follows TIME but advances by at most a third of a lease per call, never back:
-  an outage or a jump of the server's clock cannot end a lease before its worker could renew it.
+  The logical clock follows TIME. It advances by at most a third of a lease per call, and never goes back. So an
+  outage or a jump of the server's clock cannot end a lease before its worker could renew it.
 
-  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory
-                     began or another server took it over), server (who wrote it, clock.lua), began (ms,
-                     when it was empty), loss_reported (a worker knew an older memory that is gone,
-                     announce.lua), limited (a task had limits beside
-                     its tier's), steered (a key is paused, or people changed its numbers), expiring
-                     (a task had an expiry), queued (a queue has a limit), timed (a task was charged
-                     by the time it takes), parked (a gate has tasks that wait
-                     here: of which broker), paced (a task
-                     started under a limit that puts back what it refuses, or at a gate under one
-                     with a concurrency), watched (ms, TIME until
-                     which somebody watches tasks), ranked (a claim asked for the highest rank of a
-                     queue), entered (how often leases were entered again), took (how long tasks
-                     of the last kinds held their places, start.lua), unused (a queue has an end), schema,
-                     lib:LIBRARY (ms, when each version of the library was used last, to an hour)
+  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory began or another
+                     server took it over), server (the server that wrote it, clock.lua), began (ms, when it was
+                     empty), loss_reported (a worker held an older memory that is gone, announce.lua), limited (a
+                     task had limits beside its tier's), steered (a key is paused, or people changed its numbers),
+                     expiring (a task had an expiry), queued (a queue has a limit), timed (a task was charged by
+                     the time it takes), parked (a gate has tasks that wait here: of which broker), paced (a task
+                     started under a limit that puts back what it rejects, or at a gate under one with a
+                     concurrency), watched (ms, TIME until which somebody watches tasks), ranked (a claim
+                     requested the highest rank of a queue), entered (how often leases were entered again), took
+                     (how long tasks of the last kinds held their places, start.lua), unused (a queue has an end),
+                     schema, lib:LIBRARY (ms, when each version of the library was used last, to an hour)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
-  Returns logical, now, epoch (all ms), what is said by those behind it, as fields, and seen (ms; nil
-  where there was no clock).
+  Returns logical, now and epoch (all ms), the other fields of the clock, and seen. The value of seen is in ms,
+  and nil if there was no clock.
 ]]
--- What the tables of an installation look like. Another number is another version's.
+-- The version of the table layout of an installation. Tables with another number belong to another version of
+-- the library.
 local SCHEMA = "1"
 -- The field of the clock with the last use of this library.
 local USED = "lib:" .. LIBRARY
 
--- `schema` is that of the clock, nil where no worker has called yet.
+-- `schema` is that of the clock, or nil if no worker has called yet.
 function Clock.check_schema(schema)
   if schema and schema ~= SCHEMA then
     error({err = "SCHEMA the tables have the schema " .. schema .. ", this version reads " .. SCHEMA ..
@@ -37,7 +35,8 @@ function Clock.check_schema(schema)
   end
 end
 
--- Whether claims have asked for the highest rank of a queue; for calls that read nothing else there.
+-- Returns whether claims have requested the highest rank of a queue. It is for calls that read nothing else of
+-- the clock.
 function Clock.ranked(ctx)
   local kept = redis.call("HMGET", ctx.prefix .. "clock", "ranked", "schema")
   Clock.check_schema(kept[2])
@@ -74,12 +73,12 @@ end
 --[[
   tick: read the clock and move it on. Every function that takes or keeps a lease calls it first.
 
-  Steps shorter than NOTE_AFTER_MS are not noted: the next call sees the longer one.
+  The clock does not note a step shorter than NOTE_AFTER_MS. The next call then takes the longer step.
 ]]
 
--- Small against a third of the shortest lease, which is 333 ms.
+-- It is small against a third of the shortest lease, which is 333 ms.
 local NOTE_AFTER_MS = 50
--- How exact the last use of this library is, which a person asks for who removes old ones.
+-- The last use of this library is exact to this time. A person who removes old libraries reads it.
 local NOTE_USE_AFTER_MS = 3600000
 
 function Clock.tick(ctx, lease_ms, frozen_ms)
@@ -101,15 +100,14 @@ function Clock.tick(ctx, lease_ms, frozen_ms)
 end
 
 --[[
-  Which server holds the memory: every process of Redis gives itself a `run_id`.
+  The server that holds the memory: every process of Redis gives itself a `run_id`.
 
-  A memory that another process has written may be older than what workers know: a file that was
-  restored, an append-only file without its last second, a replica that was promoted. So it has an
-  epoch of its own.
+  A memory that another process has written may be older than the state of the workers. Examples are a restored
+  file, an append-only file without its last second, and a promoted replica. So it has an epoch of its own.
 
-  clock_key    hash  epoch (ms), server: the run_id of who wrote it
+  clock_key    hash  epoch (ms), server: the run_id of the process that wrote it
 
-  server_id returns "" where the caller may not ask: then only an empty memory is noticed.
+  server_id returns "" if the caller may not run INFO. In that case only an empty memory is noticed.
 ]]
 
 function Clock.server_id()
@@ -117,7 +115,7 @@ function Clock.server_id()
   return type(told) == "string" and string.match(told, "run_id:(%x+)") or ""
 end
 
--- Returns the epoch, a new one where another server wrote the memory.
+-- Returns the epoch. If another server wrote the memory, the epoch is a new one.
 function Clock.meet_server(ctx, epoch, now)
   local clock_key = ctx.prefix .. "clock"
   local id = Clock.server_id()

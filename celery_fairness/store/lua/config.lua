@@ -1,19 +1,22 @@
 --[[
   entitlement: the tier and the concurrency of a tenant now.
 
-  News in Redis win over what the asking process knows: the tenant's record over its tier, the tier
-  table over its numbers, the default tier over an unknown one.
+  News in Redis replaces what the calling process holds:
+  - The tenant's record replaces its tier.
+  - The tier table replaces the numbers of the tier.
+  - The default tier replaces an unknown tier.
 
   tiers_key      hash  tier -> {"concurrency": int or null, ...} as JSON
   tenant_key     hash  tier, concurrency ("" or absent: the tier's; "unlimited")
-  tier           str   as the caller knows it
-  concurrency    str   of that tier, as the caller knows it: an integer, "unlimited", or "" where
-                       the caller does not know that tier
-  default_tier   str   for a tier that the table does not know
-  default_limit  str   of the default tier, as the caller knows it
+  tier           str   as the caller holds it
+  concurrency    str   of that tier, as the caller holds it: an integer, "unlimited", or "" if the
+                       caller does not have that tier
+  default_tier   str   for a tier that is not in the table
+  default_limit  str   of the default tier, as the caller holds it
   read           table by tier, what this call has read of the table
 
-  Returns tier, concurrency (-1 is unlimited), weight (1 where the table does not know the tier).
+  Returns tier, concurrency (-1 is unlimited) and weight. The weight is 1 if the table has neither the tier nor
+  the default tier.
 ]]
 function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read)
   local record = redis.call("HMGET", tenant_key, "tier", "concurrency")
@@ -42,12 +45,14 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
 end
 
 --[[
-  queues: the limits of queues, of each as a whole or of each partition of it.
+  queues: the limits of queues. A limit counts a queue as a whole, or each partition of it.
 
-  `queue_limits` says by queue KEY SHAPE VERSION DECLARED SET, where SHAPE is whole or parts, and the
-  last two are "" or CONCURRENCY|RATES|THROTTLE|ACTION|LOCAL: what people set stands in the place of what
-  is declared. The version grows with what is said of any queue. `queue_keys` says by KEY whose it is.
-  KEY is queue:QUEUE, that of a partition queue:QUEUE:PARTITION, where QUEUE has no colon.
+  `queue_limits` holds `KEY SHAPE VERSION DECLARED SET` by queue. SHAPE is whole or parts. DECLARED and SET are ""
+  or `CONCURRENCY|RATES|THROTTLE|ACTION|LOCAL`. If people have set numbers, SET replaces DECLARED. The version
+  grows whenever the numbers of any queue change.
+
+  `queue_keys` holds the queue by its KEY. KEY is `queue:QUEUE`, and `queue:QUEUE:PARTITION` for a partition.
+  QUEUE has no colon in these keys.
 ]]
 
 function Config.read_queue(text)
@@ -60,14 +65,14 @@ function Config.read_queue(text)
     numbers, "^(%d*)|([^|]*)|([^|]*)|(%a)|(%d*)$")
   row.concurrency, row.rates, row.throttle = tonumber(concurrency), rates, throttle
   row.on_limit, row.of_process = action, tonumber(of_process)
-  -- That of the queue as a whole, as its tasks have it while they run.
+  -- A task has this limit of the queue as a whole while it runs.
   if not row.parts then
     row.word = table.concat({key, concurrency, rates, throttle, action .. "g"}, "|")
   end
   return row
 end
 
--- What is known of a queue; false where it has no limit.
+-- Returns the limit of a queue, or false if the queue has none.
 function Config.queue_row(ctx, queue, rules)
   rules.rows = rules.rows or {}
   if rules.rows[queue] == nil then
@@ -77,7 +82,7 @@ function Config.queue_row(ctx, queue, rules)
   return rules.rows[queue]
 end
 
--- A limit whose numbers are those of its queue gets them.
+-- If the numbers of a limit are those of its queue, it gets them here.
 function Config.use_numbers(ctx, limit, rules)
   local whole = string.match(limit.key, "^queue:[^:]+")
   local queue = whole and redis.call("HGET", ctx.prefix .. "queue_keys", whole)
@@ -92,26 +97,28 @@ function Config.use_numbers(ctx, limit, rules)
 end
 
 --[[
-  stops: keys under which nothing starts for now, whatever their limits say and whatever is enforced;
-  and numbers that people put in the place of a key's own.
+  stops: keys under which nothing starts for now, and numbers that people set for a key.
 
-  `paused` holds keys that a person paused until somebody resumes them, `paused_until` those with a
-  time, `cooled` those that cool down, with the logical time until which they do. `paused_by` holds for
-  each that is paused SINCE_MS, the server's time, and after a space the person; functions do not read it.
+  A stop depends neither on the limits of the key nor on the enforcement.
+  - `paused` holds the keys that a person paused without an end.
+  - `paused_until` holds the paused keys with an end, and that time.
+  - `cooled` holds the keys that cool down, and the logical time at which that ends.
+  - `paused_by` holds SINCE_MS (server time), a space and the person for each paused key. No function reads it.
 
-  `overrides` says by key CONCURRENCY|RATES|THROTTLE|ENDS_MS and, after a space, what functions do not
-  read: "-" is not said, "" is unlimited; an end of "" is when it is cleared. `overrides_end` orders
-  those with an end. Ends of overrides and of pauses are times of the server.
+  `overrides` holds `CONCURRENCY|RATES|THROTTLE|ENDS_MS` by key. After a space follows text that no function
+  reads. The number "-" is not set, and the number "" is unlimited. If ENDS_MS is "", the override lasts until a
+  person clears it. `overrides_end` orders the overrides that have an end. The ends of overrides and of pauses are
+  server times.
 ]]
 
--- How long a person's pause of a key lasts; 0: there is none.
+-- Returns how long a person's pause of a key still lasts. It returns 0 if there is none.
 function Config.paused_ms(ctx, key, rules)
   if redis.call("SISMEMBER", ctx.prefix .. "paused", key) == 1 then return math.huge end
   local ends = redis.call("ZSCORE", ctx.prefix .. "paused_until", key)
   return ends and math.max(0, tonumber(ends) - rules.now) or 0
 end
 
--- A key's numbers as texts; nil where nobody changed them.
+-- Returns the numbers that people set for a key, as texts. It returns nil if nobody changed them.
 function Config.override_of(ctx, key, rules)
   local row = redis.call("HGET", ctx.prefix .. "overrides", key)
   if not row then return nil end
@@ -120,7 +127,7 @@ function Config.override_of(ctx, key, rules)
   return {concurrency = concurrency, rates = rates, throttle = throttle}
 end
 
--- What a tenant may hold where a person paused it or changed that.
+-- Returns the limit of a tenant, after a pause or an override by a person.
 function Config.tenant_limit(ctx, key, tenant, own, rules)
   if Config.paused_ms(ctx, key, rules) > 0 then return 0 end
   local of_all = "tenant:" .. tenant
@@ -130,7 +137,7 @@ function Config.tenant_limit(ctx, key, tenant, own, rules)
   return tonumber(other.concurrency) or -1
 end
 
--- Whether a claim has to ask what people have said of a tenant.
+-- Notes in the clock whether claims must read pauses and overrides of tenants.
 function Config.note_steering(ctx)
   if redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "paused_until", ctx.prefix .. "overrides") > 0 then
     redis.call("HSET", ctx.prefix .. "clock", "steered", 1)
@@ -140,10 +147,10 @@ function Config.note_steering(ctx)
 end
 
 --[[
-  stopped: how long a limit is stopped, whatever it counts and whatever is enforced.
+  stopped: how long a limit is stopped. Neither its counts nor the enforcement matter here.
 ]]
 
--- Whether anything is stopped or has other numbers than its own.
+-- Returns whether any key is stopped or has other numbers than its own.
 function Config.is_steered(ctx, rules)
   if rules.stops == nil then
     rules.stops = redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "paused_until",
@@ -152,7 +159,8 @@ function Config.is_steered(ctx, rules)
   return rules.stops
 end
 
--- How long a pause or a cool-down stops a limit: 0 is not, math.huge until a person says so.
+-- Returns how long a pause or a cool-down stops a limit. If the limit is not stopped, the result is 0. If only
+-- a person can end the stop, the result is math.huge.
 function Config.stopped_ms(ctx, limit, rules)
   if limit.concurrency == 0 then return math.huge end
   if not Config.is_steered(ctx, rules) then return 0 end
@@ -161,26 +169,29 @@ function Config.stopped_ms(ctx, limit, rules)
     cooled and tonumber(cooled) - rules.logical or 0)
 end
 
--- Whether a limit that is stopped is so because of a person, and does not cool down alone.
+-- Returns whether a person paused a stopped limit. Otherwise the limit only cools down.
 function Config.is_paused(ctx, limit, rules)
   return limit.concurrency == 0 or Config.paused_ms(ctx, limit.key, rules) > 0
 end
 
--- Forgets cool-downs that are over, at most `most`.
+-- Deletes cool-downs that are over, at most `most` per call.
 function Config.forget_cooled(ctx, logical, most)
   local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "cooled", "-inf", logical, "LIMIT", 0, most)
   for index = 1, #over do redis.call("ZREM", ctx.prefix .. "cooled", over[index]) end
 end
 
 --[[
-  partition: of a partitioned queue each task that waits there has one limit, that of its partition.
+  partition: the limit of a task that waits in a partitioned queue.
+
+  Each task that waits in such a queue has exactly one such limit, which is that of its partition.
 ]]
 
--- A word of that limit: its numbers are those of the queue.
+-- This pattern matches the limit of a partition, which has the numbers of its queue.
 local OF_QUEUE = "^[^|]*|q|"
 
--- The limits of a task that begins to wait in a queue: where that is partitioned and they name no
--- partition of it, with `part`, or with that of tasks that say none.
+-- Returns the limits of a task that begins to wait in a queue. If the queue is partitioned and no limit names a
+-- partition of it, `part` is added. If `part` is of another queue, the partition for tasks without one is
+-- added.
 function Config.in_partition(ctx, queue, words, part)
   local row = redis.call("HGET", ctx.prefix .. "queue_limits", queue)
   local whole = row and string.match(row, "^%S+ parts ") and string.match(row, "^%S+") .. ":"
@@ -192,7 +203,7 @@ function Config.in_partition(ctx, queue, words, part)
   return (words == "" and "" or words .. ",") .. key .. "|q|||w"
 end
 
--- The limits of a task that leaves its queue: its partition there is not its own any more.
+-- Returns the limits of a task that leaves its queue. The task loses its partition there.
 function Config.without_partition(words)
   local left = {}
   for word in string.gmatch(words, "[^,]+") do
@@ -204,15 +215,15 @@ end
 --[[
   declared: the newest numbers of each key, by which all tasks of the key are judged.
 
-  `declared:KEY` is CONCURRENCY|RATES|THROTTLE, each as the last new task said it that said one; "" where
-  none did. A task that says no rate is judged by none, whatever others say. A concurrency of 0 is nobody's
-  but its task's: one call would stop all others.
+  `declared:KEY` is `CONCURRENCY|RATES|THROTTLE`. Each number is that of the last new task that gave one, or "" if
+  none did. If a task has no rate, no rate of another task applies to it. A concurrency of 0 applies only to its
+  own task, because one call would otherwise stop all others.
 
-  What was accepted before (a retry, a copy that a gate has sent back) says older numbers, and declares
-  them only where none are known.
+  A task that was accepted before (a retry, or a copy that a gate sent back) carries older numbers. It declares
+  them only if the key has none.
 ]]
 
--- What a key declares is known so long after its last new task.
+-- The numbers of a key are kept this long after its last new task.
 local DECLARED_MS = 3600000
 
 function Config.read_declared(text)
@@ -223,7 +234,7 @@ function Config.newer(own, known, is_new)
   return own ~= "" and (is_new or known == "") and own or known
 end
 
--- A task comes with these limits, at most one of a key. Returns the keys that have other numbers than before.
+-- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed.
 function Config.declare(ctx, words, is_new)
   local changed = {}
   for word in string.gmatch(words, "[^,]+") do
@@ -242,7 +253,8 @@ function Config.declare(ctx, words, is_new)
   return changed
 end
 
--- What waits at these keys may be open: the next claim, and the next promotion, look at it.
+-- The tasks that wait at these keys may be free to start. So the next claim and the next promotion look at
+-- them.
 function Config.look_again(ctx, keys)
   for index = 1, #keys do
     local key = keys[index]

@@ -1,25 +1,28 @@
 --[[
   Which copy of a message may run.
 
-  A refused task is published again, as a copy with a serial of its own. A broker whose connection
-  was cut may hold the old copy and the new one, or two new ones. The hash `copy` remembers
-    current   the serial that was refused last
-    next      the serial that its refusal publishes; noted before it is published, because a note
+  A rejected task is published again, as a copy with a serial of its own. If the connection of a broker was cut,
+  it may hold the old copy and the new one, or two new ones. The hash `copy` holds these fields.
+
+    current   the serial that was rejected last
+    next      the serial that its rejection publishes; noted before it is published, because a note
               that came later could be lost, and the task with it
     admitted  the serial of the copy that started
-    seq       since when it waits, where it was parked (functions/park_message.lua)
-    told      what was told of its refusals (events.lua)
-    tries     how often it could not be published from where it was parked (functions/put_off.lua)
-  and of all copies one starts: the admitted one while there is one, else the current or the next.
-  A refusal forgets the next of the refusal before. The same serial delivered again (its worker
-  died) is not a second copy.
+    seq       since when it waits, if it was parked (functions/park_message.lua)
+    told      what was reported of its rejections (events.lua)
+    tries     how often it could not be published from its parked place (functions/put_off.lua)
 
-  A message that was never refused has no hash: the first write is a refusal's. The hash is kept
-  for keep_ms, in which a broker delivers what was not acknowledged again.
+  Only one of all copies starts. If there is an admitted copy, it is that one. Otherwise it is the current or the
+  next. A rejection deletes the next of the rejection before. If the same serial is delivered again because its
+  worker died, that is not a second copy.
+
+  A message that was never rejected has no hash, because the first write is that of a rejection. The hash is kept
+  for keep_ms. In that time a broker delivers a message without an acknowledgement again.
 ]]
 
--- Whether a copy may not run, and what is remembered of its message: known, seq where it was parked,
--- told. Of one that says nothing of copies nothing is told: nobody would know it again.
+-- Returns whether a copy may not run, and what is stored for its message. These are `known`, `told`, and `seq`
+-- if the message was parked. If `message` is "", no event reports the task, because no later call would
+-- recognize it.
 function Copies.superseded(copy, message, serial)
   if message == "" then return false, {told = "-"} end
   local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "told")

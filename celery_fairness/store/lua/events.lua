@@ -1,24 +1,24 @@
 --[[
-  stream: what happened, told by the function that did it. Ids and times of events are the stream's.
+  stream: events, each appended by the function that caused it. The stream gives an event its id and time.
 
-  What tasks do may be a flood. So what people do, what goes wrong, and what is cancelled has a stream of
-  its own beside the one of all, with the same ids: see kept_with and `celery_fairness/events.py`.
+  Events of tasks can be a flood. So three kinds of events also go to smaller streams, with the same ids. These
+  kinds are acts of people, errors and cancellations. See `kept_with` and `celery_fairness/events.py`.
 
   events_key  stream  the installation's; its name ends with "events"
-  kept_key    stream  the other one
+  kept_key    stream  the smaller one
 ]]
 
--- So many are kept of each stream, and the rest of a block of it.
+-- Each stream keeps this many events, and the rest of one block of the stream.
 local EVENTS_KEPT = 10000
 
--- Types that are in another stream too, each with a space behind it.
+-- These types go to a second stream too. A space follows each type.
 local OF_PEOPLE = "fairness.paused fairness.resumed fairness.override_set fairness.override_ended " ..
   "fairness.queue_limit_set fairness.queue_limit_cleared fairness.tier_set fairness.tier_cleared " ..
   "fairness.tiers_published fairness.cool_down_cleared fairness.purged fairness.requeued "
 local OF_TROUBLE = "rate_limit.dynamic_adjusted fairness.lease_expired fairness.abandoned " ..
   "fairness.dead_lettered fairness.memory_lost fairness.unpublished "
 
--- What stands before "events" in the name of that stream; nil where there is none.
+-- Returns the word before "events" in the name of the second stream. It returns nil if there is none.
 function Events.kept_with(what)
   if what == "fairness.cancelled" then return "cancel_" end
   if string.find(OF_PEOPLE, what .. " ", 1, true) then return "people_" end
@@ -40,22 +40,24 @@ function Events.append_event_of(events_key, what, job, ...)
 end
 
 --[[
-  told: of a task that limits refuse it is told once what refused it, and once that it starts.
+  told: the events of a task that limits reject.
 
-  What was told is kept with the task: STRATEGY|KEY; "" is nothing, "-" that it started too.
+  One event reports which limit rejected the task. A second event reports that the task starts. Each of them is
+  written at most once. The task keeps the state of this as `STRATEGY|KEY`. The state "" is that nothing was
+  reported, and "-" that the start was reported too.
 
   events_key  stream  the installation's
-  job         str     of a gate's task: its id, name and queue as JSON; "" where the asker has none
+  job         str     of a gate's task: its id, name and queue as JSON; "" if the caller has none
 ]]
 
--- What refuses a task whose tenant is at its tier's limit; an unlimited one, which others wait for since
--- longer, says 0.
+-- Returns what rejects a task whose tenant is at its tier's limit. An unlimited tier can reject a task too, if
+-- other tasks have waited longer. Its event then has the limit 0.
 function Events.at_tier(key, limit, held)
   local strategy = limit == 0 and "paused" or "concurrency"
   return {key = key, strategy = strategy, limit = math.max(0, limit), current = held}
 end
 
--- `closed` says strategy, key, limit and current. Returns what is told now.
+-- `closed` has strategy, key, limit and current. Returns the state that the task keeps.
 function Events.tell_exceeded(events_key, job, closed)
   Events.append_event_of(events_key, "rate_limit.exceeded", job, "key", closed.key,
     "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
@@ -67,7 +69,7 @@ function Events.tell_released(events_key, job, told)
   Events.append_event_of(events_key, "rate_limit.released", job, "key", key, "strategy", strategy)
 end
 
--- A gate lets a task start: `memory` is what copies.lua knows of its message.
+-- A gate lets a task start. `memory` is what copies.lua has stored for its message.
 function Events.tell_admitted(events_key, job, memory)
   if job == "" or memory.told == "" or memory.told == "-" then return end
   Events.tell_released(events_key, cjson.decode(job), memory.told)
@@ -75,15 +77,15 @@ function Events.tell_admitted(events_key, job, memory)
 end
 
 --[[
-  events: what happened, told in the stream `events` by the function that did it.
+  events: what happened, written to the stream `events` by the function that caused it.
 ]]
 
 function Events.write_event(ctx, what, ...)
   Events.append_event(ctx.prefix .. "events", what, ...)
 end
 
--- A task's id and name, as the plain headers say that its message begins with, else its tag and kind;
--- and its queue.
+-- Returns the id, the name and the queue of a task. The id and the name come from the plain headers at the
+-- beginning of its message. If these have none, the tag and the kind of the task replace them.
 function Events.job_of(queue, task, message)
   local at = string.find(message, "\"headers\":", 1, true)
   local plain = at and string.match(message, "^\"headers\": ?{([^{%[]*)", at) or ""
@@ -96,10 +98,10 @@ function Events.write_event_of(ctx, what, queue, task, message, ...)
 end
 
 --[[
-  watched: what becomes of each task, told in the stream `task_events` while somebody watches (watch.lua).
+  watched: events of each task in the stream `task_events`, while somebody watches tasks (watch.lua).
 ]]
 
--- So many are kept, and the rest of a block of the stream.
+-- The stream keeps this many events, and the rest of one block.
 local WATCHED_KEPT = 100000
 
 function Events.append_watched(ctx, what, ...)
@@ -115,7 +117,7 @@ function Events.tell_watched(ctx, what, queue, task, message, ...)
   Events.append_watched_of(ctx, what, Events.job_of(queue, task, message), task.key, ...)
 end
 
--- `eta_ms`: server time from which it may start.
+-- `eta_ms` is the server time from which the task may start.
 function Events.tell_put(ctx, queue, task, message, eta_ms)
   Events.tell_watched(ctx, "task.put", queue, task, message, "tier", task.tier,
     "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
@@ -130,7 +132,7 @@ function Events.tell_started(ctx, queue, task, message, rules)
     "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
 end
 
--- `row` is that of `running` whose lease ends.
+-- `row` is the row of `running` whose lease ends.
 function Events.tell_ended(ctx, row, outcome, rules)
   local owner, _, queue, record, since = Tasks.read_running(row)
   local task, message = Tasks.read_record(record)
@@ -139,13 +141,18 @@ function Events.tell_ended(ctx, row, outcome, rules)
 end
 
 --[[
-  gate_watched: what becomes of tasks behind a gate, told while somebody watches (watch.lua).
+  gate_watched: events of tasks behind a gate, while somebody watches tasks (watch.lua).
 
-  `gate_watched` has of each lease that began meanwhile when it did by the logical clock, the key under
-  which its task is told, and the task as JSON. Whoever takes it out of there tells the end, so that is once.
+  `gate_watched` has an entry for each lease that began meanwhile. The entry holds three things:
+  - the logical time at which the lease began
+  - the key under which the events name the task
+  - the task as JSON
+
+  The call that deletes the entry writes the event of the end, so that event is written once.
 ]]
 
--- Of a lease that ends while nobody watches the record stays; that of a watch long ago goes with the others.
+-- If a lease ends while nobody watches, its record stays. The records of an old watch expire together after
+-- this time.
 local WATCHED_LEASES_MS = 86400000
 
 function Events.tell_gate_attempt(ctx, what, job, key, lease, ...)
@@ -153,7 +160,7 @@ function Events.tell_gate_attempt(ctx, what, job, key, lease, ...)
     "owner", string.match(lease, "^([^@]+)@") or "", ...)
 end
 
--- Who a task is charged to; `key` is that of its tenant's tier, "" without one.
+-- Returns the key to which a task is charged. `key` is that of its tenant's tier, or "" without one.
 function Events.tenant_of(key)
   return key ~= "" and key or "_system"
 end
@@ -176,11 +183,13 @@ function Events.tell_gate_ended(ctx, lease, outcome, logical)
 end
 
 --[[
-  blocking: a limit refuses the first task of a lane, and that starts later: each is told once of a
-  task, in its record too.
+  blocking: events of a limit that rejects the first task of a lane, and of the later start of that task.
+
+  Each event is written once per task. The record of the task notes it.
 ]]
 
--- The first task of a part, its message, and its tag where it came back; nil where there is none.
+-- Returns the first task of a part, its message, and its tag if the task came back. It returns nil if the part
+-- has no task.
 function Events.first_of(ctx, queue, key, part)
   local lane, kind = Lanes.read_part(part)
   local record, tag
@@ -195,7 +204,7 @@ function Events.first_of(ctx, queue, key, part)
   return task, message, tag
 end
 
--- `closed` says strategy, key, limit and current.
+-- `closed` has strategy, key, limit and current.
 function Events.tell_blocked(ctx, queue, task, message, closed)
   task.blocked = Events.tell_exceeded(ctx.prefix .. "events", Events.job_of(queue, task, message), closed)
 end
@@ -209,7 +218,7 @@ function Events.mark_first(ctx, queue, key, part, task, message, tag)
   end
 end
 
--- A tenant is at its tier's limit: `part` is the first of its lanes.
+-- A tenant is at its tier's limit. `part` is the first part of its lanes.
 function Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
   Stats.count_exceeded(ctx.prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
   local task, message, tag = Events.first_of(ctx, queue, key, part)
@@ -222,7 +231,7 @@ function Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
   Events.mark_first(ctx, queue, key, part, task, message, tag)
 end
 
--- A task starts that was refused.
+-- A task that was rejected before starts now.
 function Events.tell_unblocked(ctx, queue, task, message)
   Events.tell_released(ctx.prefix .. "events", Events.job_of(queue, task, message), task.blocked)
 end

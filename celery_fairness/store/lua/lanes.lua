@@ -1,15 +1,19 @@
 --[[
-  Lanes: the waiting tasks of one queue, one tenant, one rank and one set of limits, first in, first
-  out; and what is counted of them: `waiting` by queue, `account:KEY` by tenant and queue.
+  Lanes: the waiting tasks of one queue, one tenant, one rank and one set of limits, first in, first out.
 
-  What was taken out and comes back stands in parts of its own (`back`), one for each kind, by sequence
-  number. It is served first, because whatever was taken out is older than all that is left.
+  This module also counts them: `waiting` counts by queue, and `account:KEY` by tenant and queue.
 
-  `ready:KEY QUEUE` orders the parts of a tenant's lanes that no limit keeps, each named LANE or
-  `LANEb KIND`, where a lane is RANK or `RANK,LIMITS`: by rank and by the sequence number of the first
-  task, as it was noted last. A parked lane's parts stand in `shelf:KEY GROUP QUEUE`, in that order;
-  `parked:KEY QUEUE` says of each parked lane whether it waits alone. `kinds:KEY LANE QUEUE` says of a
-  lane with limits which kinds came back.
+  A task that was taken out and comes back stands in a part of its own (`back`). Each kind has one such part,
+  ordered by sequence number. These parts are served first, because a task that was taken out is older than all
+  others.
+
+  `ready:KEY QUEUE` orders the parts of a tenant's lanes that no limit keeps back. A part is named `LANE` or
+  `LANEb KIND`, and a lane is `RANK` or `RANK,LIMITS`. The order is by rank, then by the sequence number of the
+  first task at the last note.
+
+  - `shelf:KEY GROUP QUEUE` holds the parts of a parked lane, in that order.
+  - `parked:KEY QUEUE` holds for each parked lane whether it waits alone.
+  - `kinds:KEY LANE QUEUE` holds the kinds that came back to a lane with limits.
 ]]
 
 function Lanes.list_name(key, lane, queue)
@@ -20,7 +24,7 @@ function Lanes.back_name(key, lane, kind, queue)
   return "back:" .. key .. " " .. lane .. " " .. kind .. " " .. queue
 end
 
--- Returns the lane of a part, and its kind; nil where it is of none.
+-- Returns the lane of a part and its kind. The kind is nil if the part has none.
 function Lanes.read_part(part)
   if #part == 1 then return part end
   local lane, kind = string.match(part, "^(%S+)b (.*)$")
@@ -32,8 +36,8 @@ function Lanes.order_name(key, group, queue)
   return "ready:" .. key .. " " .. queue
 end
 
--- Whether what was found goes before who stands at `start`, of a rank where the highest goes first. Of equals
--- it does: what is parked was met before.
+-- Returns whether `found` goes before the member that stands at `start`. `rank` is that member's rank, if the
+-- highest rank goes first. If both are equal, `found` goes first, because a parked task was met before.
 function Lanes.goes_first(found, rank, start)
   local its = string.sub(found.part, 1, 1)
   if rank and its ~= rank then return its > rank end
@@ -41,7 +45,7 @@ function Lanes.goes_first(found, rank, start)
 end
 
 
--- More than there will be sequence numbers; with a rank before it, not more than a double holds.
+-- This number is greater than any sequence number. A double holds `(9 - rank) * AFTER_ALL + seq` exactly.
 Lanes.AFTER_ALL = 2 ^ 49
 
 function Lanes.note(ctx, order, part, seq)
@@ -49,7 +53,7 @@ function Lanes.note(ctx, order, part, seq)
   redis.call("ZADD", ctx.prefix .. order, string.format("%.0f", (9 - rank) * Lanes.AFTER_ALL + seq), part)
 end
 
--- By the task that is first in a part now; a part that is empty goes.
+-- Notes the place of a part by the task that is first in it now. An empty part is removed.
 function Lanes.note_first(ctx, queue, key, part, order)
   local lane, kind = Lanes.read_part(part)
   local seq
@@ -67,14 +71,15 @@ function Lanes.note_first(ctx, queue, key, part, order)
 end
 
 --[[
-  groups: in which lane a task waits, and where a lane does.
+  groups: the lane in which a task waits, and the group in which a lane waits.
 ]]
 
 function Lanes.lane_of(task)
   return task.limits == "" and task.rank or task.rank .. "," .. task.limits
 end
 
--- The limits of a lane that are shared, which name the group that it waits in, whatever their numbers.
+-- Returns the shared limits of a lane, without regard to their numbers. They name the group in which the lane
+-- waits.
 function Lanes.shared_of(lane)
   local words, shared = string.sub(Limits.shape_of(lane), 3), {}
   for word in string.gmatch(words, "[^,]+") do
@@ -83,7 +88,7 @@ function Lanes.shared_of(lane)
   return table.concat(shared, ",")
 end
 
--- In which group a lane waits; nil where it is ready. Without a limit nothing is parked.
+-- Returns the group in which a lane waits, or nil if the lane is ready. A lane without limits is never parked.
 function Lanes.group_of(ctx, queue, key, lane)
   if #lane == 1 then return nil end
   local alone = redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, lane)
@@ -92,10 +97,10 @@ function Lanes.group_of(ctx, queue, key, lane)
 end
 
 --[[
-  waiting: a task begins to wait, and what is counted of it.
+  waiting: a task begins to wait, and the counts change.
 ]]
 
--- Places a task last in its lane. Returns whether the lane has something anew.
+-- Places a task last in its lane. Returns whether the lane was empty before.
 function Lanes.place_last(ctx, queue, task, message)
   local key, lane = task.key, Lanes.lane_of(task)
   local length = redis.call("RPUSH", ctx.prefix .. Lanes.list_name(key, lane, queue), Tasks.write_record(task, message))
@@ -104,7 +109,7 @@ function Lanes.place_last(ctx, queue, task, message)
   return true
 end
 
--- Places a task that was taken out, or may end by itself, before its lane.
+-- Places a task before its lane. The task was taken out before, or it may expire.
 function Lanes.place_back(ctx, queue, task, message)
   local key, lane = task.key, Lanes.lane_of(task)
   local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, lane), queue)
@@ -117,8 +122,8 @@ function Lanes.place_back(ctx, queue, task, message)
   Lanes.note_first(ctx, queue, key, lane, order)
 end
 
--- The tier beside the lanes is that of the last put which knew one. A tenant that was found at its
--- limit by another tier is judged anew.
+-- The account has the tier of the last put that carried one. If a tenant was found at its limit by another
+-- tier, it is judged anew.
 function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if tier and (not is_put or task.tier == tier or task.tier == "") then return end
   redis.call("HSET", ctx.prefix .. "account:" .. task.key, "tier", task.tier, "tenant", task.tenant)
@@ -128,16 +133,16 @@ function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   end
 end
 
--- What waits at a limit may be open, and have been left by who looked.
+-- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
 function Lanes.joins_parked(ctx, queue, group)
   local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
   local opened = name and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
-  -- Somebody may have deleted it.
+  -- A person may have deleted the entry in `candidates`.
   if opened and tonumber(opened) >= 0 then Active.ring_bell(ctx, queue) end
 end
 
--- A task will wait, from the server time `since` where it did not wait before. Returns what is known of
--- its tenant: tier, whether it is closed, and how many wait.
+-- A task will wait. If it did not wait before, `since` is the server time from which it does. Returns three
+-- fields of its tenant: the tier, whether it is closed, and how many tasks wait.
 function Lanes.will_wait(ctx, queue, task, since)
   local known = redis.call("HMGET", ctx.prefix .. "account:" .. task.key, "tier", "closed", "q:" .. queue)
   if since and (task.put or "") == "" then
@@ -146,8 +151,8 @@ function Lanes.will_wait(ctx, queue, task, since)
   return known
 end
 
--- A task was placed that did not wait: `is_put` for the first time, `is_new` where it may be served
--- before what waits; `known` as it was then.
+-- A task was placed that did not wait before. If `is_put`, it was placed for the first time. If `is_new`, it
+-- may be served before the tasks that wait. `known` is the result of will_wait before it was placed.
 function Lanes.begin_waiting(ctx, queue, task, is_put, is_new, known)
   local account = ctx.prefix .. "account:" .. task.key
   Lanes.note_tier(ctx, queue, task, is_put, known[1], known[2])
@@ -162,7 +167,7 @@ function Lanes.begin_waiting(ctx, queue, task, is_put, is_new, known)
     Lanes.joins_parked(ctx, queue, group)
   elseif not known[2] then
     if is_new then Active.enter_again(ctx, queue, task.key) end
-    -- Its token may have gone to a worker that died.
+    -- The last token of the bell may have gone to a worker that died.
     Active.ring_bell(ctx, queue)
   end
 end
@@ -174,14 +179,14 @@ function Lanes.enqueue(ctx, queue, task, message, is_put, since)
   Lanes.begin_waiting(ctx, queue, task, is_put, is_new, known)
 end
 
--- A task begins to wait that may end there by itself: where it is found by its tag, in its place.
+-- A task begins to wait that may expire. It stands in `back`, in its place, so that its tag finds it.
 function Lanes.enqueue_expiring(ctx, queue, task, message, is_put, since)
   local known = Lanes.will_wait(ctx, queue, task, since)
   Lanes.place_back(ctx, queue, task, message)
   Lanes.begin_waiting(ctx, queue, task, is_put, true, known)
 end
 
--- A task waits again, in its place of before.
+-- A task waits again, in its former place.
 function Lanes.enqueue_back(ctx, queue, task, message)
   Lanes.enqueue_expiring(ctx, queue, task, message, false)
 end
@@ -190,14 +195,14 @@ end
   taking: tasks leave their lanes.
 ]]
 
--- A tenant may have nothing more in a group.
+-- The group loses the tenant, if the tenant has nothing more in it.
 function Lanes.left_group(ctx, queue, key, group)
   if group and redis.call("EXISTS", ctx.prefix .. Lanes.order_name(key, group, queue)) == 0 then
     Blocked.leave_group(ctx, queue, group, key)
   end
 end
 
--- A tenant of whom nothing is ready is in no ring.
+-- If nothing of a tenant is ready, the tenant leaves the ring.
 function Lanes.leave_ring(ctx, queue, key)
   if redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 0 then
     local ring = ctx.prefix .. "ring:" .. queue
@@ -210,7 +215,7 @@ function Lanes.leave_ring(ctx, queue, key)
   if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
 end
 
--- A part of a lane may have no task any more, and the lane none.
+-- Removes the kind of an empty part, and the mark as parked of an empty lane.
 function Lanes.forget_part(ctx, queue, key, part)
   local lane, kind = Lanes.read_part(part)
   if #lane == 1 then return end
@@ -223,10 +228,12 @@ function Lanes.forget_part(ctx, queue, key, part)
   end
 end
 
--- The record of the first task of a part, which is in no lane any more, nothing where somebody has
--- deleted it; whether nothing is left in the order that it stood in; and whether the part is gone.
--- `others` says whether there are other parts in it, nil where the caller does not know; `waiting` how
--- many tasks of the tenant wait in the queue, nil likewise.
+-- Removes the first task of a part from its lane. Returns three values:
+-- - its record, or nothing if somebody has deleted it
+-- - whether nothing is left in the order in which the part stood
+-- - whether the part is gone
+-- `others` is whether the order has other parts. `waiting` is how many tasks of the tenant wait in the queue.
+-- Each of them is nil if the caller does not have it.
 function Lanes.pop_part(ctx, queue, key, part, group, others, waiting)
   local order = Lanes.order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", ctx.prefix .. order, 0, 1)[2] ~= nil end
@@ -235,7 +242,7 @@ function Lanes.pop_part(ctx, queue, key, part, group, others, waiting)
   local record
   if kind then
     local tag = redis.call("ZPOPMIN", ctx.prefix .. list)[1]
-    -- Else somebody has deleted the list.
+    -- If there is no tag, somebody has deleted the list.
     if tag then
       record = redis.call("HGET", ctx.prefix .. "returned", tag)
       redis.call("HDEL", ctx.prefix .. "returned", tag)
@@ -255,14 +262,15 @@ function Lanes.pop_part(ctx, queue, key, part, group, others, waiting)
   return record, is_last, is_gone
 end
 
--- A task has left its lane; `finish` and `virtual` where the tenant was charged for it, as for leave,
--- `waiting` as for pop_part. Returns how many the tenant has left in the queue.
+-- A task has left its lane. If the tenant was charged for it, `finish` and `virtual` are as for leave.
+-- `waiting` is as for pop_part. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, queue, key, finish, waiting, virtual)
   local account = ctx.prefix .. "account:" .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. "waiting", queue, -1)
   if of_tenant == 0 then
-    -- Tier, tenant, and what is said of this queue; one more of another, its mean, that it is closed.
+    -- An account with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
+    -- fifth field may be `closed`, `mean` or the count of another queue.
     local fields, closed, mean = redis.call("HLEN", account), nil, nil
     if fields == 4 or fields == 5 then
       closed, mean = unpack(redis.call("HMGET", account, "closed", "mean"))
@@ -283,10 +291,10 @@ function Lanes.task_left(ctx, queue, key, finish, waiting, virtual)
 end
 
 --[[
-  removing: a task leaves its lane from wherever it stands there.
+  removing: a task leaves its lane from any place in it.
 ]]
 
--- A task was taken out of a list of the lane: `kind` of those that came back, else nil.
+-- A task was removed from a list of the lane. `kind` is that of a task that came back, otherwise nil.
 function Lanes.removed(ctx, queue, key, lane, kind)
   local part = kind and lane .. "b " .. kind or lane
   local group = Lanes.group_of(ctx, queue, key, lane)
@@ -297,7 +305,7 @@ function Lanes.removed(ctx, queue, key, lane, kind)
   Lanes.leave_ring(ctx, queue, key)
 end
 
--- Takes a task that came back, with this record, out of its lane. Returns whether it waited there.
+-- Removes a task that came back, with this record, from its lane. Returns whether it waited there.
 function Lanes.remove_back(ctx, queue, task)
   local lane = Lanes.lane_of(task)
   if redis.call("ZREM", ctx.prefix .. Lanes.back_name(task.key, lane, task.kind, queue), task.tag) == 0 then
@@ -308,8 +316,8 @@ function Lanes.remove_back(ctx, queue, task)
   return true
 end
 
--- From which end of a list, which is in the order of its tasks, a task is found sooner: 1 or -1; nil
--- where it is not between them.
+-- Returns the end of a list from which a search finds a task sooner, 1 or -1. The list has the order of its
+-- tasks. It returns nil if the task is not between the first and the last.
 function Lanes.nearer_end(list, seq)
   local first = tonumber(string.match(redis.call("LINDEX", list, 0) or "", "^%d+"))
   local last = tonumber(string.match(redis.call("LINDEX", list, -1) or "", "^%d+"))
@@ -317,8 +325,8 @@ function Lanes.nearer_end(list, seq)
   return seq - first <= last - seq and 1 or -1
 end
 
--- Takes a task out of a queue, with this record, wherever it waits. Returns whether it waited there:
--- false or nil where not, else true; where it waited for its time, that time.
+-- Removes a task with this record from a queue, wherever it waits there. Returns false or nil if it did not
+-- wait there, otherwise true. If the task waited for its time, it returns that time.
 function Lanes.remove_waiting(ctx, queue, task, record)
   local later, member = ctx.prefix .. "later:" .. queue, string.format("%016.0f ", task.seq) .. record
   local due = redis.call("ZSCORE", later, member)
@@ -338,9 +346,9 @@ function Lanes.remove_waiting(ctx, queue, task, record)
 end
 
 --[[
-  forget_waiting: forget a bounded part of what waits in a queue; what runs is not touched.
+  forget_waiting: delete a bounded part of the waiting tasks of a queue. Running tasks stay as they are.
 
-  Returns how many were forgotten; nothing is left where they are fewer than Lanes.PURGED_AT_MOST.
+  Returns how many tasks were deleted. If they are fewer than Lanes.PURGED_AT_MOST, nothing is left.
 ]]
 
 Lanes.PURGED_AT_MOST = 100
@@ -366,7 +374,7 @@ function Lanes.forget_waiting(ctx, queue)
     local group
     local part = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
     if not part then
-      -- Nothing of it is ready: of its parked lanes the first.
+      -- Nothing of this tenant is ready, so its first parked lane is next.
       local lane = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
       group = Lanes.group_of(ctx, queue, key, lane)
       part = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
@@ -379,17 +387,18 @@ function Lanes.forget_waiting(ctx, queue)
   end
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end
   if gone < Lanes.PURGED_AT_MOST then
-    -- Of tasks that waited for their time; the ring's went with it.
+    -- A task that waits for its time may have rung this bell. The ring's own bell was deleted with the ring.
     redis.call("DEL", ctx.prefix .. "bell:" .. queue)
   end
   return gone
 end
 
 --[[
-  heads: which part of a tenant's lanes a claim takes from, where it does not take every kind.
+  heads: the part of a tenant's lanes from which a claim takes, if the claim does not take every kind.
 ]]
 
--- Sets heads aside. Returns whether the next one is taken; nil: no move is left.
+-- Sets the heads aside that the claim does not take. Returns whether the next head is taken, or nil if no move
+-- is left.
 function Lanes.head_is_taken(ctx, queue, key, lane, look)
   for _ = 0, Pick.PASSED_AT_MOST do
     local head = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
@@ -402,8 +411,8 @@ function Lanes.head_is_taken(ctx, queue, key, lane, look)
   end
 end
 
--- A part stands where its first task does now: it comes once more behind those that go before it. Returns
--- behind which it does.
+-- The first task of a part has changed. So the part is entered once more, behind the parts that go before it
+-- now. Returns the index of the last of these parts.
 function Lanes.place_again(ctx, order, parts, index)
   local scores = redis.call("ZMSCORE", ctx.prefix .. order, unpack(parts, index))
   local at = index
@@ -415,10 +424,10 @@ function Lanes.place_again(ctx, order, parts, index)
   return at
 end
 
--- The first part whose head is taken, and whether there are others. Returns nil where there is none,
--- or neither a move nor a lane is left.
+-- Returns the first part whose head is taken, and whether there are other parts. It returns nil if there is
+-- none, or if no move or no lane is left.
 function Lanes.open_part(ctx, queue, key, look, rules)
-  -- There are more only where a tenant has so many lanes.
+  -- This call reads at most 1,024 parts. Only a tenant with as many lanes or kinds has more.
   local order = Lanes.order_name(key, nil, queue)
   local parts = redis.call("ZRANGE", ctx.prefix .. order, 0, 1023)
   local moves = look.moves
@@ -433,7 +442,7 @@ function Lanes.open_part(ctx, queue, key, look, rules)
       taken = false
     elseif not kind then taken = Lanes.head_is_taken(ctx, queue, key, part, look) end
     if taken and look.moves < before and parts[index + 1] then
-      -- Without what was set aside it stands further back.
+      -- Without the heads that were set aside, this part stands further back.
       local at = Lanes.place_again(ctx, order, parts, index)
       if at > index then taken = false end
     end

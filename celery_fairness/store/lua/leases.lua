@@ -1,13 +1,20 @@
 --[[
-  Leases of claimed tasks: `running` holds the task, `ends` the logical time at which the lease ends,
-  `leases:KEY` counts it for its tenant's limit.
+  Leases of claimed tasks.
 
-  A lease is named TAG.ATTEMPT.NONCE. The nonce is its owner's: where Redis comes back with an older
-  memory it gives the same attempt to another, and the first one's end and renewals are not of that.
+  - `running` holds the task.
+  - `ends` holds the logical time at which the lease ends.
+  - `leases:KEY` counts the lease for the limit of its tenant.
+
+  A lease is named `TAG.ATTEMPT.NONCE`, and the nonce is that of its owner. If Redis comes back with an older
+  memory, it gives the same attempt to another worker. The nonce keeps the end and the renewals of the first
+  worker away from that lease.
 ]]
 
--- Begins a renewal: `args` has lease_ms, the epoch that the caller knows or "", and frozen_ms. Returns the
--- logical time at which renewed leases end, whether memory was lost since that epoch, and the answer so far.
+-- Begins a renewal. `args` has lease_ms, the epoch that the caller holds or "", and frozen_ms. Returns three
+-- values:
+-- - the logical time at which renewed leases end
+-- - whether memory was lost since that epoch
+-- - the answer so far
 function Leases.begin_renewal(ctx, args)
   local lease_ms, known_epoch, frozen_ms = tonumber(args[1]), args[2], args[3]
   local logical, now, epoch = Clock.tick(ctx, lease_ms, frozen_ms)
@@ -16,15 +23,15 @@ function Leases.begin_renewal(ctx, args)
   return string.format("%.0f", logical + lease_ms), lost, {string.format("%.0f", epoch)}
 end
 
--- A lease of a key begins. How many it has may be kept (held_of); whether one that stood there already
--- counted is not known.
+-- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
+-- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)
   local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, "+inf", lease) == 1
   local held = rules.held[key]
   rules.held[key] = held and is_new and held + 1 or nil
 end
 
--- Takes the lease out of everything that knows it; the task stays known unless it is done.
+-- Removes the lease from every key that holds it. The tag of the task stays in `known` unless the task is done.
 function Leases.end_lease(ctx, lease, keys, rules)
   redis.call("HDEL", ctx.prefix .. "running", lease)
   if rules.timed then Start.correct(ctx, lease, string.match(keys, "^[^,]+"), keys, rules) end
@@ -35,8 +42,8 @@ function Leases.end_lease(ctx, lease, keys, rules)
   end
 end
 
--- A lease has ended of these keys, told with commas, the tenant's first. Once a call has heard of all that
--- ended it looks at what waits for them (open_freed).
+-- A lease of these keys has ended. The keys have commas between them, and the tenant's comes first. When a call
+-- has received all ends, open_freed looks at what waits for the keys.
 function Leases.freed(keys, rules)
   rules.freed = rules.freed or {}
   rules.freed[#rules.freed + 1] = keys
@@ -50,8 +57,9 @@ function Leases.open_freed(ctx, rules)
   for index = 1, #ended do Tenants.reopen(ctx, string.match(ended[index], "^[^,]+"), rules) end
 end
 
--- What is in `ends` without a task, and is over: with a space before it a key that waits for a lease of the
--- gate, with two a key of which leases were entered again by whoever held them (renew.lua).
+-- Ends an entry of `ends` that has no task and is over. An entry with one space before it is a key that waits
+-- for a lease of the gate. An entry with two spaces is a key whose leases were entered again by their workers
+-- (renew.lua).
 function Leases.end_wait(ctx, rules, name)
   redis.call("ZREM", ctx.prefix .. "ends", name)
   local key = string.match(name, "^ (.*)$")
@@ -62,8 +70,8 @@ function Leases.end_wait(ctx, rules, name)
   end
 end
 
--- What ends now, at most `most`: leases that nobody renewed, and what waits in `ends` without a task.
--- Returns how many did.
+-- Ends what is over, at most `most` per call. These are leases that nobody renewed, and entries of `ends`
+-- without a task. Returns how many ended.
 function Leases.expire(ctx, rules, most)
   local ended = redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "LIMIT", 0, most)
@@ -81,17 +89,19 @@ function Leases.expire(ctx, rules, most)
 end
 
 --[[
-  take_limits: a task starts, and its limits count it: its lease, its start, and at shared limits at
-  which somebody waits the virtual time at which its tenant is due there next.
+  take_limits: a task starts, and its limits count its lease and its start.
+
+  If somebody waits at a shared limit, the virtual time at which the tenant is due there next is noted too.
 ]]
 
--- Tags that a start clears away whose time is over.
+-- One start clears away at most this many tags whose time is over.
 local CLEAR_TAGS_AT_MOST = 4
--- Tags of one key: it goes on to the least one where there are more.
+-- A key keeps this many tags. If it has more, its virtual time goes on to the least one.
 local TAGS_AT_MOST = 1000
 
--- A tenant started something under a key, whose time is `virtual`, where it was due at `tag`, if that is known.
--- Returns when it is due there next. `rules.passed` says by key of which time a claim knows that no tag is over.
+-- A tenant started something under a key, whose virtual time is `virtual`. `tag` is when the tenant was due
+-- there, if that is known. Returns when it is due there next. `rules.passed` holds by key the virtual time at
+-- which the claim found no tag over.
 function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag, rules)
   local tags = ctx.prefix .. "tags:" .. limit_key
   local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
@@ -111,7 +121,7 @@ function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag, rules)
   return start + amount
 end
 
--- A task starts: its limits count it, and it is noted when its tenant is due at them next.
+-- A task starts. Its limits count it, and the times at which its tenant is due at them next are noted.
 function Leases.take_limits(ctx, task, lease, rules, amount, found)
   local limits = Rates.of_one_key(Limits.limits_now(ctx, task.limits, rules))
   local keys, windows, counts = {}, {}, false
@@ -139,9 +149,9 @@ end
   gate_slots: leases of a gate under one key.
 ]]
 
--- A set of leases that nobody asks about goes by itself, much later than any outage.
+-- A set of leases that no call reads expires by itself, much later than any outage lasts.
 Leases.KEEP_LEASES_MS = 86400000
--- Ended leases of one key that one call clears away.
+-- One call clears away this many ended leases of one key.
 Leases.CLEAR_AT_MOST = 64
 
 function Leases.clear_ended(ctx, key, rules)
@@ -150,7 +160,7 @@ function Leases.clear_ended(ctx, key, rules)
     "ZRANGEBYSCORE", leases, "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, Leases.CLEAR_AT_MOST)
   for index = 1, #ended, 2 do
     redis.call("ZREM", leases, ended[index])
-    -- It has lived until then, however late it is cleared away.
+    -- The lease lived until this time, however late it is cleared away.
     local at = tonumber(ended[index + 1])
     if rules.paced then Backoff.note_end(ctx, ended[index], key, {logical = at}) end
     if rules.watched then Events.tell_gate_ended(ctx, ended[index], "expired", at) end
@@ -164,19 +174,21 @@ function Leases.take_slot(ctx, key, lease, ends)
   redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
 end
 
--- A task starts that has `limit`. Leases of tenants' keys are not noted: who gives such a slot back may
--- not know that a limit counted it (release.lua).
+-- A task starts that has `limit`. Leases of tenants' keys are not noted. The caller that gives such a slot back
+-- may not know that a limit counted it (release.lua).
 function Leases.begin_slot(ctx, limit, lease, rules)
   if string.sub(limit.key, 1, 7) == "tenant:" or not Backoff.note_begin(ctx, limit, lease, rules) then return end
   redis.call("PEXPIRE", ctx.prefix .. "began:" .. limit.key, Leases.KEEP_LEASES_MS)
-  -- Of one without windows nothing else says by which number it was judged, for people who look.
+  -- A key without windows keeps the number by which its last lease was judged only here. It is for people who
+  -- look.
   if limit.rates ~= "" or limit.throttle ~= "" then return end
   local pace = ctx.prefix .. "pace:" .. limit.key
   redis.call("HSET", pace, "asked", limit.concurrency)
   redis.call("PEXPIRE", pace, Leases.KEEP_LEASES_MS)
 end
 
--- How long until the first lease of a key ends by itself, -1 where that of a claim is first.
+-- Returns how long it takes until the first lease of a key ends by itself. If the first lease is that of a
+-- claim, or if there is none, the result is -1.
 function Leases.first_end_ms(ctx, key, logical)
   local first = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(logical), "+inf",
     "WITHSCORES", "LIMIT", 0, 1)
@@ -190,15 +202,16 @@ end
   freed_key  string  "" since the tier last rejected a task, because no slot was free then; otherwise the
                      server's time (ms) at which a slot was given back last
 
-  A tenant whose tier has not rejected a task for long has no such key: to give a slot back costs one EXISTS.
+  If a tier has not rejected a task of a tenant for long, the tenant has no such key. Then one EXISTS is the whole
+  cost of a slot that is given back.
 ]]
 
--- The key that lies beside the leases of a tenant's tier.
+-- Returns the key beside the leases of a tenant's tier.
 function Leases.freed_of(leases)
   return (string.gsub(leases, "leases:", "freed:", 1))
 end
 
--- What was rejected comes back within keep_ms.
+-- A rejected task comes back within keep_ms.
 function Leases.note_rejected(freed_key, keep_ms)
   redis.call("SET", freed_key, "", "PX", keep_ms)
 end

@@ -1,29 +1,34 @@
 --[[
-  limits: what a limit beside the tier's says, what it counts, and when it opens.
+  limits: the words of limits besides the tier's, their counts, and the times at which they open.
 
-  A limit is a word: key|concurrency|rates|throttle|flags. A rate is STARTS/PERIOD_MS, several have a
-  + between them; the flags are the first letter of on_limit, and p where the key was made from the
-  tenant, g where it is that of the queue as a whole, which a task has only while it runs. Where the
-  concurrency is q all numbers are those of its queue (config.lua). Its name is the word without the
-  flags, with a # for each number (limits.lua). Limits of a task have a comma between them.
+  A limit is a word: key|concurrency|rates|throttle|flags. The limits of a task have a comma between them.
 
-  `leases:KEY` counts what runs, `window:KEY` and `starts:KEY` what started.
+  - A rate is STARTS/PERIOD_MS, and several rates have a + between them.
+  - The first flag is the first letter of on_limit.
+  - The flag p marks a key that was made from the tenant.
+  - The flag g marks the limit of the queue as a whole, which a task has only while it runs.
+  - If the concurrency is q, all numbers are those of the queue (config.lua).
+  - The name of a limit is its word without the flags, with a # for each number (shape).
+
+  `leases:KEY` counts the tasks that run. `window:KEY` and `starts:KEY` count the tasks that started.
 ]]
 
--- So much of a throttle's interval a promotion is early, for a start may be as late; and where that is less so
--- many ms, but not more than two intervals: what comes so much too soon a gate lets wait.
+-- A promotion is early by a tenth of a throttle's interval, because a start may be late by as much. If that
+-- is less than 10 ms, it is early by 10 ms, but by at most two intervals. The gate lets a task that comes too
+-- soon wait for that time.
 local EARLY, EARLY_MS = 0.1, 10
--- A lease of the gate may be released without a word: look again so soon.
+-- A lease of the gate may end without news, so a call looks at the limit again after this time.
 Limits.LOOK_AT_LIMIT_MS = 1000
 
--- How many tasks of a gate were promoted under a key and have not come to a gate yet: a newcomer does
--- not take what was given to them.
+-- Returns how many promoted tasks of a key have not come to a gate yet. A new task does not take the starts
+-- that were promised to them.
 function Limits.promised(ctx, key, rules)
   if not rules.ahead then return 0 end
   return redis.call("ZCOUNT", ctx.prefix .. "gate_promised:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
 end
 
--- How many leases of a key live. What takes no lease away within its call may keep that in `rules.held`.
+-- Returns how many leases of a key live. A function that removes no lease within its call may keep the number
+-- in `rules.held`.
 function Limits.held_of(ctx, key, rules)
   local held = rules.held and rules.held[key]
     or redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
@@ -31,9 +36,10 @@ function Limits.held_of(ctx, key, rules)
   return held
 end
 
--- How long a limit is closed: 0 is open, math.huge until something else opens it. How soon a task
--- that is tried again comes, where it is closed; and what closes it: "paused", "cools", "full", "rate"
--- or "throttle".
+-- Returns three results:
+-- - the time for which a limit is closed: 0 if it is open, math.huge if only another event opens it
+-- - the time after which a task that is tried again comes, if the limit is closed
+-- - the reason: "paused", "cools", "full", "rate" or "throttle"
 function Limits.wait_ms(ctx, limit, rules)
   local stopped = Config.stopped_ms(ctx, limit, rules)
   if stopped > 0 then
@@ -55,7 +61,7 @@ function Limits.wait_ms(ctx, limit, rules)
   if not window[1] and ahead == 0 then return wait, again, why end
   local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in Rates.windows_of(limit.rates) do
-    -- All of it is promised: of those the first may start now.
+    -- All starts of the window are promised, and the first of the promised tasks may start now.
     local rate = math.min(Limits.LOOK_AT_LIMIT_MS, period_ms)
     if ahead < starts then
       rate = Rates.rate_wait_ms(ctx, limit.key, count, starts - ahead, period_ms, logical)
@@ -71,16 +77,23 @@ function Limits.wait_ms(ctx, limit, rules)
   return wait, again, why
 end
 
--- What is said of a limit that is closed; nothing of it is left of what was said before in this call.
+-- Writes why a limit is closed, over everything that this call wrote there before.
 function Limits.refused_by(limit, action, by, again_ms, why, longest)
   limit.action, limit.by, limit.says, limit.again_ms = action, by and by.key, by, again_ms
   limit.why, limit.longest_ms = why, longest
   return limit
 end
 
--- The first limit that is closed, nil where none is. Where its task shall not wait it says what of it
--- (action, "d" or "r"), by which key (by) and limit (says), and how soon they may be open (again_ms). Where the rules
--- weigh all limits it says too what closes the one that is named (why), and how long all of them do.
+-- Returns the first closed limit, or nil if all limits are open. If its task must not wait, the limit gets
+-- these fields:
+-- - action: "d" to drop the task, or "r" to try it again
+-- - by: the key of the limit that demands the action
+-- - says: that limit
+-- - again_ms: the time after which all limits may be open
+--
+-- If the call weighs all limits, the limit gets two more fields:
+-- - why: the number or the stop that closes the limit in `says`, or the first closed limit
+-- - longest_ms: the time for which the closed limits stay closed
 function Limits.refusal(ctx, words, rules)
   local limits, at = Limits.limits_now(ctx, words, rules), nil
   local weighs = rules.weighs or string.find(words, "|[drq]")
@@ -101,7 +114,7 @@ function Limits.refusal(ctx, words, rules)
   return at and Limits.refused_by(at, action, by, again_ms, why, longest)
 end
 
--- Whether this process holds as much as it may of a partition in which a lane is.
+-- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
 function Limits.full_here(ctx, lane, look, rules)
   for word in string.gmatch(string.sub(lane, 3), "[^,]+") do
     local limit = Limits.read_limit(word)
@@ -115,13 +128,13 @@ function Limits.full_here(ctx, lane, look, rules)
 end
 
 --[[
-  numbers: by which numbers a limit is judged now.
+  numbers: the numbers by which a call judges a limit now.
 
-  Those are the newest of its key, those of its queue, or what people put in their place.
+  They are the newest numbers of its key, the numbers of its queue, or an override that people set.
 ]]
 
--- As its word or its name says it; its name is without the size of its numbers. `counts` says that it has a concurrency
--- that is not 0, `asks` that the newest numbers of its key hold for it.
+-- Reads a limit from its word or its name. A name lacks the size of the numbers. `counts` is true if the
+-- limit has a concurrency that is not 0. `asks` is true if the newest numbers of its key hold for it.
 function Limits.read_limit(word)
   local key, concurrency, rates, throttle, flags = string.match(
     word, "^([^|]*)|([%dq#]*)|([^|]*)|([^|]*)|?(%a*)$")
@@ -134,7 +147,7 @@ function Limits.read_limit(word)
     asks = not is_whole and (counts or rates ~= "" or throttle ~= "")}
 end
 
--- Reads what keys declare, which no call changes after it has asked.
+-- Reads the numbers that keys declare. No call changes these numbers after it has read them.
 function Limits.know_declared(ctx, keys, rules)
   rules.declared = rules.declared or {}
   local asked, names = {}, {}
@@ -150,7 +163,7 @@ function Limits.know_declared(ctx, keys, rules)
   for index = 1, #names do rules.declared[asked[index]] = texts[index] end
 end
 
--- A limit gets the newest numbers of its key, of those that it says.
+-- Gives a limit the newest numbers of its key, for each kind of number that the limit has.
 function Limits.use_newest(ctx, limit, rules)
   Limits.know_declared(ctx, {limit.key}, rules)
   local concurrency, rates, throttle = Config.read_declared(rules.declared[limit.key])
@@ -159,8 +172,8 @@ function Limits.use_newest(ctx, limit, rules)
   if limit.has_throttle and throttle ~= "" then limit.throttle = throttle end
 end
 
--- Gives a limit the numbers by which it is judged now: the newest of its key, or those that people put in
--- their place. A claim keeps it in `rules.limits`: within its call no number changes.
+-- Gives a limit the numbers by which a call judges it now. They are the newest of its key, or an override
+-- that people set. A claim keeps the limit in `rules.limits`, because no number changes within its call.
 function Limits.give_numbers(ctx, limit, rules)
   if limit.is_judged then return limit end
   limit.is_judged = true
@@ -191,13 +204,16 @@ function Limits.limits_now(ctx, words, rules)
 end
 
 --[[
-  why_closed: which of its numbers closes a limit, and how much of that is used.
+  why_closed: the number that closes a limit, and how much of that number is used.
 ]]
 
--- Of a rate and a throttle as much is used as there is. At a gate what is promised to parked tasks
--- counts too; where only that others wait there since longer keeps a task, it is what they wait for:
--- of a limit without numbers, whose stop is over or whose numbers people took away, leases; it says 0.
--- Where one worker runs as many as it may, who found that has said it (worker_limit.lua).
+-- A rate or a throttle counts as used in full. At a gate, starts that are promised to parked tasks count too.
+--
+-- If only older tasks at the gate keep a task from starting, the result is the number for which those wait.
+-- If the limit has no numbers, because its stop is over or people removed them, those wait for leases. Then
+-- the result has the limit 0.
+--
+-- If one worker runs as many tasks as it may, worker_limit.lua has stored the result in `limit.at`.
 function Limits.why_closed(ctx, limit, rules)
   if limit.at then return limit.at end
   local ahead = Limits.promised(ctx, limit.key, rules)
@@ -225,17 +241,17 @@ function Limits.why_closed(ctx, limit, rules)
 end
 
 --[[
-  shape: a limit's word without the size of its numbers: where its tasks wait.
+  shape: the word of a limit without the size of its numbers, which names the place at which its tasks wait.
 
-  `#` stands for a number, for which the newest of its key holds (config.lua). A concurrency of 0 stays:
-  it stops the tasks that say it, and no others of the key.
+  `#` stands for a number, and the newest number of the key holds for it (config.lua). A concurrency of 0 stays
+  as it is. It stops the tasks that declare it, and no other tasks of the key.
 ]]
 
 function Limits.mark(number)
   return number == "" and "" or "#"
 end
 
--- Limits, or a lane, as they would be with any other numbers.
+-- Returns limits, or a lane, without the size of their numbers.
 function Limits.shape_of(words)
   return (string.gsub(words, "|([%dq#]*)|([^|,]*)|([^|,]*)", function(concurrency, rates, throttle)
     if concurrency ~= "0" and concurrency ~= "q" then concurrency = Limits.mark(concurrency) end
@@ -243,7 +259,6 @@ function Limits.shape_of(words)
   end))
 end
 
--- The name of a limit, by its word.
 function Limits.name_of(word)
   return string.match(Limits.shape_of(word), "^[^|]*|[^|]*|[^|]*|[^|]*")
 end

@@ -1,5 +1,5 @@
 --[[
-  gate_bell: a worker that sleeps shall look whether parked tasks may start.
+  gate_bell: a bell that wakes a sleeping worker, which then looks whether parked tasks may start.
 ]]
 
 function Parked.ring_gate(ctx)
@@ -7,16 +7,21 @@ function Parked.ring_gate(ctx)
 end
 
 --[[
-  gate_places: where parked tasks wait.
+  gate_places: the places at which parked tasks wait.
 
-  A place is a limit without the size of its numbers, as a limit's name says, or a tenant's tier, which the
-  key alone names. `gate_places:KEY` has the places of a key, each with the logical time of the last look at it where
-  there are more than one call looks at, `gate_looks` when a key is looked at, and `gate_waiting` how many
-  tasks wait at it. One that must not start yet keeps back those of its place, and nobody else: whoever says
-  another kind of number, or 0, waits at another.
+  A place is a limit without the size of its numbers, like the name of a limit. A tenant's tier is a place too,
+  and the key alone names it.
+
+  - `gate_places:KEY` stores the places of a key. If there are more places than one call looks at, each has the
+    logical time of its last look.
+  - `gate_looks` stores when a call looks at a key.
+  - `gate_waiting` stores how many tasks wait at a key.
+
+  A task that must not start yet keeps back the tasks of its place, and no others. A task that declares another
+  kind of number, or 0, waits at another place.
 ]]
 
--- All places at which a task may wait.
+-- Returns all places at which a task may wait.
 function Parked.parked_places(key, words)
   local places = {key ~= "" and key or nil}
   for word in string.gmatch(words, "[^,]+") do
@@ -25,14 +30,14 @@ function Parked.parked_places(key, words)
   return places
 end
 
--- Looks at a key at a logical time, or before.
+-- Makes a call look at a key at a logical time, or before.
 function Parked.look_at_gate(ctx, key, at)
   local known = redis.call("ZSCORE", ctx.prefix .. "gate_looks", key)
   if known and tonumber(known) <= at then return end
   redis.call("ZADD", ctx.prefix .. "gate_looks", Rates.whole(at), key)
 end
 
--- Lets a task wait at a place that is looked at then.
+-- Lets a task wait at a place, and makes a call look at its key at the time `at`.
 function Parked.wait_at(ctx, task, tag, place, at)
   local tenant, key = Events.tenant_of(task.key), Parked.key_of_place(place)
   local _, first = Parked.first_at(ctx, tenant, place)
@@ -48,7 +53,7 @@ function Parked.wait_at(ctx, task, tag, place, at)
   Parked.look_at_gate(ctx, key, at)
 end
 
--- Forgets a place at which nobody waits any more.
+-- Forgets a place at which no task waits any more.
 function Parked.forget_empty(ctx, place)
   local key = Parked.key_of_place(place)
   if redis.call("EXISTS", ctx.prefix .. "gate_turns:" .. place) == 1 then return end
@@ -73,7 +78,8 @@ function Parked.leave_place(ctx, tenant, tag, place)
   end
 end
 
--- The places of a key that nobody has looked at since it was due, and whether there are more of them.
+-- Returns the places of a key at which no call has looked since it was due, and whether there are more of
+-- them.
 function Parked.heads_of(ctx, key, since, logical)
   local name, heads = ctx.prefix .. "gate_places:" .. key, {}
   local places = redis.call(
@@ -87,8 +93,8 @@ function Parked.heads_of(ctx, key, since, logical)
   return heads, next_look and next_look <= since
 end
 
--- The first task of the tenant whose turn it is, of all places that are not found to be closed; nil where
--- there is none. Every start may have moved the others.
+-- Returns the first task of the tenant whose turn it is, over all places that are not closed. Returns nil if
+-- there is none. It reads every turn anew, because a start may have moved the others.
 function Parked.first_head(ctx, heads)
   local first
   for index = 1, #heads do
@@ -104,7 +110,7 @@ function Parked.first_head(ctx, heads)
   end
   if not first then return nil end
   first.tag = Parked.first_at(ctx, first.tenant, first.place)
-  -- Somebody has deleted its tasks.
+  -- Somebody has deleted the tasks of the tenant.
   if not first.tag then
     redis.call("ZREM", ctx.prefix .. "gate_turns:" .. first.place, first.turn)
     Parked.forget_empty(ctx, first.place)
@@ -113,34 +119,39 @@ function Parked.first_head(ctx, heads)
 end
 
 --[[
-  gate_turns: whose turn it is of the tenants that have parked tasks at a place.
+  gate_turns: the order of the tenants that have parked tasks at a place.
 
-  `gate_at:TENANT PLACE` has the tasks of a tenant there in the order of SEQ, `gate_turns:PLACE` its tenants in
-  that of the key's own virtual time (`gate_virtual`); of equal ones the one whose first task waits longest
-  is before, whose SEQ is in its name there. `gate_finish:KEY` has who is ahead of that time.
+  - `gate_at:TENANT PLACE` stores the tasks of a tenant at a place in the order of SEQ.
+  - `gate_turns:PLACE` stores the tenants of a place in the order of the key's own virtual time
+    (`gate_virtual`). If two tenants are equal, the tenant whose first task waits longest goes first. Its name
+    there begins with the SEQ of that task.
+  - `gate_finish:KEY` stores the tenants that are ahead of that virtual time.
 
-  A tenant begins to wait at the larger of its own finish and the key's time: no credit for having been
-  away, no debt forgiven. What is given to be published again charges its tenant, at every key of the task
-  at which anybody waits, one divided by its weight. Where nobody waits at a key its time begins anew.
+  A tenant begins to wait at the larger of its own finish and the key's virtual time. A tenant gets no credit
+  for its absence, and no debt is forgiven.
+
+  A task that a worker gets to publish again charges its tenant one divided by the tenant's weight. The charge
+  applies at every key of the task at which any task waits. If no task waits at a key, its virtual time begins
+  anew.
 ]]
 
--- Places of one key that one call looks at; where there are more the others come with the next.
+-- One call looks at no more than 8 places of a key, and the next call looks at the others.
 Parked.PLACES_AT_MOST = 8
--- Debts that one start clears away.
+-- One start clears away at most 4 debts.
 local CLEAR_DEBTS_AT_MOST = 4
 
 function Parked.key_of_place(place)
   return string.match(place, "^[^|]*")
 end
 
--- A tenant among those of a place, by its first task.
+-- Returns the name of a tenant among those of a place, which begins with its first task.
 function Parked.turn_name(tenant, seq)
   return string.format("%016.0f %s", seq, tenant)
 end
 
 function Parked.next_start(ctx, key, tenant, virtual)
   local finish = redis.call("ZSCORE", ctx.prefix .. "gate_finish:" .. key, tenant)
-  -- Somebody may have deleted the key's time.
+  -- Somebody may have deleted the virtual time of the key.
   return math.max(tonumber(finish or 0), tonumber(virtual or 0))
 end
 
@@ -149,7 +160,7 @@ function Parked.first_at(ctx, tenant, place)
   return row[1], row[2]
 end
 
--- Takes a tenant out of its place by its first task; returns its start, nil where somebody has deleted it.
+-- Removes a tenant from a place by its first task. Returns its start, or nil if somebody has deleted it.
 function Parked.take_turn(ctx, tenant, seq, place)
   local turns, name = ctx.prefix .. "gate_turns:" .. place, Parked.turn_name(tenant, seq)
   local start = redis.call("ZSCORE", turns, name)
@@ -162,7 +173,7 @@ function Parked.move_turn(ctx, tenant, place, start)
   if first then redis.call("ZADD", ctx.prefix .. "gate_turns:" .. place, "XX", start, Parked.turn_name(tenant, first)) end
 end
 
--- Returns when the tenant is due next; nil where nobody waits at the key.
+-- Charges a tenant at a key. Returns when the tenant is due next, or nil if no task waits at the key.
 function Parked.charge_turn(ctx, key, tenant, weight)
   local virtual = redis.call("HGET", ctx.prefix .. "gate_virtual", key)
   if not virtual then return end
@@ -172,13 +183,13 @@ function Parked.charge_turn(ctx, key, tenant, weight)
   redis.call("ZADD", debts, finish, tenant)
   local passed = redis.call("ZRANGEBYSCORE", debts, "-inf", start, "LIMIT", 0, CLEAR_DEBTS_AT_MOST)
   if #passed > 0 then redis.call("ZREM", debts, unpack(passed)) end
-  -- Those that were looked at last, so that more places than these cost no more.
+  -- The tenant moves only at the 8 places with the latest looks, so that more places cost no more.
   local places = redis.call("ZRANGE", ctx.prefix .. "gate_places:" .. key, 0, 7, "REV")
   for index = 1, #places do Parked.move_turn(ctx, tenant, places[index], finish) end
   return finish
 end
 
--- A task that could wait at these places is given to be published again.
+-- Charges the tenant of a task that a worker gets to publish again, at each key of `places`.
 function Parked.charge_turns(ctx, tenant, places, weight)
   local finish = {}
   for index = 1, #places do
@@ -188,7 +199,8 @@ function Parked.charge_turns(ctx, tenant, places, weight)
   end
 end
 
--- Another place of a task that may start, at which it is another tenant's turn; nil where there is none.
+-- Returns another place of a task that may start, at which it is another tenant's turn. Returns nil if there
+-- is none.
 function Parked.others_turn(ctx, task, places, at)
   local tenant = Events.tenant_of(task.key)
   for index = 1, #places do
@@ -204,22 +216,26 @@ function Parked.others_turn(ctx, task, places, at)
 end
 
 --[[
-  gate_parked: tasks that a gate refused and that wait here until their limits open.
+  gate_parked: tasks that a gate rejected and that wait here until their limits open.
 
-  `gate_tasks` has a record of each: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, a line's end,
-  and the message, which no function reads. SEQ says since when it waits, EXPIRES_MS is "" where it does
-  not expire, KEY is that of its tenant's tier, "" of a system task. TOLD is kept here because a task may
-  wait for longer than its copies are remembered.
+  `gate_tasks` stores a record of each task: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, the end
+  of a line, and the message. No function reads the message of a task that may start.
 
-  A task waits at one of its places (parked.lua), or it was promoted (`gate_promoted`): it was given to a
-  worker that publishes it again, and of each of its limits it was promised one start (`gate_promised`),
-  until it comes to a gate or the promise ends.
+  - SEQ is the place of the task in the order in which the tasks began to wait.
+  - EXPIRES_MS is "" if the task does not expire.
+  - KEY is the key of its tenant's tier, or "" for a system task.
+  - TOLD stays here because a task may wait for longer than the server remembers its copies.
 
-  All that is parked came from one broker, whose name `parked` in the clock is: it goes back there. 1 is
-  any broker's.
+  A task waits at one of its places (gate_places), or it was promoted (`gate_promoted`). A worker got the
+  promoted task and publishes it again. The task was promised one start of each of its limits (`gate_promised`).
+  The promise holds until the task comes to a gate, or until the promise ends.
+
+  All parked tasks came from one broker and go back there. The clock's `parked` is the name of that broker, and
+  1 stands for any broker.
 ]]
 
--- Whether what is parked may be given to who publishes to a broker, and theirs be parked beside it.
+-- Returns whether a worker that publishes to a broker may get the parked tasks, and may park its own beside
+-- them.
 function Parked.is_of_broker(said, broker)
   return not said.parked or said.parked == "1" or broker == "" or said.parked == broker
 end
@@ -231,7 +247,7 @@ function Parked.read_parked(record)
     concurrency = concurrency, words = words, told = told}
 end
 
--- Of the copies of a parked message two may run: the last one that was published, and the next.
+-- Lets two copies of a parked message run: the last one that was published, and the next.
 function Parked.copy_parked(ctx, tag, current, next_serial, seq, told, keep_ms)
   local copy = ctx.prefix .. "copy:" .. tag
   redis.call("HDEL", copy, "admitted")
@@ -239,7 +255,7 @@ function Parked.copy_parked(ctx, tag, current, next_serial, seq, told, keep_ms)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
--- Promises a task one start of each of its limits, for a lease.
+-- Promises a task one start of each of its limits, for the time of a lease.
 function Parked.promise_starts(ctx, tag, key, words, rules, lease_ms, keep_ms)
   local places = Parked.parked_places(key, words)
   for index = 1, #places do
@@ -250,8 +266,8 @@ function Parked.promise_starts(ctx, tag, key, words, rules, lease_ms, keep_ms)
   end
 end
 
--- Takes a task out of every place, and back what it was promised. A copy that comes to a gate may have other
--- limits, or another tenant, than the one that was parked.
+-- Removes a task from every place, and takes back its promises. A copy that comes to a gate may have other
+-- limits, or another tenant, than the copy that was parked.
 function Parked.leave_gate(ctx, key, tag, places)
   local record = redis.call("HGET", ctx.prefix .. "gate_tasks", tag)
   if record then
@@ -264,7 +280,7 @@ function Parked.leave_gate(ctx, key, tag, places)
   end
 end
 
--- Whether anything is parked; where nothing is nobody looks for it any more.
+-- Returns whether any task is parked. If none is, no call looks for parked tasks any more.
 function Parked.still_parked(ctx)
   if redis.call("EXISTS", ctx.prefix .. "gate_tasks", ctx.prefix .. "gate_promoted") > 0 then return true end
   redis.call("HDEL", ctx.prefix .. "clock", "parked")
@@ -272,7 +288,7 @@ function Parked.still_parked(ctx)
   return false
 end
 
--- Forgets a task that is on its broker again, or nowhere any more.
+-- Forgets a task that is on its broker again, or that exists nowhere any more.
 function Parked.forget_parked(ctx, key, tag, places)
   Parked.leave_gate(ctx, key, tag, places)
   redis.call("ZREM", ctx.prefix .. "gate_promoted", tag)
@@ -282,8 +298,8 @@ function Parked.forget_parked(ctx, key, tag, places)
   return known
 end
 
--- The first limit, the tier's before, at whose place others of a gate wait already, and which says that
--- whoever it refuses waits; nil where there is none. Of the tier's only its key is said.
+-- Returns the first limit at whose place other tasks of a gate wait already, or nil if there is none. The
+-- limit must let the tasks wait that it rejects. The tier's limit comes first, and only its key is returned.
 function Parked.queue_of_gate(ctx, key, limits)
   if key ~= "" and redis.call("EXISTS", ctx.prefix .. "gate_turns:" .. key) == 1 then return {key = key} end
   for index = 1, #limits do
@@ -295,10 +311,11 @@ function Parked.queue_of_gate(ctx, key, limits)
 end
 
 --[[
-  gate_kept: what keeps a task of a gate from starting now.
+  gate_kept: the limits that keep a task of a gate from starting now.
 ]]
 
--- How many tasks a parked task's tenant may run now, -1 is any number; and its weight.
+-- Returns how many tasks the tenant of a parked task may run now, and its weight. The number -1 stands for
+-- any number.
 function Parked.entitled(ctx, task, rules)
   if task.key == "" then return -1, 1 end
   local _, most, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. task.tenant_key, task.tier,
@@ -306,8 +323,10 @@ function Parked.entitled(ctx, task, rules)
   return most, weight
 end
 
--- The place at which a task waits, nil where all lets it through; how long that is closed; and whether a
--- limit refuses it that does not say "wait".
+-- Returns three results:
+-- - the place at which a task waits, or nil if all limits let it through
+-- - the time for which that place is closed
+-- - whether a limit without "wait" rejects the task
 function Parked.kept_by(ctx, task, limits, rules)
   local at, closed_ms, others = nil, 0, false
   if rules.tier_waits and task.key ~= "" then
@@ -335,15 +354,16 @@ function Parked.kept_by(ctx, task, limits, rules)
 end
 
 --[[
-  gate_ends: parked tasks that do not start: people cancelled them, or they expired. It is told once; from
-  then on the record says that it expired at 0, so whoever gives it to a worker, and be it the second,
-  has it ended.
+  gate_ends: parked tasks that do not start, because people cancelled them or because they expired.
+
+  An event reports the end once. From then on EXPIRES_MS in the record is 0. So every worker that gets the task
+  ends it, even if it is the second worker.
 ]]
 
 function Parked.tell_parked_end(ctx, tag, record, what)
   local seq, expires, rest, message = string.match(record, "^(%d+) (%d*) ([^\n]*\n(.*))$")
   if expires == "0" then return end
-  -- It is the last of that name: headers stand before it.
+  -- The last `routing_key` of the message counts, because headers stand before it.
   local queue = string.match(message, ".*\"routing_key\": ?\"([^\"]*)\"") or ""
   Events.write_event_of(ctx, what, queue, {tag = tag, kind = ""}, message)
   redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)

@@ -1,18 +1,21 @@
 --[[
-  find: which task a claim takes next: out of the ring, or out of a group whose limit has opened.
+  find: the task that a claim takes next, from the ring or from a group whose limit has opened.
 
-  Of the two the tenant with the lesser start goes first. A tenant at its tier's limit leaves the ring
-  on the way, a lane that a limit refuses is parked; one of whom this process takes nothing stays.
+  The tenant with the lesser start goes first. If a tenant on the way is at its tier's limit, it leaves the ring.
+  If a limit rejects a lane on the way, the lane is parked. If this process takes nothing of a tenant, the tenant
+  stays in its place.
 ]]
 
--- Looks at a member of the ring. Returns what may be served; else nothing, whether to go on, and whether it
--- is passed over: `beyond` others that may be served of a lower rank than they stand by.
+-- Looks at a member of the ring. Returns what may be served. Otherwise it returns nil, whether the claim goes
+-- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
+-- only at a lower rank than its own.
 function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   local part, others
   if look then
     part, others = Lanes.open_part(ctx, queue, key, look, rules)
     if not part then
-      -- Who has more lanes than one claim looks at hides nobody: the next goes on behind.
+      -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
+      -- it.
       local passed
       if beyond > 0 then passed = Pick.spend_pass(look) else passed = Pick.pass_over(look, queue) end
       local goes_on = passed and look.lanes > 0
@@ -23,7 +26,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
     local parts = redis.call("ZRANGE", ctx.prefix .. "ready:" .. key .. " " .. queue, 0, 1)
     part, others = parts[1], parts[2] ~= nil
     if not part then
-      -- Somebody has deleted its keys: the others of the queue go on.
+      -- Somebody has deleted the keys of this tenant. The other tenants of the queue go on.
       Lanes.leave_ring(ctx, queue, key)
       return nil, true
     end
@@ -51,8 +54,9 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   return nil, true
 end
 
--- Returns key, part, others (as for pop_part), start and verdict of what is served next, and of what
--- was parked its lane, group and where that waits; nil where nothing of the queue may start.
+-- Returns key, part, others (as for pop_part), start and verdict of the task that is served next. For a parked
+-- lane it also returns the lane, its group and the limit at which the group waits. It returns nil if nothing of
+-- the queue may start.
 function Pick.find(ctx, queue, rules, turns, look)
   local opened
   local known, moves, beyond = turns.known, turns.moves, 0
@@ -61,7 +65,7 @@ function Pick.find(ctx, queue, rules, turns, look)
   if rules.limited then
     opened = Blocked.of_groups(ctx, queue, rules, turns, look, known)
   end
-  -- What was moved may have changed the ring.
+  -- A move in of_groups may have changed the ring, so `known` counts only without one.
   local member = known and turns.moves == moves and known.member
   local best = opened
   for _ = 0, turns.looks do
@@ -74,7 +78,8 @@ function Pick.find(ctx, queue, rules, turns, look)
     if found then
       local its = string.sub(found.part, 1, 1)
       if not (look and rank and its < rank) then return found end
-      -- Of what it stands by this process takes nothing: others may have more urgent tasks than the rest.
+      -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
+      -- urgent than the rest of this member.
       if not (best and Lanes.goes_first(best, its, start)) then best = found end
       goes_on, beyond = Pick.spend_pass(look), beyond + 1
     elseif passed and beyond > 0 then
@@ -86,7 +91,7 @@ function Pick.find(ctx, queue, rules, turns, look)
   return best
 end
 
--- The same; its tenant, where it was found closed, is open now.
+-- As find. If the tenant was found closed before, it is reopened here.
 function Pick.next_of(ctx, queue, rules, turns, look)
   local found = Pick.find(ctx, queue, rules, turns, look)
   if not found then return nil end
@@ -99,19 +104,20 @@ function Pick.next_of(ctx, queue, rules, turns, look)
 end
 
 --[[
-  rounds: in which order one claim asks its queues, and how much of each its process may take.
+  rounds: the order in which one claim takes turns of its queues, and how much of each its process takes.
 
-  A process may have a share of its places for each queue; it tells what is left of each as `rooms`. In
-  the first round each queue has its turn until nothing of it may start or its room is used up. In the
-  second are those that left something to another queue (`turns.left`). Where places are lent, two more
-  go to the queues whose room was used up before: so whoever has room goes first.
+  A process may have a share of its places for each queue. It sends what is left of each share as `rooms`.
+  - In the first round each queue has turns until nothing of it may start or its room is used up.
+  - The second round has the queues that left something to another queue (`turns.left`).
+  - If places are lent, two more rounds have the queues whose room was used up before.
+  So a queue with room goes first.
 
-  A strict claim takes of the first queue until nothing of it may start or its room is used up, then of
-  the second. If one limit keeps tasks of both, a task of the first starts: none is left to another queue
-  (`turns.left` is nil).
+  A strict claim takes of the first queue until nothing of it may start or its room is used up. Then it takes of
+  the second queue. If one limit keeps back tasks of both queues, a task of the first queue starts. No task is
+  left to another queue, so `turns.left` is nil.
 ]]
 
--- Begins a round with those of some queues that have room, each once.
+-- Begins a round with those of some queues that have room. Each queue is in it once.
 function Pick.begin_round(rounds, queues)
   local seen = {}
   rounds.turn, rounds.queues = 1, {}
@@ -122,7 +128,7 @@ function Pick.begin_round(rounds, queues)
   end
 end
 
--- `shares.rooms`: by queue, how many tasks are taken of it; of others any number.
+-- `shares.rooms` holds by queue how many tasks are taken of it. A queue without an entry has no such limit.
 function Pick.begin_rounds(queues, shares, turns)
   local rounds = {asked = queues, rooms = shares.rooms, lends = shares.lends, strict = shares.strict}
   if rounds.strict then turns.left = nil end
@@ -130,7 +136,7 @@ function Pick.begin_rounds(queues, shares, turns)
   return rounds
 end
 
--- Returns the queue whose turn it is; nil where nobody's is any more.
+-- Returns the queue whose turn it is, or nil if no queue has one any more.
 function Pick.queue_of(rounds, turns)
   if #rounds.queues == 0 and turns.left then
     Pick.begin_round(rounds, turns.left)
@@ -162,23 +168,28 @@ function Pick.turn_over(rounds, is_taken)
 end
 
 --[[
-  passing: what one claim leaves where it is, for reasons of its own process alone.
+  passing: the tasks and tenants that one claim leaves in place for reasons of its own process alone.
 
-  It is told as JSON: never, kinds that are not taken; once, kinds of which one task is taken;
-  places, by queue, how many members of its ring the claim before has passed over; held, by key, how
-  many slots of limits of queues it holds; rooms and lends, its shares, and strict (pick.lua). "" is nothing.
-  Where no kind is passed over, and no queue says how many slots one process may hold (`is_local`), no
-  command is made for it.
+  The claim sends these fields as JSON, and "" is nothing:
+  - never: kinds that are not taken
+  - once: kinds of which one task is taken
+  - places: by queue, how many members of its ring the claim before has passed over
+  - held: by key, how many slots of limits of queues the process holds
+  - rooms, lends and strict: the shares of the process (pick.lua)
 
-  Whatever is passed over keeps its place for everybody else. The head of a lane that is of a kind
-  that is not taken is set aside: it stands before the lane from now on, as what came back does.
+  A queue may limit the slots that one process holds (`is_local`). If no kind is passed over and no queue has such
+  a limit, the claim runs no further command for this.
+
+  Everything that is passed over keeps its place for all other processes. If the head of a lane is of a kind that
+  is not taken, it is set aside. It then stands before the lane, as a task that came back does.
 ]]
 
--- Tenants that one claim passes over and heads that it sets aside; lanes that its process is full of.
+-- One claim passes over tenants and sets heads aside, at most 16 in total. It leaves at most 128 lanes of which
+-- its process is full.
 Pick.PASSED_AT_MOST = 16
 local FULL_LANES_AT_MOST = 128
 
--- Returns nil where nothing is passed over; and all that it was told.
+-- Returns nil if nothing is passed over, and then all that the claim sent.
 function Pick.read_passing(text, is_local)
   local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
   if not is_local and #told.never + #told.once == 0 then return nil, told end
@@ -200,14 +211,14 @@ function Pick.took(look, task)
   end
 end
 
--- Takes one move. Returns false where none is left.
+-- Takes one move. Returns false if no move is left.
 function Pick.spend_pass(look)
   if look.moves == 0 then return false end
   look.moves = look.moves - 1
   return true
 end
 
--- Leaves a tenant where it is. Returns false where no move is left.
+-- Leaves a tenant in its place. Returns false if no move is left.
 function Pick.pass_over(look, queue)
   if not Pick.spend_pass(look) then return false end
   look.places[queue] = (look.places[queue] or 0) + 1
@@ -215,13 +226,13 @@ function Pick.pass_over(look, queue)
 end
 
 --[[
-  whole: the limit of a queue as a whole, asked before anything of the queue is looked at.
+  whole: the limit of a queue as a whole, checked before the claim looks at anything of the queue.
 
-  Where it is closed and lets wait, nothing is parked: the claim passes by the queue, however much waits
-  there. What people or a time open, or a lease that ends, rings the bell (wake.lua).
+  If the limit is closed and lets tasks wait, nothing is parked. The claim then passes by the queue, however much
+  waits there. When a person, a time or the end of a lease opens the limit, the bell rings (wake.lua).
 ]]
 
--- Whether one of some queues says how many slots one process may hold.
+-- Returns whether one of some queues limits the slots that one process may hold.
 function Pick.are_local(ctx, queues, rules)
   if rules.enforcement ~= "on" then return false end
   for index = 1, #queues do
@@ -231,8 +242,9 @@ function Pick.are_local(ctx, queues, rules)
   return false
 end
 
--- What a queue's limit refuses, as `refusal` says it; nil where it is open. Of a queue that is passed by
--- the task is told whose turn it would be. Where this process holds as much as it may it is the row.
+-- Returns how a queue's limit rejects, as `refusal` does, or nil if the limit is open. If the claim passes by
+-- the queue, one event names the task whose turn it would be. If this process holds as many slots as it may, it
+-- returns the row of the queue.
 function Pick.look_at_queue(ctx, queue, rules, turns, look)
   local row = Config.queue_row(ctx, queue, rules)
   local refused = row and Limits.refusal(ctx, row.word, rules)
@@ -251,7 +263,7 @@ function Pick.look_at_queue(ctx, queue, rules, turns, look)
   return refused
 end
 
--- The record of a task that starts, with the limit of its queue, which it has while it runs.
+-- Returns the record of a task that starts, with the limit of its queue. The task has that limit while it runs.
 function Pick.add_whole(ctx, queue, task, record, rules)
   local row = Config.queue_row(ctx, queue, rules)
   if not row then return record end
@@ -261,8 +273,8 @@ function Pick.add_whole(ctx, queue, task, record, rules)
   return Tasks.write_record(held, message)
 end
 
--- Looks at partitions of queues that were found closed by older numbers, at most `most` of each and by
--- each reason. Returns whether there may be more.
+-- Looks at partitions of queues that were found closed by older numbers. It looks at most `most` times per
+-- queue and reason. Returns whether there may be more.
 function Pick.look_anew(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do

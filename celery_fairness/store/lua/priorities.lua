@@ -1,15 +1,17 @@
 --[[
   ranks: the members of a queue's ring by their rank, for claims that take the highest rank first.
 
-  `rank:RANK QUEUE` holds the members of `ring:QUEUE` whose first ready task has this rank, with their
-  start; `ranked:QUEUE` says of each member by which rank it stands. Both are kept once a claim has asked
-  for them (the clock's `ranked`). Who was in a ring then stands in `unranked:QUEUE` until a claim has
-  looked at it, some at a time; until then the queue is served as if no claim had asked.
+  - `rank:RANK QUEUE` stores the members of `ring:QUEUE` whose first ready task has this rank, with their start.
+  - `ranked:QUEUE` stores the rank of each member.
+  - `unranked:QUEUE` stores the members that were in the ring when a claim first requested ranks.
+
+  The functions keep these keys once a claim has requested them (the clock's `ranked`). Each claim looks at some
+  members of `unranked:QUEUE`. Until it is empty, the claims serve the queue as if no claim had requested ranks.
 ]]
 
 local HIGHEST = 9
 
--- What is ready of a member, or its start, may be another, or it may have left.
+-- Ranks a member again after its ready tasks or its start may have changed, or after it may have left.
 function Priorities.rank_again(ctx, queue, key)
   local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
   local part = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
@@ -24,7 +26,7 @@ function Priorities.rank_again(ctx, queue, key)
   if before ~= rank then redis.call("ZADD", ctx.prefix .. "ranked:" .. queue, rank, key) end
 end
 
--- Nothing waits in the queue any more.
+-- Forgets the ranks of a queue in which nothing waits any more.
 function Priorities.forget_ranks(ctx, queue)
   redis.call("UNLINK", ctx.prefix .. "ranked:" .. queue, ctx.prefix .. "unranked:" .. queue)
 end
@@ -33,7 +35,7 @@ function Priorities.rank_anew(ctx, queue)
   redis.call("COPY", ctx.prefix .. "ring:" .. queue, ctx.prefix .. "unranked:" .. queue, "REPLACE")
 end
 
--- Looks at no more than `most` members that were here before. Returns whether there are none.
+-- Looks at no more than `most` members that were in the ring before. Returns whether none is left.
 function Priorities.rank_some(ctx, queue, most)
   local some = redis.call("ZPOPMIN", ctx.prefix .. "unranked:" .. queue, most)
   for index = 1, #some, 2 do Priorities.rank_again(ctx, queue, some[index]) end
@@ -41,14 +43,15 @@ function Priorities.rank_some(ctx, queue, most)
   if redis.call("ZCARD", ctx.prefix .. "ring:" .. queue) == redis.call("ZCARD", ctx.prefix .. "ranked:" .. queue) then
     return true
   end
-  -- Somebody has deleted keys.
+  -- The two counts differ, so somebody has deleted keys.
   for rank = 0, HIGHEST do redis.call("UNLINK", ctx.prefix .. "rank:" .. rank .. " " .. queue) end
   redis.call("UNLINK", ctx.prefix .. "ranked:" .. queue)
   Priorities.rank_anew(ctx, queue)
   return false
 end
 
--- A claim takes the highest rank first. Returns by queue whether it can, and whether it cannot everywhere.
+-- Prepares the queues for a claim that takes the highest rank first. Returns by queue whether the claim can
+-- do that, and whether any queue cannot.
 function Priorities.rank_queues(ctx, queues, most)
   if not ctx.ranked then
     ctx.ranked = "1"
@@ -65,11 +68,12 @@ function Priorities.rank_queues(ctx, queues, most)
   return by_queue, more
 end
 
--- Who stands at a place, the highest rank first: key, start and rank; nothing in it where nobody does.
+-- Returns the member at a place, with the highest rank first: key, start and rank. Returns an empty table if
+-- the place is empty.
 function Priorities.at_rank(ctx, queue, at)
   local below_first = 0
   if at == 0 then
-    -- The ranks above it have nobody.
+    -- The ranks above the first member's rank have no member.
     local first = redis.call("ZRANGE", ctx.prefix .. "ranked:" .. queue, -1, -1, "WITHSCORES")[2]
     if not first then return {} end
     below_first = HIGHEST - tonumber(first)

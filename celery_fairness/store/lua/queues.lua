@@ -1,7 +1,8 @@
 --[[
-  ended: whether a queue with an end has ended, because nobody used it. `unused` has the times.
+  ended: a queue with an end has ended if nobody used it until then. `unused` stores the times.
 
-  What waits in such a queue is neither served nor counted. Its next use or a look forgets it (unused.lua).
+  The functions neither serve nor count the tasks that wait in such a queue. The next use of the queue, or a
+  look at it, forgets them (unused.lua).
 ]]
 
 -- now: the server's time, in ms.
@@ -10,7 +11,7 @@ function Queues.has_ended(ctx, queue, now)
   return ends and ends ~= "inf" and tonumber(ends) <= now
 end
 
--- Returns those of some queues that have not ended.
+-- Returns the queues that have not ended.
 function Queues.not_ended(ctx, queues, now)
   local left = {}
   for index = 1, #queues do

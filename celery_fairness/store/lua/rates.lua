@@ -1,20 +1,24 @@
 --[[
-  starts: when tasks started under a key, by their numbers.
+  starts: the times of the starts under a key, by the numbers of the starts.
 
-  `window:KEY` (count, ideal, most, kept, asked) and `starts:KEY` say it: of the last EXACT starts all, of
-  older ones every fortieth part of the largest rate; where one is missing the next later one stands
-  for it. One part more than the largest rate is kept: where that has left the window the log has
-  all that is in it, and a rate that is raised is open at once. All by the logical clock. `idle` says
-  when a key's starts are forgotten; and, with a space before the key, that it is still known.
+  - `window:KEY` stores count, ideal, most, kept and asked.
+  - `starts:KEY` stores each of the last EXACT starts.
+  - It stores older starts only one by each fortieth part of the largest rate. The next later start stands for
+    each start that is missing.
+  - `idle` stores when a call forgets the starts of a key. With a space before the key, it stores until when the
+    server keeps the key as a known one.
+
+  The log keeps one part more than the largest rate. When that part has left the window, the log has all starts
+  of the window. So a rate that people raise is open at once. All times are of the logical clock.
 ]]
 
--- Starts that are remembered one by one; the parts of a larger rate's log.
+-- The log stores the last 1000 starts one by one, and has 40 parts for a larger rate.
 local EXACT, PARTS = 1000, 40
--- A key's starts are remembered so long, at least.
+-- The server remembers the starts of a key for at least this time.
 local REMEMBERED_MS = 60000
--- Keys that one command names: a call may give it so many words.
+-- One command names at most 1000 keys, because a call passes a limited number of words.
 Rates.KEYS_AT_ONCE = 1000
--- Keys that one call forgets.
+-- One call forgets at most 256 keys.
 local IDLE_AT_MOST = 256
 
 function Rates.whole(number)
@@ -29,12 +33,12 @@ function Rates.windows_of(text)
   end
 end
 
--- How long until one more start fits into a window of a key that had `count`.
+-- Returns the time until one more start fits into a window of a key that had `count` starts.
 function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
   if count < starts then return 0 end
   local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. "starts:" .. key,
     "(" .. Rates.whole(count - starts), "+inf", "LIMIT", 0, 1)[1]
-  -- Two starts of one millisecond and its neighbours may be nearer than they look.
+  -- Two starts may be up to 1 ms nearer than their whole milliseconds show.
   return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
 end
 
@@ -43,14 +47,15 @@ function Rates.interval_of(throttle)
   return starts and tonumber(period_ms) / tonumber(starts) or 0
 end
 
--- Limits as one for each key, for counting a start: it has the windows of all, and the wider spacing.
+-- Joins the limits of each key to one limit, to count a start. It has the windows of all of them, and the
+-- wider spacing.
 function Rates.of_one_key(limits)
   local found, places = {}, {}
   for index = 1, #limits do
     local limit = limits[index]
     local place = places[limit.key]
     if place then
-      -- The limits themselves may be asked for again.
+      -- The caller may read the limits themselves again, so a copy changes.
       local one = found[place]
       local both = {name = one.name, key = one.key, private = one.private, on_limit = one.on_limit,
         concurrency = one.concurrency, rates = one.rates, throttle = one.throttle,
@@ -79,14 +84,14 @@ function Rates.count_start(ctx, limit, logical)
   for starts, period_ms in Rates.windows_of(limit.throttle) do
     local interval = period_ms / starts
     next_ideal = math.max(ideal + interval, logical - math.max(1, interval / 10))
-    -- Where nothing is enforced many start at once: they leave no debt.
+    -- If nothing is enforced, many tasks start at once, and they leave no debt.
     next_ideal = math.min(logical, next_ideal)
     kept = math.max(kept, period_ms)
   end
   for starts, period_ms in Rates.windows_of(limit.rates) do
     most, kept = math.max(most, starts), math.max(kept, period_ms)
   end
-  -- By which numbers it was judged, for people who look.
+  -- The field `asked` shows people the numbers by which a call judged the start.
   local asked = (limit.concurrency and Rates.whole(limit.concurrency) or "")
     .. "|" .. limit.rates .. "|" .. limit.throttle
   redis.call("HSET", window_key, "count", Rates.whole(count), "ideal", string.format("%.17g", next_ideal),
@@ -100,7 +105,7 @@ function Rates.count_start(ctx, limit, logical)
   redis.call("ZADD", ctx.prefix .. "idle", logical + kept, limit.key)
 end
 
--- Leases of these limits have ended: their keys are known for a while.
+-- Keeps the keys of limits known for a while after their leases have ended.
 function Rates.stay_known(ctx, keys, logical)
   for first = 1, #keys, Rates.KEYS_AT_ONCE do
     local some, known = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}, {}
@@ -129,15 +134,15 @@ end
 --[[
   unbegun: a claimed task ended before its body began, and gives back the starts that its claim took.
 
-  Such a start leaves the log as if it had not been: later ones move up by one. Only one of the last
-  LATER_AT_MOST starts of a key is found; one that is older counts as it is.
+  Such a start leaves the log as if it had not happened, and later starts move up by one. A call finds only one
+  of the last LATER_AT_MOST starts of a key. An older start stays counted.
 ]]
 
 local LATER_AT_MOST = 64
 
 function Rates.give_start_back(ctx, limit, at)
   local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
-  -- As many as LATER_AT_MOST, the newest first.
+  -- The range has the newest LATER_AT_MOST starts.
   local last, found = redis.call("ZRANGE", starts_key, 0, 63, "REV"), nil
   for index = 1, LATER_AT_MOST do
     if not found and last[index] and string.match(last[index], "%d+$") == at then found = index end
@@ -158,14 +163,15 @@ function Rates.give_start_back(ctx, limit, at)
   end
   local window = redis.call("HMGET", window_key, "count", "ideal", "kept")
   local interval, latest_at = Rates.interval_of(limit.throttle), tonumber(string.match(latest, "%d+$"))
-  -- Not before what the start that is the last one now demands.
+  -- The ideal is not before the time that the start which is now the last one demands.
   local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
   redis.call("HSET", window_key, "count", Rates.whole(window[1] - 1),
     "ideal", string.format("%.17g", math.min(window[2], ideal)))
   redis.call("ZADD", ctx.prefix .. "idle", latest_at + window[3], limit.key)
 end
 
--- Of a row of `running`: nobody has said that its body began, and its worker says that it did not.
+-- Gives back the starts of a row of `running`. Its worker reports that the body did not begin, and no worker
+-- has reported that it began.
 function Rates.give_starts_back(ctx, row, rules)
   local _, state, _, record, since = Tasks.read_running(row)
   local at = string.match(since, "^@(%d+)")

@@ -1,12 +1,13 @@
 --[[
-  Tasks that wait for their time, as schedule.lua wrote them. One whose time has come begins to wait now:
-  last in its lane.
+  Tasks that wait for their time, as `Schedule.wait_until` wrote them. A task whose time has come begins to wait
+  now, and is the last task of its lane.
 ]]
 
--- So many characters stand before the record, to order those of one time.
+-- 17 characters stand before the record, and they order the tasks of one time.
 Schedule.ORDER_LENGTH = 17
 
--- Returns how long until the next time comes; nil where nothing waits for one.
+-- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
+-- due, or nil if no task waits for a time.
 function Schedule.bring_in(ctx, queue, now, expiring, most)
   local later = ctx.prefix .. "later:" .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
@@ -23,15 +24,15 @@ function Schedule.bring_in(ctx, queue, now, expiring, most)
       Lanes.enqueue(ctx, queue, task, message, false, since)
     end
   end
-  -- Whether one is left is looked at by the next claim.
+  -- The next claim looks whether a due task is left.
   return 0
 end
 
--- The same for many queues. Returns `longest` where all of them may sleep longer.
+-- Does the same for many queues. Returns `longest` if all of them may sleep longer.
 function Schedule.bring_in_all(ctx, queues, rules, most, longest)
   local later = {}
   for index = 1, #queues do later[index] = ctx.prefix .. "later:" .. queues[index] end
-  -- Mostly nothing does.
+  -- Usually no task waits for a time.
   if redis.call("EXISTS", unpack(later)) == 0 then return longest end
   local soonest = longest
   for index = 1, #queues do
@@ -42,26 +43,27 @@ function Schedule.bring_in_all(ctx, queues, rules, most, longest)
 end
 
 --[[
-  until: a task begins to wait for its time: `later:QUEUE`, in the order of the times, and of their
-  puts where those are one.
+  until: a task begins to wait for its time.
+
+  `later:QUEUE` stores the tasks in the order of their times. Tasks of one time are in the order of their puts.
 ]]
 
 function Schedule.wait_until(ctx, queue, task, message, eta_ms)
   local later = ctx.prefix .. "later:" .. queue
   local member = string.format("%016.0f ", task.seq) .. Tasks.write_record(task, message)
   redis.call("ZADD", later, eta_ms, member)
-  -- Who sleeps until a later time must wake and sleep anew.
+  -- A worker that sleeps until a later time must wake and sleep anew.
   if redis.call("ZRANK", later, member) == 0 then Active.ring_bell(ctx, queue) end
 end
 
 --[[
-  expiring: waiting tasks whose expiry has come end where they wait, without a start.
+  expiring: a waiting task whose expiry has come ends at its place, without a start.
 
-  `expires:QUEUE` has the tags of those that may: each has never started, and waits in `back` or until
-  its time, or until its expiry where that comes first.
+  `expires:QUEUE` stores the tags of the tasks that may expire. None of them has ever started. Each waits in
+  `back` or until its time. If its expiry comes before its time, it waits until its expiry.
 ]]
 
--- Ends at most `most` of each queue. Returns whether there may be more.
+-- Ends at most `most` tasks of each queue. Returns whether there may be more.
 function Schedule.end_expired(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
@@ -79,7 +81,7 @@ function Schedule.end_expired(ctx, queues, rules, most)
         Events.write_event_of(ctx, "fairness.expired", queue, task, message)
         Settle.leave_obituary(ctx, rules, Tasks.write_running("-", "expired", queue, record))
       end
-      -- One that is known waits for its time: a later call looks at it.
+      -- A known task waits for its time, so a later call looks at it.
       if record or redis.call("SISMEMBER", ctx.prefix .. "known", tag) == 0 then
         redis.call("ZREM", expires, tag)
         ended = ended + 1
@@ -91,16 +93,20 @@ function Schedule.end_expired(ctx, queues, rules, most)
 end
 
 --[[
-  due: what the time has brought: a claim does a bounded part of it before it looks for tasks.
+  due: a claim does a bounded part of the work that is due before it looks for tasks.
 ]]
 
--- Moves of each kind that one call makes.
+-- One call makes at most 16 moves of each kind.
 local DUE_AT_MOST = 16
 
--- Ends leases that nobody renewed, and what people said for a time; judges tenants that were found full
--- before the last news; looks at limits whose time came; brings in the tasks whose time came, and ends
--- those that have expired.
--- Returns whether there is more, and how long no task of the queues is due, at most `longest`.
+-- Returns whether more work is due, and how long no task of the queues is due, at most `longest`. A call does
+-- this work:
+-- - end leases that nobody renewed
+-- - end pauses and overrides whose time has come
+-- - judge tenants anew that were found full before the last news
+-- - look at limits whose time has come
+-- - move tasks whose time has come into their lanes
+-- - end tasks that have expired
 function Schedule.do_what_is_due(ctx, queues, rules, longest)
   local more = rules.steered
     and Wake.end_steering(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST

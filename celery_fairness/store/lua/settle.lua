@@ -1,8 +1,10 @@
 --[[
-  ends: what became of a claimed task, told with its lease and its lane as "keys rank queue". Whoever told
-  all of them lets go on what waited for them (open_freed).
+  ends: the outcome of a claimed task, received with its lease and its lane as "keys rank queue".
 
-  Here is what most are told; settle.lua has the others, and the codes that both return.
+  A caller settles all its ends first. Then it calls open_freed once for the tasks that waited for them.
+
+  This function settles the common outcomes. `end_otherwise` and `settle_late` settle the others, and all return
+  the codes below.
 ]]
 
 function Settle.settle(ctx, rules, lease, verdict, lane_text)
@@ -32,24 +34,24 @@ function Settle.settle(ctx, rules, lease, verdict, lane_text)
 end
 
 --[[
-  again: attempts that end otherwise than well: their tasks wait again, or are dead letters.
+  again: attempts that do not end well. Their tasks wait again, or become dead letters.
 
-  Twice is harmless, and so is the end of a lease that has ended: its task waits again. Where its
-  attempt reports an end all the same and nobody has claimed it since, it is taken out of its lane: it
-  must not run twice.
+  A second report of the same end changes nothing. If a lease has expired, its task waits again, and a later
+  report of its end is harmless too. If that attempt still reports its end and no worker has claimed the task
+  since, the task is removed from its lane. The task must not run twice.
 
   Returns a code.
     1 SETTLED   2 WITHDRAWN   0 LATE
 ]]
 
--- The queue of its service to which tasks of a queue may have been moved (move.lua).
+-- Returns the queue of the same service to which move.lua may have moved tasks of a queue.
 function Settle.other_queue(queue)
   local service, class = string.match(queue, "^(.+)_(%l+)$")
   if class == "priority" then return service .. "_default" end
   if class == "default" then return service .. "_priority" end
 end
 
--- Takes a task that came back out of its lane: returns whether it waited there.
+-- Removes a task that came back from its lane. Returns whether it waited there.
 function Settle.withdraw(ctx, queue, key, rank, tag)
   local record = redis.call("HGET", ctx.prefix .. "returned", tag)
   if not record then return false end
@@ -64,7 +66,7 @@ function Settle.withdraw(ctx, queue, key, rank, tag)
   return true
 end
 
--- A task becomes a dead letter; `why` is the state of its obituary.
+-- A task becomes a dead letter. `why` is the state of its row in `obituaries`.
 function Settle.bury(ctx, rules, why, owner, queue, task, message)
   local record = Tasks.write_record(task, message)
   redis.call("RPUSH", ctx.prefix .. "dead:" .. queue, record)
@@ -74,7 +76,7 @@ function Settle.bury(ctx, rules, why, owner, queue, task, message)
   Settle.leave_obituary(ctx, rules, Tasks.write_running(owner, why, queue, record))
 end
 
--- The process of a body that had begun is gone: its task waits again, or is a dead letter.
+-- The process of a body that had begun is gone. Its task waits again, or it becomes a dead letter.
 function Settle.after_death(ctx, rules, owner, queue, task, message)
   task.deaths = task.deaths + 1
   if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
@@ -84,8 +86,8 @@ function Settle.after_death(ctx, rules, owner, queue, task, message)
   end
 end
 
--- Of a row of `running` that ends: owner, state, queue, its task as it waits again, the message, and the
--- keys of which it held slots.
+-- Reads a row of `running` that ends. Returns owner, state and queue, the task as it waits again, the message,
+-- and the keys of which it held slots.
 function Settle.read_ended(row)
   local owner, state, queue, record = Tasks.read_running(row)
   local task, message = Tasks.read_record(record)
@@ -119,7 +121,7 @@ function Settle.settle_late(ctx, rules, lease, verdict, lane_text)
   local keys, rank, queue = string.match(lane_text, "^(%S+) (%d) (.*)$")
   if verdict == "begun" or not keys then return 0 end
   local key = string.match(keys, "^[^,]+")
-  -- A lease that was entered again after Redis had lost its memory is counted, and nothing else.
+  -- A lease that was entered again after Redis lost its memory is only counted. It has no row.
   if verdict ~= "acked" then
     local gone = 0
     for each in string.gmatch(keys, "[^,]+") do
@@ -136,7 +138,7 @@ function Settle.settle_late(ctx, rules, lease, verdict, lane_text)
   return tag and Settle.withdraw(ctx, queue, key, rank, tag) and 2 or 0
 end
 
--- An attempt has ended, but for one that is done.
+-- An attempt has ended in another way than done.
 function Settle.end_otherwise(ctx, rules, lease, verdict, row)
   if rules.watched then Events.tell_ended(ctx, row, verdict, rules) end
   local owner, state, queue, task, message, keys = Settle.read_ended(row)
@@ -158,10 +160,11 @@ function Settle.end_otherwise(ctx, rules, lease, verdict, row)
 end
 
 --[[
-  Obituaries: ends that nobody was there to write a result for.
+  `obituaries`: ends for which no process was left to write a result.
 ]]
 
--- A task ended for good and nobody is there to write its result: the next worker that asks does.
+-- A task ended for good, and no process is left to write its result. The next worker that calls
+-- `functions/mourn.lua` writes it.
 function Settle.leave_obituary(ctx, rules, row)
   redis.call("ZADD", ctx.prefix .. "obituaries", rules.logical, row)
 end

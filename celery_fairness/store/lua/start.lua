@@ -1,16 +1,18 @@
 --[[
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
-  `rules` is as for judge, and owner, nonce, ends_at (of a lease that begins now), fairness_by, timed,
-  virtual: by queue, the ring's time as far as this claim has read it; held: by key, how many leases it
-  has, as far as this claim has counted them; limits: by word, as far as it has read them; and passed: by
-  key, the time that no tag of it is behind, as far as it knows.
+  `rules` is as for judge, with these fields besides:
+  - owner, nonce, ends_at (of a lease that begins now), fairness_by and timed
+  - virtual: by queue, the virtual time of the ring, as far as this claim has read it
+  - held: by key, how many leases it has, as far as this claim has counted them
+  - limits: by word, as far as this claim has read them
+  - passed: by key, the virtual time behind which no tag of it is, as far as this claim has read
 ]]
 
--- What a task of a tenant is expected to take of whom nothing is known.
+-- A task of a tenant without a mean is expected to take this long.
 local FIRST_SECONDS = 1
 
--- What a task charges, before the weight.
+-- Returns what a task charges, before the weight.
 function Start.expected_of(ctx, task, rules)
   if rules.fairness_by == "runtime" then
     return tonumber(redis.call("HGET", ctx.prefix .. "account:" .. task.key, "mean") or FIRST_SECONDS)
@@ -18,7 +20,7 @@ function Start.expected_of(ctx, task, rules)
   return rules.fairness_by == "cost" and tonumber(task.cost) or 1
 end
 
--- Remembers how a task was charged, which its end puts right.
+-- Stores how a task was charged. The end of the task corrects the charge.
 function Start.note_charge(ctx, queue, lease, expected, weight, finish, rules)
   if not rules.timed then redis.call("HSET", ctx.prefix .. "clock", "timed", 1) end
   rules.timed = true
@@ -44,11 +46,14 @@ function Start.lease_task(ctx, queue, found, record, rules)
   return lease, task, message, expected
 end
 
--- Returns nothing where somebody has deleted the lane: the others of the queue go on.
--- A tenant whose limit is full now stays in the ring: mostly a task has ended before it is its turn.
--- `found` says key, part, start and verdict; of what is parked too its lane, its group, the limit at which that
--- waits (name, limit_key), its tag there, when it was due there last (due), whether it is in `full` (is_out),
--- whether nothing else of the queue may be open (alone), and the ring's first as it was read (member).
+-- Returns nothing if somebody has deleted the lane. The other lanes of the queue go on. If the limit of a
+-- tenant is full now, the tenant stays in the ring. Mostly a task has ended before the tenant's next turn.
+-- `found` has key, part, start and verdict. For a parked lane it has these fields too:
+-- - its lane, its group, and the limit at which the group waits (name, limit_key)
+-- - its tag there, and when it was due there last (due)
+-- - whether the tenant is in `full` (is_out)
+-- - whether nothing else of the queue may be open (alone)
+-- - the first member of the ring as it was read (member)
 function Start.serve(ctx, queue, found, rules, turns)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
   local record, is_last, is_gone = Lanes.pop_part(ctx, queue, key, found.part, group, found.others, waiting)
@@ -62,7 +67,8 @@ function Start.serve(ctx, queue, found, rules, turns)
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
   if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
-  -- Who was passed over and lags behind the ring has no credit for it; who was charged too much has.
+  -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
+  -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.charge_of(expected, weight)
@@ -88,29 +94,31 @@ end
   charging: what a task charges its tenant.
 ]]
 
--- A charge too small to move a tenant would let it run for ever, one without an end would stop it for
--- ever.
+-- A charge too small to move a tenant would let it run for ever. An infinite charge would stop it for ever.
 local LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
 
 function Start.charge_of(cost, weight)
   local charge = cost / weight
-  -- Neither comparison holds for what is no number.
+  -- No comparison holds for a NaN, so this form catches it too.
   if not (charge > LEAST_CHARGE) then return LEAST_CHARGE end
   return math.min(charge, LARGEST_CHARGE)
 end
 
 --[[
-  correcting: a task that was charged an estimate has ended: its tenant's finish is put right by the
-  time for which it held its place.
+  correcting: a task with an estimated charge has ended, and the finish of its tenant is corrected.
 
-  `charged` says of a lease: the estimate in seconds, the tenant's weight, the logical time of the
-  claim, the tenant's finish with this charge, and the queue of its ring.
+  The correction uses the time for which the task held its place. `charged` holds for a lease:
+  - the estimate in seconds
+  - the tenant's weight
+  - the logical time of the claim
+  - the tenant's finish with this charge
+  - the queue of its ring
 ]]
 
--- The part that the last run has in a tenant's mean is one of so many.
+-- The last run counts as one part in this many in the mean of a tenant.
 local MEAN_PARTS = 8
 
--- The mean is a tenant's with something waiting.
+-- A tenant has a mean only while something of it waits.
 function Start.note_mean(ctx, key, seconds)
   local account = ctx.prefix .. "account:" .. key
   local known = redis.call("HMGET", account, "tenant", "mean")
@@ -120,14 +128,14 @@ function Start.note_mean(ctx, key, seconds)
   redis.call("HSET", account, "mean", string.format("%.17g", mean))
 end
 
--- Adds to a tenant's number in a table. Returns whether it has one there.
+-- Adds to the number of a tenant in a table. Returns its former number there, or false if it had none.
 function Start.add_there(ctx, place, key, missing)
   local at = redis.call("ZSCORE", ctx.prefix .. place, key)
   if at then redis.call("ZADD", ctx.prefix .. place, tonumber(at) + missing, key) end
   return at
 end
 
--- A tenant was charged too little, `missing`, when its finish in a queue became `finish`.
+-- A tenant was charged too little by `missing`, when its finish in a queue became `finish`.
 function Start.correct_finish(ctx, queue, key, finish, missing)
   if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 0 then return end
   if Start.add_there(ctx, "ring:" .. queue, key, missing)
@@ -136,7 +144,7 @@ function Start.correct_finish(ctx, queue, key, finish, missing)
     if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
     return
   end
-  -- Its debt is forgotten: it is not more than what was missing.
+  -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.
   local virtual = tonumber(redis.call("HGET", ctx.prefix .. "virtual", queue) or 0)
   finish = math.min(finish, virtual) + missing
   if finish > virtual then redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key) end
@@ -158,24 +166,25 @@ function Start.correct(ctx, lease, key, keys, rules)
 end
 
 --[[
-  took: how long tasks of one kind hold their places, as far as this call has heard of ends.
+  took: how long tasks of one kind hold their places, from the ends that this call has received.
 
-  A row of `running` says since when its task holds its place, by the logical clock, and what tasks of
-  its kind took lately, where that is known: "@MS" or "@MS~MEAN". It is known to a call that heard of the
-  end of one, so the mean goes on from task to task and costs no command. Where ends are told by themselves,
-  for places are free and no claim waits for one, `took` in the clock has it for the claims that come:
-  "KIND~MEAN" of the last kinds, with spaces.
+  A row of `running` holds the logical time since which its task holds its place. It also holds the mean time of
+  the last tasks of its kind, if there is one. The text is "@MS" or "@MS~MEAN". A call that receives the end of a
+  task reads that mean. So the mean goes on from task to task and costs no command.
+
+  If places are free, no claim waits for an end, and ends are sent in a call of their own. Then `took` in the
+  clock has the means for later claims. It is "KIND~MEAN" of the last kinds, with spaces between them.
 ]]
 
--- The part that the last run has in a mean is one of so many.
+-- The last run counts as one part in this many in a mean.
 local TOOK_PARTS = 8
--- Kinds that are kept between calls.
+-- This many kinds are kept between calls.
 local TOOK_KINDS = 8
 
--- A task of a kind has ended well that held its place since then.
+-- A task of a kind has ended well. It held its place since `since`.
 function Start.note_took(rules, kind, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
-  -- The clock does not note its shortest steps, and the server's may have gone back.
+  -- The clock does not note its shortest steps, and the server's clock may have gone back.
   local took = math.max(0, rules.logical - tonumber(began))
   local means = rules.took or {}
   local known = means[kind] or tonumber(mean)
@@ -184,7 +193,7 @@ function Start.note_took(rules, kind, since)
   rules.took = means
 end
 
--- Keeps what this call has heard for those that start tasks; `kept` is what was kept before.
+-- Keeps what this call has received for the calls that start tasks. `kept` is what was kept before.
 function Start.keep_took(ctx, rules, kept)
   local means, words = rules.took, {}
   if not means then return end
@@ -199,7 +208,7 @@ function Start.keep_took(ctx, rules, kept)
   redis.call("HSET", ctx.prefix .. "clock", "took", table.concat(words, " "))
 end
 
--- What the row of a task says that starts now.
+-- Returns the text that the row of a task has when the task starts now.
 function Start.since_now(rules, kind)
   local mean = rules.took and rules.took[kind]
   if not mean and rules.kept_took then

@@ -1,10 +1,11 @@
 --[[
-  exceeded: how often each key has refused, by its strategy.
+  exceeded: how often each key has rejected a task, by its strategy.
 
   exceeded_key  hash  "STRATEGY KEY" -> how often
 ]]
 
--- Of more keys and strategies the others are counted as those of one key; tenants leave room for others.
+-- If there are too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
+-- up to 1,000 fields, another key up to 2,000. So tenants leave room for the other keys.
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
 function Stats.count_exceeded(exceeded_key, strategy, key)
@@ -18,16 +19,16 @@ function Stats.count_exceeded(exceeded_key, strategy, key)
 end
 
 --[[
-  minute: how often something happened in one minute of the server's time, by what, tier and queue.
+  minute: how often something happened in one minute of the server's time, by type, tier and queue.
 
   minute_key    hash  "WHAT TIER QUEUE" -> how often
 
-  What the WHATs are is told by stats.lua.
+  The block `minutes` below lists the types (WHAT).
 ]]
 
--- So long the numbers of a minute are kept, by the server's time.
+-- A minute in ms of the server's time, and how long its numbers are kept.
 local MINUTE_MS, KEPT_MS = 60000, 21660000
--- Of more fields of a minute the others are counted as those of one queue.
+-- If a minute has more fields than this, the others count as those of one queue.
 local MINUTE_FIELDS_AT_MOST, OTHER_QUEUES = 1000, "_other"
 
 function Stats.minute_of(now)
@@ -39,7 +40,7 @@ function Stats.minute_field(what, tier, queue)
   return first .. queue, first .. OTHER_QUEUES
 end
 
--- `other` is the field where there are too many; one command where the field is known.
+-- `other` is the field that counts if there are too many. A field that is there already costs one command.
 function Stats.count_in_minute(minute_key, field, other, count)
   if redis.call("HINCRBY", minute_key, field, count) > count then return end
   if redis.call("HLEN", minute_key) > MINUTE_FIELDS_AT_MOST then
@@ -50,21 +51,21 @@ function Stats.count_in_minute(minute_key, field, other, count)
 end
 
 --[[
-  gate_counts: what gates count of the tasks that ask, beside what limits count.
+  gate_counts: what gates count of the tasks that come to them, beside what limits count.
 
   counts_key    hash  counters, among them refused:{tier}
-  exceeded_key  hash  how often each key has refused
+  exceeded_key  hash  how often each key has rejected
   minute        str   the name of every minute, before its number
-  job           str   id, name and queue of the task as JSON; "" where the asker has none
+  job           str   id, name and queue of the task as JSON; "" if the caller has none
 ]]
 
--- The tier refuses a task, or would; `at` is what refuses (events.lua).
+-- The tier rejects a task, or would. `at` is what rejects it (events.lua).
 function Stats.count_refused(counts_key, exceeded_key, tier, at)
   redis.call("HINCRBY", counts_key, "refused:" .. tier, 1)
   Stats.count_exceeded(exceeded_key, at.strategy, at.key)
 end
 
--- "started": since when a task waits is not in its message.
+-- A gate counts a start as "started", because the message does not hold since when the task waits.
 function Stats.count_at_gate(minute, now, what, tier, job)
   if job == "" then return end
   local field, other = Stats.minute_field(what, tier, cjson.decode(job)[3])
@@ -72,16 +73,19 @@ function Stats.count_at_gate(minute, now, what, tier, job)
 end
 
 --[[
-  minutes: what the claims and gates of one minute started and found at its tier's limit, by tier and queue.
+  minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue.
 
-  `minute:MINUTE` has counts by "WHAT TIER QUEUE". WHAT is "refused", or of a start how long the task
-  had waited: "quiet:BITS" of a task behind none of its tenant's, "noisy:BITS" of another, which is
-  less than two to the power of BITS ms; "started" where it has started before, or nobody knows.
+  `minute:MINUTE` has counts by "WHAT TIER QUEUE". WHAT is one of these:
+  - refused: the tier's limit rejected a task
+  - quiet:BITS: a task started that waited behind no other task of its tenant
+  - noisy:BITS: a task started that waited behind other tasks of its tenant
+  - started: a task started again, or its wait is unknown
 
-  A gate counts "refused" and "started" (stats.lua).
+  The wait of a quiet or noisy start is less than two to the power of BITS ms. A gate counts only "refused" and
+  "started" (stats.lua).
 
-  A claim counts for itself and writes at its end, what is known in the minute with as many commands
-  however much that is, and nothing where it met nothing.
+  A claim counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
+  already with two commands in total. If it met nothing, it writes nothing.
 ]]
 
 function Stats.note_minute(rules, what, tier, queue)

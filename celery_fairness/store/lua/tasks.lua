@@ -4,7 +4,7 @@
 
     seq tag attempt deaths cost rank tenant service tier kind limits put blocked \n message
 
-  seq      its place among all tasks of the installation: who began to wait earlier has the smaller
+  seq      its place among all tasks of the installation; a task that began to wait earlier has the smaller
   tag      the delivery tag, which no other message has
   attempt  how often it was claimed
   deaths   how often its process died after its body began
@@ -12,17 +12,17 @@
   rank     0 to 9; 9 goes first
   tenant   as it is written in keys; "" is a system task
   service  "" unless each service counts apart
-  tier     the tenant's tier as the producer knew it, may be ""
-  kind     name of the task as it is written in keys; "": the message's headers do not say it
+  tier     the tenant's tier as the producer held it, may be ""
+  kind     name of the task as it is written in keys; "" if the message's headers have no name
   limits   those beside the tier's (limits.lua)
   put      server time (ms) since when it waits in a lane; with a "+" if something of its tenant waited in
            the queue before it; "": its time has not come
-  blocked  STRATEGY|KEY of the limit whose refusal was reported; "-": its start was reported too (events.lua)
+  blocked  STRATEGY|KEY of the limit whose rejection was reported; "-": its start was reported too (events.lua)
 ]]
 
 Tasks.SYSTEM = "_system"
 
--- The key of the tenant's tier limit: who stands in the ring.
+-- Returns the key of the tenant's tier limit. This key is the member of the ring.
 function Tasks.key_of(tenant, service)
   if tenant == "" then return Tasks.SYSTEM end
   if service == "" then return "tenant:" .. tenant end
@@ -40,7 +40,8 @@ function Tasks.read_record(record)
   }, string.sub(record, at)
 end
 
--- Of a record that starts: what a claim needs of it; its message; and the record of this attempt.
+-- Reads a record that starts. Returns the fields that a claim needs, the message, and the record of this
+-- attempt.
 function Tasks.start_record(record, key)
   local head, tag, attempt, tail, cost, rank, kind, limits, put, blocked, at = string.match(record,
     "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* (%S*) (%S*) (%S*) (%S*)\n)()")
@@ -57,7 +58,8 @@ function Tasks.write_record(task, message)
     task.put or "", task.blocked or "") .. message
 end
 
--- Every key of which a task holds a slot while it runs, with commas: the tenant's first, each once.
+-- Returns every key of which a task holds a slot while it runs. The keys have commas between them, and each is
+-- there once. The tenant's comes first.
 function Tasks.keys_of(tenant_key, limits)
   if limits == "" then return tenant_key end
   local keys, seen = {tenant_key}, {[tenant_key] = true}
@@ -70,16 +72,15 @@ function Tasks.keys_of(tenant_key, limits)
   return table.concat(keys, ",")
 end
 
--- Limits without that of the queue as a whole, which a task has only while it runs.
+-- Returns the limits without that of the queue as a whole, which a task has only while it runs.
 function Tasks.without_whole(limits)
   return (string.gsub(limits, ",?[^,]*|%ag$", ""))
 end
 
--- A row of `running`: owner, state (claimed, begun, acked) and since when (start.lua), the queue's length,
--- the queue, a record.
--- An obituary is the last one of its task; its state is acked, dead, unreadable, dropped,
--- cancelled or expired. Who owns
--- what was dropped is the limit, by its key.
+-- A row of `running` has the owner, the state and since when it holds its place (start.lua). The length of the
+-- queue, the queue and a record follow. The state is claimed, begun or acked.
+-- A row of `obituaries` is the last row of its task. Its state is acked, dead, unreadable, dropped, cancelled
+-- or expired. The owner of a dropped task is the key of the limit that dropped it.
 function Tasks.write_running(owner, state, queue, record, since)
   return owner .. " " .. state .. (since or "") .. " " .. #queue .. " " .. queue .. record
 end
@@ -90,7 +91,7 @@ function Tasks.read_running(row)
   return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at), since
 end
 
--- Of a row of `running` only the task's tag, its tenant's key, all its keys, its kind and since when.
+-- Reads from a row of `running` only the task's tag, its tenant's key, all its keys, its kind and since when.
 function Tasks.charged_by(row)
   local since, length, at = string.match(row, "^%S+ %a+(%S*) (%d+) ()")
   local tag, tenant, service, kind, limits = string.match(row,
@@ -100,10 +101,10 @@ function Tasks.charged_by(row)
 end
 
 --[[
-  weight: by how much one step of a claim is more than one move.
+  weight: by how much one step of a claim counts more than one move.
 
-  A message that is read is more by one for each UNIT_BYTES that are full, a lane that is parked or made
-  ready by one for each kind of what came back.
+  - A message that is read counts one more for each full UNIT_BYTES.
+  - A lane that is parked or made ready counts one more for each kind that came back.
 ]]
 
 local UNIT_BYTES = 16384
@@ -112,7 +113,7 @@ function Tasks.units_of(message)
   return math.floor(#message / UNIT_BYTES)
 end
 
--- The last move of a claim may be more than were left.
+-- The last step of a claim may cost more moves than were left.
 function Tasks.weigh(turns, more)
   turns.moves = math.max(0, turns.moves - more)
 end

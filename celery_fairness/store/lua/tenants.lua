@@ -1,23 +1,28 @@
 --[[
-  judge: what a tenant may hold and what it holds.
+  judge: how much a tenant may hold and how much it holds.
 
-  The count is of leases that live: those of the gate end by the logical clock, those of the claims
-  (score +inf) only when they are settled or their end was seen.
+  The count is of leases that live. A lease of the gate ends by the logical clock. A lease of a claim (score +inf)
+  ends only when it is settled or a call finds its end.
 
-  `rules` is a table of a worker's settings: logical and now (ms), version, enforcement, default_tier,
-  default_limit, and steered: whether people have paused keys or changed their numbers.
+  `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
+  default_limit and steered. The field steered is whether people have paused keys or changed their numbers.
 
-  A tenant found at its limit is closed: its account says so, and `closed` says by which version of
-  the news it was judged, as version + 1, negative where it is paused. So what is older than the
-  news lies between the two, and whoever enforces nothing finds those that are not paused above.
+  If a tenant is found at its limit, it is closed and its account notes that. `closed` holds the version of the
+  news by which the tenant was judged, as version + 1. The score is negative if the tenant is paused. So a tenant
+  judged by older news lies between the negative and the positive score of the present version. A worker that does
+  not enforce limits also reads all higher scores, which are those of tenants that are not paused.
 ]]
 
--- A lease of the gate may be released without a word to the rings: look again so soon.
+-- A lease of the gate may be released without a notice to the rings. So a closed tenant is looked at again this
+-- soon.
 local LOOK_AGAIN_MS = 1000
 
--- Moves the clock on. `args` has five settings of the worker from `at` on: lease_ms, enforcement,
--- default_tier, default_limit, max_deliveries. Returns the rules by which this call judges, lease_ms, what
--- the clock holds beside its times, and the epoch.
+-- Moves the clock on. `args` has five settings of the worker from `at` on: lease_ms, enforcement, default_tier,
+-- default_limit and max_deliveries. Returns four values:
+-- - the rules by which this call judges
+-- - lease_ms
+-- - what the clock holds beside its times
+-- - the epoch
 function Tenants.rules_of(ctx, args, at, frozen_ms)
   local lease_ms = tonumber(args[at])
   local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
@@ -30,9 +35,12 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   }, lease_ms, said, epoch
 end
 
--- Returns a verdict: open (one more task may start), full (none would where limits are enforced),
--- limit and held (where it was counted), tier, weight, paused, closed, the tenant, and how many tasks
--- wait in `queue`, where one is given.
+-- Returns a verdict with these fields:
+-- - open: one more task may start
+-- - full: no task would start if limits were enforced
+-- - limit, and held if it was counted
+-- - tier, weight, paused, closed and the tenant
+-- - waiting: how many tasks wait in `queue`, if one is given
 function Tenants.judge(ctx, key, rules, queue)
   if key == Tasks.SYSTEM then return {open = true, weight = 1} end
   local account = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "closed",
@@ -53,9 +61,10 @@ function Tenants.judge(ctx, key, rules, queue)
     paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
 
--- When a closed tenant is looked at in any case, as a logical time: what opens it says nothing.
+-- Returns the logical time at which a closed tenant is looked at in any case. Nothing reports what opens it
+-- before.
 function Tenants.due_again(ctx, key, verdict, rules)
-  -- The record of its tier is forgotten some time.
+  -- The record of the tenant's tier expires some time.
   local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)
   local due = kept_ms >= 0 and rules.logical + kept_ms or math.huge
   if verdict.paused then return due end
@@ -78,7 +87,7 @@ function Tenants.count_refusal(ctx, queue, verdict, rules)
   Stats.note_minute(rules, "refused", verdict.tier, queue)
 end
 
--- A tenant of the ring is at its limit: it leaves the ring and keeps its place.
+-- A tenant of the ring is at its limit. It leaves the ring and keeps its place.
 function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.count_refusal(ctx, queue, verdict, rules)
   redis.call("ZREM", ctx.prefix .. "ring:" .. queue, key)
@@ -87,7 +96,7 @@ function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.close(ctx, key, verdict, rules)
 end
 
--- Something that kept a tenant out may be over: return it to all its rings if so.
+-- The cause that kept a tenant out may be over. If it is, the tenant returns to all its rings.
 function Tenants.reopen(ctx, key, rules)
   local account = ctx.prefix .. "account:" .. key
   if redis.call("HEXISTS", account, "closed") == 0 then return end
@@ -107,7 +116,7 @@ function Tenants.reopen(ctx, key, rules)
   end
 end
 
--- Judges tenants that were found closed before the last news, at most `most`. Returns how many.
+-- Judges tenants that were found closed before the last news, at most `most` per call. Returns how many.
 function Tenants.judge_anew(ctx, rules, most)
   local judged_by = string.format("%.0f", rules.version + 1)
   local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "closed", "(-" .. judged_by,

@@ -1,31 +1,33 @@
 --[[
-  pump: a key may have room: what waits at its limits and is open becomes a candidate of its queue.
+  pump: a key may have room, so its open limits become candidates of their queues.
 
-  Level by level: whoever changed something calls it, as often as it likes. Where more wait than one
-  call looks at, the others are due at once: `rules.looks` says how many it may still look at.
+  Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
+  state of the key. If more limits wait than one call looks at, the others are due at once. `rules.looks` is the
+  number of limits at which the call may still look.
 ]]
 
--- Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose time
+-- One call looks at no more than 64 waiting limits of all keys. A claim looks at 64 more of keys whose time
 -- has come.
 local PUMPED_AT_MOST = 64
 
--- What waits in a queue may start.
+-- Rings the bell of a queue in which tasks wait, because some may start.
 function Wake.wake_queue(ctx, queue)
   if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 1 then Active.ring_bell(ctx, queue) end
 end
 
--- A queue whose own limit this is was passed by as a whole.
+-- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
 function Wake.wake_whole(ctx, key)
   local queue = string.match(key, "^queue:[^:]+$") and redis.call("HGET", ctx.prefix .. "queue_keys", key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 
--- Looks at what waits at a key; says whether anything does. `goes_on` where a look was not ended.
+-- Looks at the limits that wait at a key. Returns whether any limit waits there. `goes_on` is true if the
+-- call continues a look that was not finished.
 function Wake.look_at_waited(ctx, key, rules, goes_on)
   local waited = ctx.prefix .. "waited:" .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return false end
-  -- A look from the first on may have been made since.
+  -- Another call may have begun a look at the first entry since.
   local left = goes_on and tonumber(redis.call("HGET", ctx.prefix .. "looks", key) or 0) or length
   left = math.min(left, length)
   if redis.call("EXISTS", ctx.prefix .. "looks") == 1 then Blocked.forget_looks(ctx, key) end
@@ -41,7 +43,7 @@ function Wake.look_at_waited(ctx, key, rules, goes_on)
     local name, queue = string.match(both, "^(%S+) (.*)$")
     local candidates = ctx.prefix .. "candidates:" .. queue
     local opened = redis.call("ZSCORE", candidates, name)
-    -- Where somebody has deleted it the others go on.
+    -- If somebody has deleted the entry, the others go on.
     if opened and tonumber(opened) < 0 then
       local limit = Limits.limit_now(ctx, name, rules)
       local wait = Limits.wait_ms(ctx, limit, rules)
@@ -67,7 +69,7 @@ function Wake.pump(ctx, key, rules, goes_on)
   Wake.look_at_waited(ctx, key, rules, goes_on)
 end
 
--- At how many of these keys something waits.
+-- Returns at how many of these keys something waits.
 function Wake.count_waited(ctx, keys)
   local count = 0
   for first = 1, #keys, Rates.KEYS_AT_ONCE do
@@ -78,7 +80,8 @@ function Wake.count_waited(ctx, keys)
   return count
 end
 
--- Each once: the limits' keys of leases that ended, and after them the tenants' too.
+-- Returns each key of the leases that ended once: the keys of limits, and after them the keys of tenants.
+-- Also returns the keys of limits alone.
 function Wake.keys_of_ended(ended)
   local keys, limits, met = {}, {}, {}
   for index = 1, #ended do
@@ -98,7 +101,8 @@ function Wake.keys_of_ended(ended)
   return keys, limits
 end
 
--- Leases have ended, each told as its keys with commas: a limit's may be that of another tenant's tier.
+-- Frees the keys of leases that ended. Each lease comes as its keys with commas between them. The key of a
+-- limit may be the key of another tenant's tier.
 function Wake.free_all(ctx, ended, rules)
   local keys, limits = Wake.keys_of_ended(ended)
   Rates.stay_known(ctx, limits, rules.logical)
@@ -106,7 +110,7 @@ function Wake.free_all(ctx, ended, rules)
     if string.sub(keys[index], 1, 7) == "tenant:" then Tenants.reopen(ctx, keys[index], rules) end
     Wake.wake_whole(ctx, keys[index])
   end
-  -- Mostly at one of the first.
+  -- Usually something waits only at one of the first keys.
   local left = Wake.count_waited(ctx, keys)
   if left > 0 then Limits.know_declared(ctx, limits, rules) end
   for index = 1, #keys do
@@ -115,14 +119,14 @@ function Wake.free_all(ctx, ended, rules)
   end
 end
 
--- Looks at keys whose time has come, at most `most`, and forgets others. Returns how many were due, `most`
--- where there may be more.
+-- Looks at keys whose time has come, at most `most`, and forgets idle keys and cool-downs. Returns how many
+-- keys were due, or `most` if there may be more.
 function Wake.look_at_limits(ctx, rules, most)
   local due = redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
   rules.looks = PUMPED_AT_MOST
   for index = 1, #due do
-    -- Those that are left keep their turn.
+    -- The keys that are left keep their turn.
     if rules.looks == 0 then break end
     redis.call("ZREM", ctx.prefix .. "opens", due[index])
     local key = string.match(due[index], "%S+")
@@ -133,7 +137,8 @@ function Wake.look_at_limits(ctx, rules, most)
   return more and most or #due
 end
 
--- A worker that enforces nothing opens what waits for room or time. Returns how many it opened.
+-- Opens the limits that wait for room or time, for a worker that enforces nothing. Stopped limits stay
+-- closed. Returns how many limits it opened.
 function Wake.open_all(ctx, queue, rules, most)
   local candidates = ctx.prefix .. "candidates:" .. queue
   local closed = redis.call("ZRANGEBYSCORE", candidates, "(" .. Blocked.PAUSED, Blocked.CLOSED, "LIMIT", 0, most)
@@ -142,16 +147,16 @@ function Wake.open_all(ctx, queue, rules, most)
 end
 
 --[[
-  said: people have said something else of a key, or its time has ended: what waits may be open.
+  said: people have changed a key, or the time of a change has ended, so its limits may be open.
 
-  A tenant is judged anew by the claims that come, as after news of its tier.
+  The claims that come judge a tenant anew, as after news of its tier.
 ]]
 
--- Of tasks of one time, so many are looked at to find one.
+-- A call looks at no more than 16 tasks of one time to find one task.
 local SAME_TIME_AT_MOST = 16
 
--- What the key has put back, and remembers, is judged anew by the claims that come. Whatever it puts back
--- from now on, at a gate too, does not wait behind those that it put back before.
+-- Makes the tasks due now that the key has put back and remembers, so the next claims judge them anew. A task
+-- that the key puts back from now on, at a gate too, does not wait behind those.
 function Wake.bring_forward(ctx, key, rules)
   local there = ctx.prefix .. "rescheduled:" .. Backoff.whole_key(key)
   redis.call("HDEL", ctx.prefix .. "pace:" .. key, "next")
@@ -181,7 +186,8 @@ function Wake.said(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
 end
 
--- Ends pauses and overrides whose time has come, at most `most` of each. Returns how many at most.
+-- Ends pauses and overrides whose time has come, at most `most` of each. Returns the larger of the two
+-- numbers.
 function Wake.end_steering(ctx, rules, most)
   local over = redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. "overrides_end", "-inf", rules.now, "LIMIT", 0, most)
@@ -202,7 +208,7 @@ function Wake.end_steering(ctx, rules, most)
   return math.max(#over, #ended)
 end
 
--- How long until the next of them ends, at most `longest`.
+-- Returns the time until the next pause or override ends, at most `longest`.
 function Wake.steering_ends_ms(ctx, now, longest)
   local first = redis.call("ZRANGE", ctx.prefix .. "overrides_end", 0, 0, "WITHSCORES")[2]
   local second = redis.call("ZRANGE", ctx.prefix .. "paused_until", 0, 0, "WITHSCORES")[2]

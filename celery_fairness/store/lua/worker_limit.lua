@@ -1,19 +1,20 @@
 --[[
   gate_here: how many tasks of a queue, or of one of its partitions, one worker runs behind a gate.
 
-  A lease of a gate is named WORKER@REST, and `here:KEY WORKER` has those that the worker runs, each with
-  the logical time of the last look at it. Whether one lives `leases:KEY` says alone: whoever renews,
-  frees or ends leases needs to know nothing of this, and where no number is said none of it is kept.
+  A lease of a gate is named `WORKER@REST`. `here:KEY WORKER` holds the leases that the worker runs, each with the
+  logical time of the last look at it. Only `leases:KEY` decides whether a lease lives. So the calls that renew,
+  free or end leases need nothing of this. If a queue has no limit per worker, none of it is kept.
 
-  " VERSION ENTERED" stands there without a time: all are there that began since that version of the
-  queue's numbers was said, and since leases were entered again (renew.lua) so often. When it is another,
-  the worker's leases are looked for in `leases:KEY`, the first KNOWN_AT_MOST of it.
+  The entry " VERSION ENTERED" has no time (its score is +inf). VERSION is that of the queue's numbers. ENTERED is
+  how often leases were entered again (renew.lua). The key holds all leases that began since then. If the key has
+  no such entry, the worker's leases are looked up in `leases:KEY`, in its first KNOWN_AT_MOST.
 ]]
 
--- Leases of the key among which those of the worker are looked for, and of the worker that one call judges.
+-- A call looks for leases of the worker among at most 1,000 leases of the key. It judges at most 256 leases of
+-- the worker.
 local KNOWN_AT_MOST, LOOK_AT_MOST = 1000, 256
 
--- Finds what the worker runs already.
+-- Finds the leases that the worker runs already.
 function WorkerLimit.know_here(ctx, limit, worker, since, rules)
   local here, found = ctx.prefix .. "here:" .. limit.key .. " " .. worker, {"+inf", since}
   local held = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. limit.key,
@@ -29,9 +30,9 @@ function WorkerLimit.know_here(ctx, limit, worker, since, rules)
   redis.call("PEXPIRE", here, Leases.KEEP_LEASES_MS)
 end
 
--- How many of its leases of a limit a worker holds. Those that have ended are looked for where it holds as
--- many as it may, first those that nobody has looked at for longest: of more than LOOK_AT_MOST some may
--- count until the next calls have looked at them.
+-- Returns how many leases of a limit a worker holds. If it holds as many as it may, the call looks for leases
+-- that have ended. It begins with those that no call has looked at for longest. If there are more than
+-- LOOK_AT_MOST, some ended leases count until later calls have looked at them.
 function WorkerLimit.held_here(ctx, limit, worker, rules)
   local here = ctx.prefix .. "here:" .. limit.key .. " " .. worker
   local since = " " .. Rates.whole(limit.version) .. " " .. (rules.entered or 0)
@@ -53,9 +54,10 @@ function WorkerLimit.held_here(ctx, limit, worker, rules)
   return held
 end
 
--- Counts what the worker of a lease holds of limits that say how much that may be. Returns what refuses
--- the lease, as `refusal` says it; nil where nothing does. A task goes back to its broker then, for another
--- worker may run it: first after a second, and so many in each as the worker may run.
+-- Counts the leases that the worker holds of limits that have a limit per worker. Returns what rejects the
+-- lease, as `refusal` does, or nil if nothing does. A rejected task goes back to its broker, because another
+-- worker may run it. The first tasks come again after a second. Each second brings as many tasks as the worker
+-- may run.
 function WorkerLimit.crowded_here(ctx, limits, lease, rules)
   local worker, closed = string.match(lease, "^([^@]+)@"), nil
   for index = 1, #limits do
@@ -65,7 +67,7 @@ function WorkerLimit.crowded_here(ctx, limits, lease, rules)
       limit.worker = worker
       if held >= limit.of_process and not closed then
         closed = Limits.refused_by({key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
-        -- Its worker's pace, not that of the key.
+        -- The pace is that of the worker, not that of the key.
         closed.says = {key = limit.key .. " " .. worker, concurrency = math.max(1, limit.of_process),
           rates = "", throttle = ""}
         closed.at = {key = limit.key, strategy = "concurrency", limit = limit.of_process, current = held}
@@ -75,7 +77,8 @@ function WorkerLimit.crowded_here(ctx, limits, lease, rules)
   return closed
 end
 
--- A task starts that has `limit`; what one worker runs of it is counted whatever is enforced.
+-- A task starts that has `limit`. The tasks that one worker runs of it are counted even if limits are not
+-- enforced.
 function WorkerLimit.begin_limit(ctx, limit, lease, rules)
   Leases.begin_slot(ctx, limit, lease, rules)
   if not limit.worker then return end

@@ -1,43 +1,51 @@
 --[[
-  acquire: take every slot of a task whose message another broker holds, or none: that of its tenant's
-  tier and those of its other limits. Limits count such tasks and claimed ones together.
+  acquire: take every slot of a task whose message another broker holds, or none of them.
+
+  The slots are those of its tenant's tier and of its other limits. A limit counts these tasks and claimed tasks
+  together.
 
   keys[1]  prefix        str  what every key of the installation begins with
 
-  args[1]  lease         str  unique per attempt; the same again is a no-op
+  args[1]  lease         str  unique per attempt; a second call with the same lease changes nothing
   args[2]  lease_ms      int  how long a lease lives without a renewal
-  args[3]  enforcement   str  "on", "observe" (count, refuse nothing) or "off"
+  args[3]  enforcement   str  "on", "observe" (count, reject nothing) or "off"
   args[4]  key           str  of the tenant's tier limit; "" is a system task
   args[5]  tenant_key    str  of the tenant's record, without the prefix
-  args[6]  tier          str  the tenant's tier as the caller knows it
-  args[7]  concurrency   str  that tier's, as the caller knows it: an integer, "unlimited", or ""
+  args[6]  tier          str  the tenant's tier as the caller holds it
+  args[7]  concurrency   str  that tier's, as the caller holds it (an integer, "unlimited" or "")
   args[8]  default_tier  str  for a tier that is not known
   args[9]  default_limit str  of the default tier, an integer or "unlimited"
   args[10] words         str  the limits beside the tier's, or ""
-  args[11] message       str  "" where the message says nothing of copies
-  args[12] serial        str  which copy asks
-  args[13] next_serial   str  which copy a refusal would publish
+  args[11] message       str  whose copies they are; "" if the message carries no serial
+  args[12] serial        str  of the copy that wants to start
+  args[13] next_serial   str  of the copy that the caller publishes after a rejection
   args[14] keep_ms       int  how long the memory of copies is kept, beside the wait
   args[15] job           str  the task's id, name and queue as JSON, or ""
-  args[16] snooze_ms     int  the longest wait of a task that is tried again, where nobody knows better
-  args[17] broker        str  that has the message; "" is any. Of another it asks as a claim does
-  args[18] is_new        str  "1" where its limits are the newest of their keys (config.lua), else ""
-  args[19] tier_waits    str  "1" where what the tier refuses waits in Redis, else ""
+  args[16] snooze_ms     int  the longest wait of a task that is tried again, unless its limit opens later
+  args[17] broker        str  that has the message; "" is any
+  args[18] is_new        str  "1" if its limits are the newest of their keys (config.lua), otherwise ""
+  args[19] tier_waits    str  "1" if a task that the tier rejects waits in Redis, otherwise ""
   args[20] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns {code, held, limit, retry_after_ms, version, tier, by, action}: held (with this lease) and limit
-  of the tier, limit -1 is unlimited; retry_after_ms -1 is unknown; by is the key of the limit that refused,
-  "" the tier's; action "d", "r" or "w" is what shall become of the task; "t" that it starts and that its
-  end is to be told (free.lua).
+  A task waits behind the parked tasks of its own broker. It does not wait behind those of another broker.
+
+  Returns {code, held, limit, retry_after_ms, version, tier, by, action}.
+  - held and limit are those of the tier. If the task starts, held counts its lease too. The limit -1 is unlimited.
+  - retry_after_ms is -1 if the time is unknown.
+  - by is the key of the limit that rejects the task. It is "" for the tier's limit.
+  - action "d" drops a rejected task, "r" reschedules it, and "w" lets it wait.
+  - action "t" is for a task that starts, if the gate must report its end (free.lua). Other starts have "w".
+
     1 ADMITTED   2 ADMITTED_OVER_LIMIT   0 AT_CONCURRENCY_LIMIT   -1 PAUSED   -2 SUPERSEDED
     -3 COOLS_DOWN   -4 RATE   -5 THROTTLE   -7 OTHERS_WAIT   -8 WORKER_FULL
 ]]
-local FORGET_AT_MOST = 20 -- keys with starts of long ago
--- As the events call them.
+local FORGET_AT_MOST = 20 -- cool-downs that are over, per call
+-- The events use these names.
 local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurrency", here = "concurrency"}
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
 
--- The tier's limit alone, which nobody has steered, of a task that does not wait here.
+-- Judges a task by its tier's limit alone. No person has paused that limit or changed its numbers. A rejected task
+-- does not wait here.
 local function acquire_of_tier(ctx, args, logical, now)
   local lease_id, lease_ms, enforcement, key = args[1], tonumber(args[2]), args[3], args[4]
   local message, serial, next_serial, keep_ms, job = args[11], args[12], args[13], tonumber(args[14]), args[15]
@@ -82,7 +90,7 @@ local function acquire_of_tier(ctx, args, logical, now)
     local alive = string.format("(%.0f", logical)
     local first = redis.call(
       "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, 1)
-    -- Those of claims (score inf) end when their tasks do.
+    -- A lease of a claim (score inf) ends when its task ends.
     local ends = tonumber(first[2])
     return {0, held, limit, ends == math.huge and -1 or ends - logical, version, tier, "", "w"}
   end
@@ -124,7 +132,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
   end
   for index = 1, #limits do Leases.clear_ended(ctx, limits[index].key, rules) end
 
-  -- Of one attempt all slots are taken in one call.
+  -- One call takes all slots of an attempt. So one slot shows that the attempt holds them all.
   local held_until = redis.call("ZSCORE", ctx.prefix .. "leases:" .. (limits[1] and limits[1].key or key), lease)
   local starts = {1, held, limit, -1, version, tier, "", said.watched and "t" or "w"}
   if held_until and tonumber(held_until) > logical then return starts end
@@ -134,7 +142,8 @@ register("acquire", {"allow-oom"}, function(keys, args)
     return {-2, held, limit, -1, version, tier, "", "w"}
   end
 
-  -- Who waited here has what it was promised; a newcomer does not take what others were.
+  -- A task that was parked here takes the starts that were promised to it. A newcomer takes no start that was
+  -- promised to another task.
   if said.parked and memory.seq then Parked.forget_parked(ctx, key, message, Parked.parked_places(key, words)) end
   rules.ahead = said.parked and not memory.seq and Parked.is_of_broker(said, broker)
   local counts, events, closed = ctx.prefix .. "counts", ctx.prefix .. "events", nil
@@ -173,7 +182,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
       Copies.copy_admitted(copy, message, serial, memory, keep_ms)
     else
       if job ~= "" and memory.told == "" then
-        -- What has no name is the tier's.
+        -- A closed limit without a name is the tier's.
         local at = (by_tier or not closed.name) and Events.at_tier(key, limit, taken) or Limits.why_closed(ctx, closed, rules)
         memory.told = Events.tell_exceeded(events, cjson.decode(job), at)
       end
@@ -181,7 +190,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
     end
     if by_tier then
       if limit > 0 then Leases.note_rejected(ctx.prefix .. "freed:" .. key, keep_ms) end
-      -- One with other limits waits its snooze, whenever a slot may be free.
+      -- A task with other limits waits for its snooze, even if a slot may be free sooner.
       local again_ms = words == "" and limit > 0 and Leases.first_end_ms(ctx, key, logical) or -1
       return {limit == 0 and -1 or 0, held, limit, again_ms, version, tier, "", action}
     end

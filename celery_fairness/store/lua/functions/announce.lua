@@ -1,9 +1,8 @@
 --[[
-  announce: a worker process reports that it lives and whether it enforces limits. The answer reports
-  whether Redis lost its memory since the epoch that the worker knew.
+  announce: a worker process reports that it lives and whether it enforces limits.
 
-  The first caller that knew an older memory adds the event and the count: once per memory, whatever
-  the number of workers.
+  The answer is whether Redis lost its memory since the epoch that the worker sends. The first caller with an
+  older epoch adds the event and the count. Each lost memory has them once, for any number of workers.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
@@ -13,9 +12,9 @@
   args[4]  epoch      str  the epoch the caller knew, or ""
   args[5]  frozen_ms  str  "" in production (server TIME); set only by tests
 
-  Returns "lost" if this memory began after the epoch that the caller knew, otherwise "kept".
+  Returns "lost" if this memory began after the caller's epoch, otherwise "kept".
 ]]
--- Workers that ended without a word and that one call takes from the list.
+-- One call takes at most this many workers from the list that ended without a last announcement.
 local FORGET_AT_MOST = 64
 
 register("announce", {"allow-oom"}, function(keys, args)

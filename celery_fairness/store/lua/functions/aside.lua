@@ -1,5 +1,5 @@
 --[[
-  aside: move what nobody can read out of a plain list, as it is.
+  aside: move an entry that no function can read out of a plain list. The entry stays as it is.
 
   keys[1] prefix str  what every key of the installation begins with
 
@@ -7,7 +7,7 @@
   args[2] plain  str  the key of that list
   args[3] entry  str  what lies there
 
-  Returns how many were moved: none where another call has moved it.
+  Returns how many were moved. It returns 0 if another call has moved the entry.
 ]]
 register("aside", {"allow-oom"}, function(keys, args)
   local ctx, queue, plain, entry = {prefix = keys[1]}, args[1], args[2], args[3]

@@ -1,6 +1,8 @@
 --[[
-  cancel: take waiting tasks out of a queue for good, in a lane or until their time; a worker writes
-  that they were revoked. One that runs, or is not there any more, is left as it is.
+  cancel: take waiting tasks out of a queue for good.
+
+  The tasks wait in a lane or until their time. A worker writes that they were revoked. A task that runs, or
+  that is gone, stays as it is.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
@@ -9,9 +11,9 @@
   args[3]  frozen_ms  str  "" in production (server TIME); set only by tests
   args[4+] record     str  each as it was read where it waits
 
-  Returns for each 1 where it was cancelled, by this call or by one before, else 0.
+  Returns for each task 1 if this call or an earlier one cancelled it, otherwise 0.
 ]]
--- Who owns what nobody held.
+-- A task that no worker held has this owner.
 local NOBODY = "-"
 
 register("cancel", {"allow-oom"}, function(keys, args)
@@ -32,7 +34,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
       Events.write_event_of(ctx, "fairness.cancelled", queue, task, message)
       Settle.leave_obituary(ctx, {logical = logical}, row)
     else
-      -- The call is sent again where its answer was lost on the way.
+      -- A caller sends the call again if its answer was lost.
       gone = redis.call("ZSCORE", ctx.prefix .. "obituaries", row)
     end
     answer[#answer + 1] = gone and 1 or 0

@@ -1,42 +1,49 @@
 --[[
-  claim: lease the next tasks that may start, the fairest first, or say how long to sleep.
+  claim: lease the next tasks that may start, in their fair order, or return how long to sleep.
 
-  It first hears what ended, and does a bounded part of what is due: leases that ended by themselves,
-  tasks whose time came, tenants that were found full before the last news, limits whose time came.
-  Then it takes from the queues in turn, beginning with the first, what pick.lua finds; if passing is
-  strict, from one queue after the other.
+  A claim first settles the ends that the caller sends. Then it does a bounded part of the work that is due:
+  - leases that ended by themselves
+  - tasks whose time came
+  - tenants that were at their limit before the last news
+  - limits whose time came
 
-  Where the memory was lost since the epoch that the caller knows it leases nothing: what the caller
-  holds counts for no limit until it is entered again (renew.lua).
+  Then the claim takes from the queues in turn, beginning with the first. pick.lua finds each task. If passing is
+  strict, the claim takes from one queue after the other.
+
+  If the memory was lost since the caller's epoch, the claim leases nothing. No limit counts the leases of the
+  caller until renew.lua has entered them again.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
-  args[1]  owner          str  the process that asks; how it ends is the nonce of its leases
+  args[1]  owner          str  the calling process; its last letters and digits are the nonce of its leases
   args[2]  number         str  of this request; the same number again gives the same answer
   args[3]  want           int  most tasks
   args[4]  lease_ms       int  how long a lease lives without a renewal
   args[5]  enforcement    str  "on", "observe" or "off"
   args[6]  default_tier   str  for a tier that is not known
   args[7]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[9]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[10] passing        str  what this process does not take (pick.lua), or ""
-  args[11] known_epoch    str  the epoch the caller knows, or ""
-  args[12] fairness_by    str  what a task charges: "tasks", "cost" or "runtime"
-  args[13] snooze_ms      int  longest wait for a slot of what is put back
-  args[14] scope          str  what a rank orders: the tasks of a "tenant", or of a "queue"
-  args[15] told           int  ends that it is told
-  args[16+] words         str  the ends, triples as for settle.lua; the queues, in their order
+  args[11] known_epoch    str  the epoch of the caller, or ""
+  args[12] fairness_by    str  what a task charges, "tasks", "cost" or "runtime"
+  args[13] snooze_ms      int  longest wait for a slot of a task that is put back
+  args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
+  args[15] told           int  how many ends follow
+  args[16+] words         str  the ends, triples as for settle.lua, and then the queues in their order
 
-  Returns "sleep_ms epoch length passed", and behind it of each task "length told": sleep_ms is 0 where
-  there is more to do at once; passed is "", or as JSON the places that it passed over; told is "lease
-  attempt keys rank length queue" .. message: keys are all of which it holds a slot, the tenant's first,
-  with commas; each length is that of what stands behind it, in bytes.
+  Returns `sleep_ms epoch length passed`, and then `length told` for each task.
+  - sleep_ms is 0 if there is more to do at once.
+  - passed is "", or the places that the claim passed over, as JSON.
+  - `told` is `lease attempt keys rank length queue` and then the message.
+  - keys has every key of which the task holds a slot, with commas. The tenant's key comes first.
+  - Each length is the number of bytes in the text after it.
 ]]
-local MOVES_AT_MOST = 64 -- of one call, beside what is due
--- Longest sleep: a bell may be lost with who heard it, and the logical clock does not step further.
+local MOVES_AT_MOST = 64 -- of one call, without the work that is due
+-- This is the longest sleep, because a bell may be lost with the worker that took it. A sleep is also at most a
+-- third of a lease, because the logical clock makes no longer step.
 local SLEEP_MS = 1000
--- So soon the caller has entered again what it holds.
+-- The caller enters its leases again within this time.
 local ENTERED_MS = 10
 
 register("claim", {"allow-oom"}, function(keys, args)
@@ -86,7 +93,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local rounds = Pick.begin_rounds(queues, shares, turns)
   if scope == "queue" then turns.ranked, turns.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
 
-  -- Takes one task of a queue. Returns false where nothing of it may start.
+  -- Takes one task of a queue. Returns false if no task of it may start.
   local function take(queue)
     local refused = rules.queued and Pick.look_at_queue(ctx, queue, rules, turns, look)
     if refused and not refused.action then return false end
@@ -106,7 +113,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     return true
   end
 
-  -- Each turn takes a task or is the last of its queue in one of at most four rounds.
+  -- A turn takes a task, or it is the last turn of its queue in a round. There are at most four rounds.
   for _ = 1, want + 4 * #turns.queues do
     local queue = #leases < want and taken < Answer.TAKEN_AT_MOST and Pick.queue_of(rounds, turns)
     if not queue then break end
@@ -120,7 +127,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local nobody = Active.pass_on(ctx, queue, rules.limited, turns.shut[queue])
     Active.forget_passed(ctx, queue, rules.virtual[queue], #leases, nobody and #leases < want)
   end
-  if #leases == 0 then Active.hush(ctx, without) end -- who was given something does not sleep
+  if #leases == 0 then Active.hush(ctx, without) end -- a caller that gets a task does not sleep
   Stats.write_minute(ctx, rules)
   sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
   if more or turns.over or #leases > 0 then sleep_ms = 0 end

@@ -1,6 +1,8 @@
 --[[
-  forget: forget starts of long ago, and cool-downs, pauses and overrides that are over, of keys that
-  nobody asks about any more. Claims do it by themselves; of the gate whoever renews leases does.
+  forget: delete old starts of keys, and cool-downs, pauses and overrides that are over.
+
+  The call is for keys that no caller uses any more. Claims delete these things by themselves. For a gate, the
+  process that renews its leases calls this function.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
@@ -9,7 +11,7 @@
 
   Returns nothing.
 ]]
--- Keys that one call forgets.
+-- One call deletes at most this many pauses, as many overrides and as many cool-downs.
 local FORGET_AT_MOST = 64
 
 register("forget", {"allow-oom"}, function(keys, args)

@@ -1,13 +1,15 @@
 --[[
-  free: end leases of a gate, or what was promised to a task that ended before it came to a gate, and
-  have the tasks looked at that wait for these. Twice is harmless, and so is what is gone.
+  free: end leases of a gate, or starts that were promised to a task that ended before it came to a gate.
+
+  The tasks that wait for these slots are looked at again. A second call for the same lease is harmless, and so is
+  a call for a lease that is gone.
 
   keys[1]  prefix    str  what every key of the installation begins with
 
-  args[1]  what      str  "leases"; "died" where nobody but their processes could end them; "promises"
+  args[1]  what      str  "leases", "promises", or "died" if the processes died that should end the leases
   args[2]  lease_ms  int  how long a lease lives without a renewal
   args[3]  frozen_ms str  "" in production (server TIME); set only by tests
-  args[4+] pairs     str  a lease, or the tag of a task, and a key of it, as often as there are slots
+  args[4+] pairs     str  a lease, or the tag of a task, and a key of it; one pair for each slot
 
   Returns how many were held.
 ]]

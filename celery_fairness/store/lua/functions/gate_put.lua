@@ -1,17 +1,18 @@
 --[[
-  gate_put: tell that another broker is given a task, while somebody watches (watch.lua). Its rank is
-  that broker's own matter.
+  gate_put: report that another broker is given a task, while somebody watches (watch.lua).
+
+  The event has no rank, because that broker alone orders its tasks.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  job        str  the task's id, name and queue as JSON
   args[2]  key        str  of its tenant's tier limit; "" is a system task
-  args[3]  tier       str  its tenant's, as the message says it
+  args[3]  tier       str  its tenant's, as the message has it
   args[4]  cost       str  units that it is charged
-  args[5]  eta_ms     int  server time before which it does not start; 0: none
+  args[5]  eta_ms     int  server time before which it does not start; 0 is none
   args[6]  frozen_ms  str  "" in production (server TIME); set only by tests
 
-  Returns how many were told: none where nobody watches.
+  Returns how many events were written. It returns 0 if nobody watches.
 ]]
 register("gate_put", {"allow-oom"}, function(keys, args)
   local ctx, job, key, tier = {prefix = keys[1]}, args[1], args[2], args[3]

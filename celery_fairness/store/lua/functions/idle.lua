@@ -1,19 +1,21 @@
 --[[
-  idle: a task of a gate starts that the tier had rejected. How long it has waited for its snooze while its
-  tenant had a free slot is added up for its worker; the answer is what the worker is to log.
+  idle: a task starts at a gate after its tier had rejected it.
+
+  Such a task may have waited for its snooze while its tenant had a free slot. These times are added up for its
+  worker. The answer is what the worker must log.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  worker     str  whose attempt it is
   args[2]  key        str  of the tenant's tier limit
   args[3]  short_ms   int  a shorter wait is the way through the broker
-  args[4]  least_ms   int  less in all is not logged
+  args[4]  least_ms   int  a smaller sum is not logged
   args[5]  every_ms   int  how often the worker logs it at most
   args[6]  frozen_ms  str  "" in production (server TIME); set only by tests
 
-  Returns {tenants, waited_ms} to log; both are 0 where nothing is.
+  Returns {tenants, waited_ms} to log. Both are 0 if there is nothing to log.
 ]]
--- More tenants are counted as so many.
+-- Further tenants are not counted.
 local TENANTS_AT_MOST = 1000
 
 register("idle", {"allow-oom"}, function(keys, args)
@@ -21,7 +23,7 @@ register("idle", {"allow-oom"}, function(keys, args)
   local short_ms, least_ms, every_ms = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local frozen_ms = args[6]
 
-  -- After the last slot that was given back the free ones only become fewer, and one was free just now.
+  -- Since the last slot was given back, the number of free slots has only fallen. One slot was free just now.
   local freed = tonumber(redis.call("GET", ctx.prefix .. "freed:" .. key) or "")
   local waited_ms = freed and Clock.server_now(frozen_ms) - freed or 0
   if waited_ms < short_ms then return {0, 0} end

@@ -1,20 +1,21 @@
 --[[
-  inspect: what a key holds now. Writes nothing.
+  inspect: return what a key holds now. The function writes nothing.
 
   keys[1] prefix        str   what every key of the installation begins with
 
   args[1] key           str   of the limit
   args[2] tenant_key    str   of the tenant's record, without the prefix
   args[3] lease_ms      int   how long a lease lives without a renewal
-  args[4] tier          str   the tenant's tier as the caller knows it
-  args[5] concurrency   str   that tier's, as the caller knows it: an integer, "unlimited", or ""
+  args[4] tier          str   the tenant's tier as the caller holds it
+  args[5] concurrency   str   that tier's, as the caller holds it (an integer, "unlimited" or "")
   args[6] default_tier  str   for a tier that is not known
   args[7] default_limit str   of the default tier, an integer or "unlimited"
   args[8] frozen_ms     str   "" in production (server TIME); set only by tests
 
-  Returns {held, limit, tier, id, ends_in_ms, ...}: the first hundred leases; limit -1 is unlimited.
+  Returns {held, limit, tier, id, ends_in_ms, ...}. The limit -1 is unlimited. The answer has the first hundred
+  leases.
 ]]
--- Leases that one answer shows.
+-- One answer has at most this many leases.
 local SHOW_AT_MOST = 100
 
 register("inspect", {"no-writes"}, function(keys, args)

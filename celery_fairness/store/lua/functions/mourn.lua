@@ -1,23 +1,25 @@
 --[[
-  mourn: hand out the obituary of a task that ended for good while nobody was there to tell, and
-  forget the one whose result is written.
+  mourn: hand out the `obituary` of a task that ended for good without a process to write its result.
 
-  It is handed out again after a lease, so that it is not lost with the worker that took it. Leases
-  that ended are cleared away first: a worker without a free place, which claims nothing, mourns too.
+  The function also deletes the `obituary` whose result the caller has written. An `obituary` is handed out again
+  after one lease, so that it is not lost with the worker that took it.
+
+  Leases that ended are cleared away first. A worker without a free place claims nothing, but it calls this
+  function.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
-  args[1]  written        str  the obituary whose result is written, or ""
+  args[1]  written        str  the row whose result is written, or ""
   args[2]  lease_ms       int  how long a lease lives without a renewal
   args[3]  enforcement    str  "on", "observe" or "off"
   args[4]  default_tier   str  for a tier that is not known
   args[5]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
 
-  Returns {} or {obituary, owner, state, queue, tenant, deaths, message}.
+  Returns {} or `{obituary, owner, state, queue, tenant, deaths, message}`.
 ]]
--- Ends of leases that one call sees to.
+-- One call clears away at most this many leases.
 local DUE_AT_MOST = 16
 
 register("mourn", {"allow-oom"}, function(keys, args)

@@ -1,7 +1,9 @@
 --[[
-  move: waiting tasks go to another queue, that of their tenant's new tier; each keeps its place among
-  all tasks, its time and its expiry; where a queue is partitioned it has the partition that it is given,
-  or that of tasks that say none. One that runs, or is not there any more, is left as it is.
+  move: move waiting tasks to another queue, that of their tenant's new tier.
+
+  Each task keeps its place among all tasks, its time and its expiry. If the target is partitioned, a task gets
+  the partition in the pair. If the pair has none, the task gets the partition for tasks without one. A task that
+  runs, or that is gone, stays as it is.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
@@ -10,7 +12,7 @@
   args[3+] pairs      str  a record, as it was read where the task waits, and the key of its partition
                            in the target, or ""
 
-  Returns for each 1 where it was moved by this call, else 0.
+  Returns for each task 1 if this call moved it, otherwise 0.
 ]]
 register("move", {"allow-oom"}, function(keys, args)
   local ctx, queue, target = {prefix = keys[1]}, args[1], args[2]

@@ -1,15 +1,15 @@
 --[[
-  override: put numbers in the place of a key's own, until a time or until they are cleared.
+  override: put numbers in the place of a key's own, until a time or until a person clears them.
 
-  What runs runs on. What waited at the key and may start is found by the next claim.
+  Tasks that run continue. If a task that waits at the key may start now, the next claim finds it.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
   args[1]  key            str  of the limits, or of a tenant
-  args[2]  numbers        str  "CONCURRENCY|RATES|THROTTLE" as in config.lua, or "" clears them
-  args[3]  lasts_ms       int  for how long from now; 0: see ends_ms
-  args[4]  ends_ms        str  server time at which they end, or "": when they are cleared
-  args[5]  details        str  what functions do not read
+  args[2]  numbers        str  `CONCURRENCY|RATES|THROTTLE` as in config.lua, or "" clears them
+  args[3]  lasts_ms       int  for how long from now; if it is 0, ends_ms has the end
+  args[4]  ends_ms        str  server time at which they end, or "" for no end
+  args[5]  details        str  text that no function reads
   args[6]  lease_ms       int  how long a lease lives without a renewal
   args[7]  enforcement    str  "on", "observe" or "off"
   args[8]  frozen_ms      str  "" in production (server TIME); set only by tests

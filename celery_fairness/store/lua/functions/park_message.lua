@@ -1,29 +1,30 @@
 --[[
-  park_message: keep the message of a task that a gate refused until its limits open, unless they are open by
-  now: nothing that ends between the refusal and this is missed. A copy that waited before takes its
-  old place.
+  park_message: keep the message of a task that a gate rejected, until its limits open.
+
+  If its limits are open by now, nothing is kept. So no end of a lease between the rejection and this call is
+  missed. A copy that waited before takes its old place.
 
   keys[1]  prefix        str  what every key of the installation begins with
 
   args[1]  lease_ms      int  how long a lease lives without a renewal
   args[2]  key           str  of the tenant's tier limit; "" is a system task
   args[3]  tenant_key    str  of the tenant's record, without the prefix
-  args[4]  tier          str  the tenant's tier as the caller knows it
-  args[5]  concurrency   str  that tier's, as the caller knows it: an integer, "unlimited", or ""
+  args[4]  tier          str  the tenant's tier as the caller holds it
+  args[5]  concurrency   str  that tier's, as the caller holds it (an integer, "unlimited" or "")
   args[6]  default_tier  str  for a tier that is not known
   args[7]  default_limit str  of the default tier, an integer or "unlimited"
-  args[8]  tier_waits    str  "1" where a task over its tier's limit waits here
+  args[8]  tier_waits    str  "1" if a task over its tier's limit waits here
   args[9]  words         str  the limits beside the tier's, or ""
   args[10] tag           str  what all copies of the message have in common
-  args[11] serial        str  which copy was refused
-  args[12] next_serial   str  one that is never published: it stands for the message here
+  args[11] serial        str  of the copy that was rejected
+  args[12] next_serial   str  one that is never published; it stands for the message here
   args[13] keep_ms       int  how long the memory of copies is kept
   args[14] expires_ms    str  server time from which it does not start any more, or ""
-  args[15] message       str  as it is to be published again
+  args[15] message       str  as it is published again
   args[16] broker        str  that the message came from; "" is any
   args[17] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns code.
+  Returns a code. ELSEWHERE is the code if tasks of another broker are parked.
     1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED   -3 ELSEWHERE
 ]]
 register("park_message", {}, function(keys, args)
@@ -44,7 +45,7 @@ register("park_message", {}, function(keys, args)
 
   local task = {key = key, tenant_key = tenant_key, tier = tier, concurrency = concurrency}
   local limits = Limits.limits_now(ctx, words, rules)
-  -- Who waited before asks for what there is, a newcomer for what nobody was promised.
+  -- A task that waited before may take any free slot. A newcomer takes no slot that was promised to another task.
   rules.ahead = said.parked and not seq
   local at, closed_ms, others = Parked.kept_by(ctx, task, limits, rules)
   if others then return 0 end

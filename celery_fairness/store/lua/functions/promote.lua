@@ -1,27 +1,30 @@
 --[[
-  promote: give a worker tasks that wait for a gate's limits and may start by now, to be published
-  again: of each key the one that waits longest first. Each is promised its starts for one lease; one
-  whose worker does not say within it that the broker has it is given to the next.
+  promote: give a worker parked tasks that may start by now. The worker publishes them again.
 
-  What expired is given too, whatever its limits say: whoever receives it ends it.
+  At each key, the task that has waited longest in its turn comes first. Each task is promised its starts for one
+  lease. If its worker does not confirm within the lease that the broker has it, the next caller gets it.
+
+  A task that expired is given too, whatever its limits are. The worker that receives it ends it.
 
   keys[1]  prefix        str  what every key of the installation begins with
 
   args[1]  lease_ms      int  how long a lease lives without a renewal
-  args[2]  enforcement   str  "on"; else nothing that waits is kept
+  args[2]  enforcement   str  "on"; with another value no task stays parked
   args[3]  default_tier  str  for a tier that is not known
   args[4]  default_limit str  of the default tier, an integer or "unlimited"
-  args[5]  tier_waits    str  "1" where a task over its tier's limit waits here
+  args[5]  tier_waits    str  "1" if a task over its tier's limit waits here
   args[6]  want          int  most tasks
-  args[7]  next_serial   str  the copies that are published are this and a number behind it
+  args[7]  next_serial   str  the published copies have this and a number after it
   args[8]  keep_ms       int  how long the memory of copies is kept
   args[9]  broker        str  to which the caller publishes; "" is any
   args[10] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns {sleep_ms, tag, serial, ended, message, ...}: when to ask again, -1 where nothing is parked,
-  -2 where what is came from another broker; then each task, "1" where whoever receives it shall end it.
+  Returns {sleep_ms, tag, serial, ended, message, ...}, with four values for each task.
+  - sleep_ms is the time until the next call.
+  - sleep_ms is -1 if nothing is parked, and -2 if the parked tasks came from another broker.
+  - ended is "1" if the worker that receives the task must end it.
 ]]
--- Promotions whose worker died, keys, and tasks of one key that one call looks at.
+-- One call looks at most at this many promotions whose worker died, keys, and tasks of one key.
 local SWEEP_AT_MOST, KEYS_AT_MOST, TASKS_AT_MOST = 16, 16, 8
 
 register("promote", {"allow-oom"}, function(keys, args)
@@ -83,18 +86,18 @@ register("promote", {"allow-oom"}, function(keys, args)
       Parked.tell_parked_end(ctx, expired[index], task.record, "fairness.expired")
       give(expired[index], task, false, true)
     else
-      -- Somebody has deleted it.
+      -- The record was deleted.
       redis.call("ZREM", ctx.prefix .. "gate_expires", expired[index])
     end
   end
 
   local moved = {}
-  -- Gives what may start of those that wait at a key. Returns when it is looked at again, nil where nobody
-  -- waits there any more.
+  -- Gives the tasks that wait at a key and may start. Returns when the key is looked at again. It returns nil if no
+  -- task waits there any more.
   local function look_at_key(key, since)
     local heads, more = Parked.heads_of(ctx, key, since, logical)
     local again, looks = more and since or math.huge, 0
-    -- Each closes its place, is looked at or is the last.
+    -- Each pass closes a place, looks at a task or is the last.
     for _ = 0, TASKS_AT_MOST + Parked.PLACES_AT_MOST do
       local head = Parked.first_head(ctx, heads)
       if not head then return again < math.huge and again or nil end
@@ -104,7 +107,8 @@ register("promote", {"allow-oom"}, function(keys, args)
         at, closed_ms = Parked.kept_by(ctx, task, Limits.limits_now(ctx, task.words, rules), rules)
       end
       if task and enforcement == "on" and not at and not moved[head.tag] then
-        -- It goes where it is behind somebody, once in a call, so that those come before.
+        -- The task goes to a place at which it is another tenant's turn, so that this tenant comes first. It goes
+        -- there once per call.
         at, closed_ms = Parked.others_turn(ctx, task, task.places, head.place), 0
         moved[head.tag] = at
       end
@@ -115,7 +119,7 @@ register("promote", {"allow-oom"}, function(keys, args)
       elseif task and not at then
         give(head.tag, task, enforcement == "on")
       elseif head.tag then
-        -- Without a record it has come to a gate by now, with other limits.
+        -- A task without a record has come to a gate since, with other limits.
         Parked.leave_place(ctx, head.tenant, head.tag, head.place)
         if at then Parked.wait_at(ctx, task, head.tag, at, open_at) end
       end
@@ -134,7 +138,7 @@ register("promote", {"allow-oom"}, function(keys, args)
     end
   end
 
-  -- Promotions and expiries are looked for so often too.
+  -- The longest sleep also bounds how late a call finds old promotions and expired tasks.
   local first = redis.call("ZRANGE", ctx.prefix .. "gate_looks", 0, 0, "WITHSCORES")[2]
   local sleep_ms = first and math.min(tonumber(first) - logical, Limits.LOOK_AT_LIMIT_MS) or Limits.LOOK_AT_LIMIT_MS
   answer[1] = math.max(0, math.ceil(sleep_ms))

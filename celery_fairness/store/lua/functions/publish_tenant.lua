@@ -1,20 +1,20 @@
 --[[
-  publish_tenant: news of one tenant: its tier, and a number of its own.
+  publish_tenant: publish news of one tenant. The news is its tier, and a number of its own.
 
-  A record without a number of its own is needed only until every resolver's cache has run out; one
-  with a number stays, because a resolver answers with a tier's name alone.
+  A record without a number of its own is needed only until the cache of every resolver has run out. A record with
+  a number stays, because a resolver answers with a tier's name alone.
 
-  What changes something is told.
+  If the call changes something, it writes an event.
 
   keys[1] prefix       str   what every key of the installation begins with
 
   args[1] key          str   of the tenant's tier limit, which is the name of its record too
   args[2] tier         str   "" forgets the tenant
   args[3] concurrency  str   an integer, "unlimited", or "" for the tier's
-  args[4] keep_ms      int   how long a record without a number is kept; 0: until forgotten
+  args[4] keep_ms      int   how long a record without a number is kept; 0 is until forgotten
 
-  Returns the version. The same record again raises it only if it ends sooner than before: a tenant that
-  was found at its limit is judged anew at the end that was known then.
+  Returns the version. The same record again raises it only if the record now ends sooner. The old end is then
+  too late for a tenant that was found at its limit. So claims judge that tenant again.
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency, keep_ms = {prefix = keys[1]}, args[1], args[2], args[3], tonumber(args[4])

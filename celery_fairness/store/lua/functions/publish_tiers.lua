@@ -1,12 +1,12 @@
 --[[
-  publish_tiers: put a whole tier table in the place of the one before.
+  publish_tiers: put a whole tier table in the place of the earlier one.
 
-  What changes something is told.
+  If the call changes something, it writes an event.
 
   keys[1]  prefix  str   what every key of the installation begins with
 
   args[1]  source  str   "database" or "settings"
-  args[2]  force   str   "1": always; "0": only where the table is not the database's
+  args[2]  force   str   "1" is always; "0" is only if the table is not the database's
   args[3+] rows    str   name, JSON, name, JSON, ...
 
   Returns {written, version}.
@@ -33,7 +33,7 @@ register("publish_tiers", {"allow-oom"}, function(keys, args)
   redis.call("HDEL", news, "bounded")
   for row = 3, #args, 2 do
     redis.call("HSET", tiers, args[row], args[row + 1])
-    -- Puts look no further where it is not there.
+    -- Without this field, a put reads no tier table.
     if tonumber(cjson.decode(args[row + 1]).max_waiting) then redis.call("HSET", news, "bounded", 1) end
   end
   redis.call("HSET", news, "source", source)

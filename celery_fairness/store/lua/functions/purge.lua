@@ -1,5 +1,5 @@
 --[[
-  purge: forget waiting tasks of a queue; those that run are not touched. Called until it says 0.
+  purge: forget waiting tasks of a queue. Tasks that run stay. The caller repeats the call until it returns 0.
 
   keys[1] prefix str  what every key of the installation begins with
 

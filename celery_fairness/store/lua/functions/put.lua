@@ -1,44 +1,47 @@
 --[[
   put: a task begins to wait, in its lane or until its time.
 
-  A put that is sent again does nothing while the task is known. A message that a stock producer has
-  left in a plain list leaves it in the same call, whatever becomes of the task; where it is gone
-  from there another call has put it.
+  While the task is known, a second put of it does nothing. If a stock producer has left the message in a plain
+  list, the same call takes it from there in every case. If the message is gone from the list, another call has
+  put it.
 
-  A task of whom, or of whose queue, as many wait as may is refused, and nothing is written. What was
-  accepted before is not: a retry, what lies in a plain list, what waits for its time.
+  If as many tasks of its tenant or of its queue wait as may, the put rejects the task and writes nothing. It never
+  rejects these tasks:
+  - a retry, which was accepted before
+  - a message from a plain list
+  - a task that waits for its time
 
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  queue      str  where it waits
   args[2]  words      str  fourteen, with one space between them:
              tag           its delivery tag
-             tenant        as it is written in keys; "" is a system task
+             tenant        as it is written in keys, "" is a system task
              service       "" unless each service counts apart
-             tier          the tenant's tier as the producer knows it, may be ""
-             rank          0 to 9; 9 goes first
+             tier          the tenant's tier as the producer holds it, may be ""
+             rank          0 to 9, and 9 goes first
              cost          what the tenant is charged, before the weight; it may have a fraction
-             eta_ms        server time before which it does not start; 0: none
-             expires_ms    server time from which it does not start any more; 0: none
-             kind          name of the task as it is written in keys; "": nobody knows
+             eta_ms        server time before which it does not start; 0 is none
+             expires_ms    server time from which it does not start any more; 0 is none
+             kind          name of the task as it is written in keys; "" is unknown
              limits        those beside the tier's (limits.lua), or ""
-             default_tier  for a tier that is not known; "": it was accepted before
-             of_tier       how many of the tenant may wait where no tiers are published, or ""
+             default_tier  for a tier that is not known; "" if the task was accepted before
+             of_tier       how many of the tenant may wait if no tiers are published, or ""
              of_queue      how many may wait in the queue, or ""
-             is_new        "1" where its limits are the newest of their keys (config.lua), else ""
+             is_new        "1" if its limits are the newest of their keys (config.lua), otherwise ""
   args[3]  message    str  as the producer sent it
   args[4]  frozen_ms  str  "" in production (server TIME); set only by tests
-  args[5]  bindings   str  the key of the exchange's bindings, or "": the caller looked them up
+  args[5]  bindings   str  the key of the exchange's bindings, or "" if the caller looked them up
   args[6]  plain      str  the key of the plain list that the message is taken from, or ""
   args[7]  entry      str  what lies there
-  args[8+] bound      str  the bindings that the caller knows, each as kombu writes it
+  args[8+] bound      str  the bindings that the caller holds, each as kombu writes it
 
-  Returns what became of it; {key, limit, waiting} of what has no room for it.
+  Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
 local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
 
--- Who waits under numbers that a new task has changed is looked at again.
+-- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
 local function declare(ctx, limits, is_new)
   local changed = Config.declare(ctx, limits, is_new)
   Config.look_again(ctx, changed)
@@ -54,12 +57,12 @@ local function put(keys, args)
   local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, kind, limits, default_tier, of_tier,
     of_queue, is_new = string.match(args[2], WORDS)
   eta_ms, expires_ms = tonumber(eta_ms), tonumber(expires_ms)
-  -- Once something is written nothing is undone: a record that nobody can read would stop its queue.
+  -- Redis undoes no write if the function fails later. A record that no function can read would stop its queue.
   if not (tonumber(cost) and eta_ms and expires_ms) then
     return redis.error_reply("put: expected words without a space and numbers, got: " .. args[2])
   end
 
-  -- kombu's table, which other producers and consumers write: as many as are known, and the same.
+  -- Other producers and consumers write kombu's table. It must have exactly the bindings that the caller holds.
   if bindings ~= "" then
     if redis.call("SCARD", bindings) ~= #args - 7 then return 3 end
     for index = 8, #args do
@@ -95,7 +98,7 @@ local function put(keys, args)
     redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
   end
   if is_later then
-    -- What ends before its time is looked at then.
+    -- If the task expires before its time, it is looked at when it expires.
     Schedule.wait_until(ctx, queue, task, message, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
     return 2
   end
@@ -108,5 +111,5 @@ local function put(keys, args)
 end
 
 register("put", {}, put)
--- A message leaves a plain list, so memory is freed: a full Redis takes this one.
+-- A message leaves a plain list, which frees memory. So a full Redis accepts this call.
 register("adopt", {"allow-oom"}, put)

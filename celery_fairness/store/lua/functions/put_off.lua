@@ -1,13 +1,15 @@
 --[[
-  put_off: say that a promoted task could not be published. It is promoted again after a pause, which
-  doubles with each try up to one lease. Until then it reserves no start: others may take its slots.
+  put_off: report that a promoted task could not be published.
+
+  The task is promoted again after a pause. The pause doubles with each try, up to one lease. Until then the task
+  reserves no start, and other tasks may take its slots.
 
   keys[1]  prefix    str  what every key of the installation begins with
 
   args[1]  lease_ms  int  how long a lease lives without a renewal
   args[2]  tag       str  what all copies of the message have in common
 
-  Returns how often it could not be published, 0 where it is not promoted any more.
+  Returns how often the task could not be published. It returns 0 if the task is not promoted any more.
 ]]
 -- The first pause is this part of a lease.
 local FIRST_PAUSE = 1 / 16
@@ -23,7 +25,7 @@ register("put_off", {"allow-oom"}, function(keys, args)
     Parked.leave_gate(ctx, task.key, tag, Parked.parked_places(task.key, task.words))
     tries = redis.call("HINCRBY", ctx.prefix .. "copy:" .. tag, "tries", 1)
     local pause_ms = math.min(lease_ms, lease_ms * FIRST_PAUSE * 2 ^ (tries - 1))
-    -- It was to be promoted again a lease after its promotion.
+    -- Its score was the time one lease after its promotion.
     redis.call("ZADD", ctx.prefix .. "gate_promoted", Rates.whole(tonumber(ends_at) - lease_ms + pause_ms), tag)
   end
   return tries

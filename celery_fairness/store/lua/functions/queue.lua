@@ -1,11 +1,11 @@
 --[[
-  queue: say what a queue may, as a whole or each partition of it (config.lua).
+  queue: set the limit of a queue, as a whole or for each partition of it (config.lua).
 
-  What runs runs on. What waits is judged by the new numbers by the next claim.
+  Tasks that run continue. The next claim judges the tasks that wait by the new numbers.
 
   keys[1]  prefix       str  what every key of the installation begins with
 
-  args[1]  how          str  "declare", "set", "clear", or "know": people will say something of its key
+  args[1]  how          str  "declare", "set", "clear", or "know" before a person pauses or overrides its key
   args[2]  queue        str  whose limit
   args[3]  key          str  of the queue as a whole
   args[4]  shape        str  "whole" or "parts", of what is declared
@@ -14,7 +14,7 @@
   args[7]  enforcement  str  "on", "observe" or "off"
   args[8]  frozen_ms    str  "" in production (server TIME); set only by tests
 
-  Returns all that is said of the queue now, "" where that is nothing.
+  Returns the row of the queue in `queue_limits`, or "" if it has none now.
 ]]
 register("queue", {"allow-oom"}, function(keys, args)
   local ctx, how, queue, key = {prefix = keys[1]}, args[1], args[2], args[3]
@@ -38,7 +38,7 @@ register("queue", {"allow-oom"}, function(keys, args)
   local text = table.concat({declared, set}, " ")
   if before and how == "know" then return redis.call("HGET", ctx.prefix .. "queue_limits", queue) end
 
-  -- A row is needed while anything waits by it, or people say something of its key.
+  -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
   local needed = text ~= " " or how == "know"
     or redis.call("SISMEMBER", ctx.prefix .. "paused", key) == 1
     or redis.call("ZSCORE", ctx.prefix .. "paused_until", key)

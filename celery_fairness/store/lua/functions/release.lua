@@ -1,11 +1,11 @@
 --[[
-  release: end leases, named one by one. Twice is harmless, and so is a lease that is gone.
+  release: end leases, named one by one. A second call is harmless, and so is a lease that is gone.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1+] leases     str  pairs: lease, the key that it counts in
 
-  Beside the leases of a tenant lies when one of them was given back last (leases.lua).
+  The key beside the leases of a tenant holds when one of them was last given back (leases.lua).
 
   Returns how many were held.
 ]]

@@ -1,23 +1,22 @@
 --[[
-  renew: keep leases, named one by one, and say which are missing.
+  renew: keep leases, named one by one, and return which of them are missing.
 
-  A lease that had ended but was not yet cleared away is kept: its task still runs. With an empty
-  list it only moves the clock, which every worker does at least once in a third of a lease.
+  A lease that had ended but was not yet cleared away is kept, because its task still runs. With an empty list the
+  call only moves the clock. Every worker makes it at least once in a third of a lease.
 
-  In another epoch than the caller knows, a lease that is missing is entered again as one that counts
-  for its tenant's limit and ends by itself: its task is known to its worker alone. So it is where
-  Redis lost its memory, or where another server has taken the memory over (clock.lua).
+  If the epoch is another than the caller's, a missing lease is entered again. It then counts for its tenant's
+  limit and ends by itself, because only its worker has its task. The epoch changes when Redis lost its memory, and
+  when another server has taken the memory over (clock.lua).
 
   keys[1]  prefix    str  what every key of the installation begins with
 
   args[1]  lease_ms  int  how long a lease lives without a renewal
-  args[2]  epoch     str  the epoch the caller knows, or ""; in another one what is missing is
-                          entered again
+  args[2]  epoch     str  the epoch of the caller, or ""
   args[3]  frozen_ms str  "" in production (server TIME); set only by tests
-  args[4+] held      str  pairs: the lease; its keys, with commas
+  args[4+] held      str  pairs: the lease and its keys, with commas
 
-  Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that
-  are gone, or were before they were entered again.
+  Returns {epoch, gone, ...}. The epoch is in ms. After it come the positions (from 1) of the leases that are gone,
+  or that were gone before this call entered them again.
 ]]
 register("renew", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1]}
@@ -34,7 +33,7 @@ register("renew", {"allow-oom"}, function(keys, args)
     if runs then redis.call("ZADD", ctx.prefix .. "ends", logical_end, held) end
     if not counts then answer[#answer + 1] = (index - 2) / 2 end
     if counts or lost then
-      -- It was lost with the memory that a task had more limits than one.
+      -- The lost memory had the note that a task had more than one limit.
       if not runs and string.find(keys, ",", 1, true) then
         redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
       end
@@ -42,7 +41,7 @@ register("renew", {"allow-oom"}, function(keys, args)
         local leases = ctx.prefix .. "leases:" .. key
         if not runs then
           redis.call("ZADD", leases, logical_end, held)
-          -- Nobody else knows of it: whoever looks then takes it away (leases.lua).
+          -- No row in `running` leads to this lease. At this time, a call clears it away (leases.lua).
           redis.call("ZADD", ctx.prefix .. "ends", logical_end, "  " .. key)
         end
         redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)

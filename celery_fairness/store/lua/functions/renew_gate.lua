@@ -1,22 +1,21 @@
 --[[
-  renew_gate: keep leases of a gate, named one by one, and say which are missing.
+  renew_gate: keep leases of a gate, named one by one, and return which of them are missing.
 
-  A lease that had ended but was not yet cleared away is kept: its task still runs. With an empty
-  list it only moves the clock, which every worker does at least once in a third of a lease.
+  A lease that had ended but was not yet cleared away is kept, because its task still runs. With an empty list the
+  call only moves the clock. Every worker makes it at least once in a third of a lease.
 
-  In another epoch than the caller knows, a lease that is missing is entered again: Redis lost its
-  memory, or another server has taken it over (clock.lua).
+  If the epoch is another than the caller's, a missing lease is entered again. The epoch changes when Redis lost
+  its memory, and when another server has taken it over (clock.lua).
 
   keys[1]  prefix    str   what every key of the installation begins with
 
   args[1]  lease_ms  int   how long a lease lives without a renewal
-  args[2]  epoch     str   the epoch the caller knows, or ""; in another one what is missing is
-                           entered again
+  args[2]  epoch     str   the epoch of the caller, or ""
   args[3]  frozen_ms str   "" in production (server TIME); set only by tests
   args[4+] leases    str   pairs: lease, the key that it counts in
 
-  Returns {epoch, gone, ...}: the epoch (ms), then the positions (from 1) of leases that
-  are gone, or were before they were entered again.
+  Returns {epoch, gone, ...}. The epoch is in ms. After it come the positions (from 1) of the leases that are gone,
+  or that were gone before this call entered them again.
 ]]
 register("renew_gate", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1]}
@@ -30,7 +29,7 @@ register("renew_gate", {"allow-oom"}, function(keys, args)
       redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
     end
   end
-  -- What is known of one worker alone is looked for again (worker_limit.lua).
+  -- The gates look again for the leases of each worker (worker_limit.lua).
   if lost and #answer > 1 then redis.call("HINCRBY", ctx.prefix .. "clock", "entered", 1) end
   return answer
 end)

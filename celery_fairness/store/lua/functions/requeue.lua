@@ -1,13 +1,13 @@
 --[[
-  requeue: a dead letter waits again, last in its lane; its deaths are counted from 0.
+  requeue: a dead letter waits again, last in its lane. Its deaths are counted from 0.
 
   keys[1]  prefix    str  what every key of the installation begins with
 
-  args[1]  queue     str  of whose dead letters it is one
+  args[1]  queue     str  to which the dead letter belongs
   args[2]  record    str  as it lies there
-  args[3]  obituary  str  its own, where its result is not written yet, or ""
+  args[3]  obituary  str  its own if its result is not written yet, or ""
 
-  Returns how many wait again: none where it lies there no more.
+  Returns how many wait again. It returns 0 if the dead letter is gone.
 ]]
 register("requeue", {"allow-oom"}, function(keys, args)
   local ctx, queue, record, obituary = {prefix = keys[1]}, args[1], args[2], args[3]

@@ -1,5 +1,5 @@
 --[[
-  settle: what became of claimed tasks (settle.lua), where no claim takes it along.
+  settle: record the outcomes of claimed tasks (settle.lua), if no claim takes them along.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
@@ -7,14 +7,15 @@
   args[2]  enforcement    str  "on", "observe" or "off"
   args[3]  default_tier   str  for a tier that is not known
   args[4]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0: never
+  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[7+] ends           str  triples: the lease; what became of it; its lane as "key rank queue"
+  args[7+] ends           str  triples of the lease, the outcome, and its lane as "key rank queue"
              begun  the body runs          acked  and the message is acknowledged
              done   it ended               head   it waits again, in its place
-             tail   it waits again, last   died   its process died: as head, until too often
-             unreadable    its message cannot be read: it is a dead letter
-           each with a "-" behind it where its body has not begun: its starts do not count
+             tail   it waits again, last   died   its process died, which is as head until too often
+             unreadable    its message cannot be read, so it becomes a dead letter
+
+  An outcome has a "-" after it if the body has not begun. The starts of such a task do not count.
 
   Returns the codes of settle.lua, one for each.
 ]]

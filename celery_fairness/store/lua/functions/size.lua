@@ -1,5 +1,5 @@
 --[[
-  size: how many tasks of a queue wait, those for their time included. Writes nothing.
+  size: return how many tasks of a queue wait, and how many wait for their time. The function writes nothing.
 
   keys[1] prefix str  what every key of the installation begins with
 

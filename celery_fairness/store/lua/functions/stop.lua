@@ -1,23 +1,25 @@
 --[[
-  stop: pause or resume a key, let it cool down, or end that.
+  stop: pause or resume a key, let it cool down, or end its cool-down.
 
-  A cool-down may be made longer by a later one, not shorter; a later pause stands in the place of the
-  one before. What runs runs on. What waited at the key and may start is found by the next claim.
+  A later cool-down may make the current one longer, but not shorter. A later pause replaces the earlier one. Tasks
+  that run continue. If a task that waits at the key may start now, the next claim finds it.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
   args[1]  how            str  "pause", "resume", "cool" or "clear"
   args[2]  key            str  of the limits, or of a tenant
-  args[3]  wait_ms        int  for how long from now; for "pause" 0: until it is resumed
+  args[3]  wait_ms        int  for how long from now; a "pause" with 0 lasts until it is resumed
   args[4]  lease_ms       int  how long a lease lives without a renewal
   args[5]  enforcement    str  "on", "observe" or "off"
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[7]  reason         str  of a cool-down, for its event; may be ""
   args[8]  by             str  the person who pauses or resumes it; may be ""
 
-  Returns {cool_ms, pause_ms, now_ms, paused_by}: how long it still cools down, and is paused; 0: it
-  does not, it is not; -1: until it is resumed. Then the server's time, and of a pause when it began
-  and the person, as in config.lua; "" without one.
+  Returns {cool_ms, pause_ms, now_ms, paused_by}.
+  - cool_ms and pause_ms are how long the key still cools down and is paused. 0 is not at all.
+  - pause_ms is -1 if the pause lasts until it is resumed.
+  - now_ms is the server's time.
+  - paused_by has the beginning of the pause and the person, as in config.lua. It is "" without a pause.
 ]]
 register("stop", {"allow-oom"}, function(keys, args)
   local ctx, how, key, wait_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
@@ -33,7 +35,7 @@ register("stop", {"allow-oom"}, function(keys, args)
       Events.write_event(ctx, "rate_limit.dynamic_adjusted",
         "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
     end
-    -- Claims forget what is over.
+    -- With this field, claims delete the cool-downs that are over.
     redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
   elseif how == "clear" then
     if redis.call("ZREM", ctx.prefix .. "cooled", key) == 1 then

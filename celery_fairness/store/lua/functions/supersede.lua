@@ -1,17 +1,18 @@
 --[[
-  supersede: a refused copy is about to be published once more, under another serial, because nobody
-  knows whether the first try arrived. From now on the first try does not count.
+  supersede: a rejected copy is published once more under another serial, soon after this call.
 
-  Where another copy has started, or the first try did arrive and was refused in its turn, nothing
-  changes and nothing need be published.
+  The caller does so if the first try to publish may not have arrived. From now on the first try does not count.
+
+  If another copy has started, nothing changes and the caller publishes nothing. The same holds if the first try
+  arrived and was rejected in its turn.
 
   keys[1] prefix  str  what every key of the installation begins with
 
   args[1] message str  whose copies
-  args[2] serial  str  of the copy that was refused
-  args[3] next    str  of the copy that is about to be published
+  args[2] serial  str  of the copy that was rejected
+  args[3] next    str  of the copy that the caller publishes after this call
 
-  Returns code.
+  Returns a code.
     1 PUBLISH   0 OVERTAKEN
 ]]
 register("supersede", {"allow-oom"}, function(keys, args)

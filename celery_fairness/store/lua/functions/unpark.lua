@@ -1,9 +1,11 @@
 --[[
-  unpark: say of parked tasks that the broker has them again, that they have failed because no broker
-  takes them, or that people cancelled them. Of one that is not parked nothing is said.
+  unpark: note the outcome of parked tasks. If a task is not parked, the call changes nothing.
 
-  Of a failed one no copy starts any more. A cancelled one is given to a worker as if it had expired. One
-  that was promoted before is too late.
+  - "published": the broker has the task again.
+  - "failed": no broker takes the task, so no copy of it starts any more.
+  - "cancelled": people cancelled the task. A worker gets it as if it had expired.
+
+  A task that was promoted before can no longer be cancelled here.
 
   keys[1]  prefix    str  what every key of the installation begins with
 
@@ -20,8 +22,8 @@ register("unpark", {"allow-oom"}, function(keys, args)
     local tag = args[index]
     local record = redis.call("HGET", ctx.prefix .. "gate_tasks", tag)
     local promoted = record and redis.call("ZSCORE", ctx.prefix .. "gate_promoted", tag)
-    -- One that came to a gate before this, and was parked again, is not on the broker: its copies are
-    -- those of park_message.
+    -- A task may have come to a gate before this call and been parked again. Then it is not on the broker, and
+    -- park_message has written its copies.
     local copies = redis.call("HMGET", ctx.prefix .. "copy:" .. tag, "current", "next")
     if how == "published" and record and (promoted or copies[1] ~= copies[2]) then
       local task = Parked.read_parked(record)
@@ -29,7 +31,7 @@ register("unpark", {"allow-oom"}, function(keys, args)
       redis.call("ZREM", ctx.prefix .. "gate_expires", tag)
       redis.call("HDEL", ctx.prefix .. "copy:" .. tag, "tries")
       local places = Parked.parked_places(task.key, task.words)
-      -- It waits again where this comes late; what was promised lasts until it comes to a gate.
+      -- If this call comes late, the task waits at its places again. Its promises last until it comes to a gate.
       for position = 1, #places do Parked.leave_place(ctx, Events.tenant_of(task.key), tag, places[position]) end
       parked = parked + 1
     elseif promoted and how == "failed" then

@@ -1,20 +1,21 @@
 --[[
-  unused: keep queues that end when nobody uses them, and end the one whose time is over longest.
+  unused: keep queues that end when nobody uses them, and end the one that is over longest.
 
-  A use only moves the end away: who keeps a queue for a shorter time takes nothing from who keeps it
-  for longer. A queue that was declared without an end has none until it is declared with one.
+  A use only moves the end away. So a user that keeps a queue for a shorter time takes nothing from a user that
+  keeps it for longer. A queue that was declared without an end has none until it is declared with one.
 
-  A queue that ends forgets what waits in it, a bounded part in each call; what runs is not touched. If
-  the time of a used queue is over, the queue ends first, and the use makes it anew.
+  A queue that ends forgets its waiting tasks, a bounded part in each call. Tasks that run stay. If the time of a
+  used queue is over, the queue ends first, and the use makes it anew.
 
   keys[1]  prefix    str  what every key of the installation begins with
 
   args[1]  frozen_ms str  "" in production (server TIME); set only by tests
-  args[2]  declared  str  "declared" where the queues are declared now, "" where they are used
-  args[3+] used      str  pairs: a queue; for how long it is kept without a use, in ms, or 0: for ever
+  args[2]  declared  str  "declared" if the queues are declared now, "" if they are used
+  args[3+] used      str  pairs of a queue and the ms that it is kept without a use; 0 is for ever
 
-  Returns in how many ms to call again: 0 if there is more to do, -1 if no queue will end; or, of a
-  used queue that has ended and is not forgotten whole, that the same call comes again before it counts.
+  Returns in how many ms the caller calls again. It returns 0 if there is more to do, and -1 if no queue will end.
+  It returns -2 if a used queue has ended and some of its tasks are left. The caller then repeats the call, and
+  the use counts only after that.
     -2 ENDS_FIRST
 ]]
 register("unused", {"allow-oom"}, function(keys, args)
@@ -25,13 +26,13 @@ register("unused", {"allow-oom"}, function(keys, args)
 
   for index = 3, #args, 2 do
     local queue, kept_ms = args[index], tonumber(args[index + 1])
-    -- A consumer that keeps it for ever only speaks late: a queue that is consumed does not end.
+    -- A consumer that keeps the queue for ever has only called late. A queue with a consumer does not end.
     if (kept_ms > 0 or declared ~= "") and Queues.has_ended(ctx, queue, now) then
       if Lanes.forget_waiting(ctx, queue) == Lanes.PURGED_AT_MOST then return -2 end
       redis.call("ZREM", unused, queue)
     end
     if kept_ms == 0 then
-      -- Uses by who still knows another declaration do not move this.
+      -- A user with an older declaration does not move this end.
       redis.call("ZADD", unused, "XX", "+inf", queue)
     else
       if declared ~= "" and redis.call("ZSCORE", unused, queue) == "inf" then

@@ -1,15 +1,14 @@
 --[[
-  watch: for some time puts, starts and ends of tasks are told one by one (events.lua).
+  watch: for some time each put, start and end of a task is written as an event (events.lua).
 
-  Who watches for a shorter time takes nothing from who does for longer. What was told is kept for an
-  hour after that.
+  A later call with a shorter time does not shorten a longer one. The events are kept for one more hour.
 
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  wait_ms    int  for how long from now
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
 
-  Returns the server's time (ms) until which they are told.
+  Returns the server's time (ms) until which the events are written.
 ]]
 local KEPT_MS = 3600000
 
