@@ -189,7 +189,9 @@ end
 Pick.PASSED_AT_MOST = 16
 local FULL_LANES_AT_MOST = 128
 
--- Returns nil if nothing is passed over, and then all that the claim sent.
+-- Returns two values:
+-- - what the claim passes over, or nil if it passes over nothing
+-- - all that the claim sent
 function Pick.read_passing(text, is_local)
   local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
   if not is_local and #told.never + #told.once == 0 then return nil, told end

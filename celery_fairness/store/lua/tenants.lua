@@ -61,8 +61,8 @@ function Tenants.judge(ctx, key, rules, queue)
     paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
 
--- Returns the logical time at which a closed tenant is looked at in any case. Nothing reports what opens it
--- before.
+-- Returns the logical time at which a closed tenant is looked at in any case. No call reports that its tier record
+-- has expired or that a lease of the gate has ended.
 function Tenants.due_again(ctx, key, verdict, rules)
   -- The record of the tenant's tier expires some time.
   local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)

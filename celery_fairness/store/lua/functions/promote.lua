@@ -1,10 +1,10 @@
 --[[
   promote: give a worker parked tasks that may start by now. The worker publishes them again.
 
-  At each key, the task that has waited longest in its turn comes first. Each task is promised its starts for one
+  At each key, the first task of the tenant whose turn it is comes first. Each task is promised its starts for one
   lease. If its worker does not confirm within the lease that the broker has it, the next caller gets it.
 
-  A task that expired is given too, whatever its limits are. The worker that receives it ends it.
+  A task that expired is given too, even if its limits are closed. The worker that receives it ends it.
 
   keys[1]  prefix        str  what every key of the installation begins with
 

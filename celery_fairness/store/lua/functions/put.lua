@@ -5,8 +5,8 @@
   list, the same call takes it from there in every case. If the message is gone from the list, another call has
   put it.
 
-  If as many tasks of its tenant or of its queue wait as may, the put rejects the task and writes nothing. It never
-  rejects these tasks:
+  If its tenant or its queue has no room for another waiting task, the put rejects the task and writes nothing. It
+  never rejects these tasks:
   - a retry, which was accepted before
   - a message from a plain list
   - a task that waits for its time

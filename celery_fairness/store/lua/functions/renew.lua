@@ -41,7 +41,7 @@ register("renew", {"allow-oom"}, function(keys, args)
         local leases = ctx.prefix .. "leases:" .. key
         if not runs then
           redis.call("ZADD", leases, logical_end, held)
-          -- No row in `running` leads to this lease. At this time, a call clears it away (leases.lua).
+          -- This lease has no row in `running`. After this time, a call clears it away (leases.lua).
           redis.call("ZADD", ctx.prefix .. "ends", logical_end, "  " .. key)
         end
         redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
