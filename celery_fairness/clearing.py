@@ -29,7 +29,7 @@ from celery_fairness.looking.values import (
 from celery_fairness.looking.workers import living, not_enforcing
 from celery_fairness.store import verbs
 from celery_fairness.tenants import Reserved, key_part
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
 
 #: Tasks that one call cancels: it reads each where it waits.
 TOGETHER = 50

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 
 
 class Reason(enum.Enum):

@@ -15,7 +15,7 @@ from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.settings import Settings, build_settings, expected
 from celery_fairness.shares import PARTS, PLACES_EXPECTED
 from celery_fairness.tiers import MAX_CONCURRENCY, Tier, tier_fields
-from celery_fairness.units import DURATION_FORMS, parse_count, parse_duration
+from celery_fairness.util.durations import DURATION_FORMS, parse_count, parse_duration
 
 _PREFIX = "FAIRNESS_"
 _TIER_VARIABLES = {

@@ -23,7 +23,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, model_serializer
 
 from celery_fairness.errors import got, suggestion
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 
 #: What stands before a type in a CloudEvent.
 CLOUD_PREFIX = "org.openjobspec."

@@ -20,11 +20,9 @@ from celery_fairness.decision import Enforcement
 from celery_fairness.directory import TierDirectory
 from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
-from celery_fairness.ids import new_id
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.values import WorkerStatus
-from celery_fairness.notice import Notices
 from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.purging import purge_parked_too
 from celery_fairness.puts import Puts
@@ -45,6 +43,8 @@ from celery_fairness.steering import Steering
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.util.ids import new_id
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.event_forwarder import Herald
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.keeper import Keeper

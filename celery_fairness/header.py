@@ -21,13 +21,13 @@ from typing import Any
 
 from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
-from celery_fairness.ids import new_id
 from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limits import parse_limits
 from celery_fairness.policy import Limit
 from celery_fairness.queues import queue_key
 from celery_fairness.tenants import KEY_PATTERN, normalise
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
+from celery_fairness.util.ids import new_id
 
 HEADER = "fairness"
 COPY_HEADER = "fairness_copy"

@@ -25,7 +25,7 @@ from celery_fairness.scheduling.words import Said
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
 from celery_fairness.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
-from celery_fairness.units import Milliseconds, milliseconds
+from celery_fairness.util.durations import Milliseconds, milliseconds
 
 #: Longest time for which something is said, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 
 Kind = Literal[
     "paused", "cool-down", "override", "own", "tier", "unknown", "queue", "settings", "tasks"

@@ -11,7 +11,7 @@ from celery_fairness.looking.values import QueueLimit
 from celery_fairness.queues import queue_key, read_queue
 from celery_fairness.rates import Rate
 from celery_fairness.scheduling.queues import CLEARED, KNOWN, PREFIX, SET, QueueRow
-from celery_fairness.units import seconds
+from celery_fairness.util.durations import seconds
 
 
 class Limiting:

@@ -39,7 +39,7 @@ from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.settings import Settings
 from celery_fairness.startup import service_queues
 from celery_fairness.tenants import normalise
-from celery_fairness.units import milliseconds
+from celery_fairness.util.durations import milliseconds
 
 
 class Observing(ABC):

@@ -6,7 +6,6 @@ import logging
 from datetime import datetime
 from typing import Any
 
-from celery_fairness.cooling import wait_until
 from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound, got
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, person, written
@@ -18,7 +17,8 @@ from celery_fairness.policy import OnLimit
 from celery_fairness.rates import RateLike
 from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.tenants import normalise, reserved, tier_key
-from celery_fairness.units import milliseconds
+from celery_fairness.util.durations import milliseconds
+from celery_fairness.util.retry_after import wait_until
 
 logger = logging.getLogger("celery_fairness")
 

@@ -19,7 +19,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter, job_text
 from celery_fairness.settings import Settings
 from celery_fairness.store import verbs
-from celery_fairness.times import eta_ms
+from celery_fairness.util.timestamps import eta_ms
 
 
 class Puts:

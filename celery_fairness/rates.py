@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_fairness.errors import PolicyInvalid, got
 from celery_fairness.mappings import unknown_problems
-from celery_fairness.units import (
+from celery_fairness.util.durations import (
     Milliseconds,
     iso_duration,
     milliseconds,
@@ -67,7 +67,7 @@ class Rate:
 
         Args:
             value: A Rate; ``"100/PT1M"``, with any duration that
-                :func:`~celery_fairness.units.parse_duration` reads behind the slash; or
+                :func:`~celery_fairness.util.durations.parse_duration` reads behind the slash; or
                 ``{"limit": 100, "period": "PT1M"}``, whose period may also be a number of seconds
                 or a timedelta.
             name: What it is, for messages.

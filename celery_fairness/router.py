@@ -14,11 +14,11 @@ from celery_fairness.declaration import service_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.notice import Notices
 from celery_fairness.queues import queue_of_route
 from celery_fairness.registry import publishing
 from celery_fairness.stamp import Stamp
 from celery_fairness.tiers import queues_of, select_queue
+from celery_fairness.util.throttled_log import Notices
 
 
 class TierRouter:

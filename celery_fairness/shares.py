@@ -17,7 +17,7 @@ from typing import Any, Literal
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.mappings import read_each, read_fields
 from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name, queues_of
-from celery_fairness.units import parse_count
+from celery_fairness.util.durations import parse_count
 
 #: ADR-16: the part of each class of queues in a pool, in percent; in the order of its queues.
 PARTS: Mapping[str, int] = {"priority": 50, "default": 30, "scheduled": 20}

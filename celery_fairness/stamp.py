@@ -23,9 +23,9 @@ from celery_fairness.errors import (
     TenantMissing,
 )
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.notice import Notices
 from celery_fairness.partition import nobodys, partition_of
 from celery_fairness.settings import Settings
+from celery_fairness.util.throttled_log import Notices
 
 #: Set by Celery's beat on everything it sends.
 BEAT_HEADER = "celery_beat_task"

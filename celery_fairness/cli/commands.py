@@ -156,7 +156,7 @@ def _number(option: str, text: str) -> int | None:
     """
     from celery_fairness.errors import got
     from celery_fairness.tiers import MAX_CONCURRENCY
-    from celery_fairness.units import parse_count
+    from celery_fairness.util.durations import parse_count
 
     number = parse_count(text, MAX_CONCURRENCY)
     if number is None and text != "unlimited":

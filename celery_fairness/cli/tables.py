@@ -34,7 +34,7 @@ from celery_fairness.looking.values import (
     WorkerStatus,
 )
 from celery_fairness.looking.workers import not_enforcing
-from celery_fairness.units import iso_duration, seconds
+from celery_fairness.util.durations import iso_duration, seconds
 
 #: Owners that a status shows; JSON has all.
 OWNERS_SHOWN = 20

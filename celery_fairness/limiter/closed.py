@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from celery_fairness.decision import Reason
 from celery_fairness.scheduling.limits import NEVER, Limit
-from celery_fairness.units import Milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, seconds
 
 
 class Closed(NamedTuple):

@@ -39,7 +39,7 @@ from celery_fairness.scheduling.pace import TRY_AGAIN_MS
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import tier_key
 from celery_fairness.tiers import Tier, by_name
-from celery_fairness.units import Milliseconds, milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 _FULL = Reason.AT_CONCURRENCY_LIMIT
 

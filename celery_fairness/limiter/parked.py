@@ -22,7 +22,7 @@ from celery_fairness.limiter.copies import Copies, CopyMemory
 from celery_fairness.limiter.places import Places, key_of
 from celery_fairness.scheduling.limits import read_limits
 from celery_fairness.scheduling.words import SYSTEM
-from celery_fairness.units import Milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, seconds
 
 #: As in the functions.
 LOOK_MS = 1000

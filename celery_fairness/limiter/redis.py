@@ -40,7 +40,7 @@ from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.tiers import QueueClass, Tier
-from celery_fairness.units import Milliseconds, milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 #: Slots that one call renews or releases: a bounded time in Redis.
 BATCH = 250

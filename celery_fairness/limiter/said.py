@@ -13,7 +13,7 @@ from celery_fairness.scheduling.overrides import Override, Overrides
 from celery_fairness.scheduling.pace import Paces
 from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
 from celery_fairness.scheduling.stops import Stops
-from celery_fairness.units import Milliseconds, milliseconds
+from celery_fairness.util.durations import Milliseconds, milliseconds
 
 
 class SaidInMemory:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import HeldLease, Job
-from celery_fairness.ids import is_lease_of
 from celery_fairness.looking.happened import fields_of
 from celery_fairness.looking.reading import Reader
+from celery_fairness.util.ids import is_lease_of
 
 #: The last events that are asked.
 EVENTS_AT_MOST = 1000

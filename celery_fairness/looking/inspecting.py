@@ -43,7 +43,7 @@ from celery_fairness.scheduling.limits import Limit, of_one_key, read_limits
 from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.scheduling.words import SYSTEM
 from celery_fairness.tenants import Reserved, tier_key
-from celery_fairness.units import iso_duration, seconds
+from celery_fairness.util.durations import iso_duration, seconds
 
 _NOT_KNOWN = (
     "is not known: nothing holds it, nothing of it waits, it is forgotten, or no task had it yet; "

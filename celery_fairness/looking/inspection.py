@@ -26,7 +26,7 @@ from celery_fairness.decision import (
 )
 from celery_fairness.in_force import LimitInForce
 from celery_fairness.looking.keys import is_tenants
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

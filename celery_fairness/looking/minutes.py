@@ -10,7 +10,7 @@ from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.steered import server_now
 from celery_fairness.looking.values import Minute, MinuteCount, WaitCount
 from celery_fairness.scheduling.minutes import MINUTE_MS, NOISY, QUIET
-from celery_fairness.units import seconds
+from celery_fairness.util.durations import seconds
 
 #: Minutes that are read at once.
 BATCH = 20

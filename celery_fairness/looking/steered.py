@@ -14,7 +14,7 @@ from celery_fairness.rates import Rate
 from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.overrides import UNSAID
 from celery_fairness.store.verbs import Stopped, read_paused_by
-from celery_fairness.units import Milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, seconds
 
 
 def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.decision import HeldLease, LimitState, WaitingLane
-from celery_fairness.ids import holder_of
 from celery_fairness.looking.finding import read_message
 from celery_fairness.looking.keys import Row, part_length, read_row
 from celery_fairness.looking.places import LANES_AT_MOST, orders_of
 from celery_fairness.looking.reading import Command, Reader
 from celery_fairness.looking.steered import logical_now, with_steering
+from celery_fairness.util.ids import holder_of
 
 #: Leases whose rows are read at once: each holds a message.
 ROWS = 20

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from celery_fairness.decision import HeldLease
 from celery_fairness.in_force import LimitInForce
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 
 
 @dataclass(frozen=True, slots=True)

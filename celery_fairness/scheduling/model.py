@@ -73,7 +73,7 @@ from celery_fairness.scheduling.words import (
     Settled,
     Verdict,
 )
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the
 #: logical clock may step: that would fall behind, and leases end late.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
 
 #: The key of tasks without a tenant: one member of each ring, without a limit.
 SYSTEM = "_system"

@@ -32,7 +32,7 @@ from celery_fairness.store.texts import (
     triples,
 )
 from celery_fairness.store.told import read_tasks
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
 
 PUT = "put"
 #: A put of a message that lies in a plain list.

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from celery_fairness.native import native_lock
 from celery_fairness.scheduling.queues import PREFIX
 from celery_fairness.scheduling.words import Claimed, Settle, Verdict
+from celery_fairness.util.threads import native_lock
 
 #: What is told of a task that goes on, in its order.
 _NOTES = (Verdict.BEGUN, Verdict.ACKED)

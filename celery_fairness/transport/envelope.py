@@ -21,12 +21,12 @@ from celery_fairness.charge import charge_of
 from celery_fairness.errors import KeyMissing
 from celery_fairness.header import was_accepted
 from celery_fairness.limits import word_of
-from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.partition import partition_of, partition_word
 from celery_fairness.scheduling.words import Claimed, Waiting
 from celery_fairness.tenants import Reserved, key_part
-from celery_fairness.times import eta_ms, expires_ms
 from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.util.throttled_log import Notices, log_misspelling
+from celery_fairness.util.timestamps import eta_ms, expires_ms
 
 _notices = Notices(logging.getLogger("celery_fairness"))
 

@@ -22,11 +22,11 @@ from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # 
 from redis.exceptions import ResponseError
 
 from celery_fairness.errors import BacklogFull, Unroutable
-from celery_fairness.ids import new_id
 from celery_fairness.scheduling.words import Full, Put, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.util.ids import new_id
 
 if TYPE_CHECKING:
     _Channel = Any

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from celery_fairness.native import Bell, native_lock, start_thread
-from celery_fairness.notice import Notices
 from celery_fairness.store import verbs
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
+from celery_fairness.util.threads import Bell, native_lock, start_thread
+from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 

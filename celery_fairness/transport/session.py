@@ -23,8 +23,6 @@ from weakref import ref
 from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.native import native_lock
-from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
 from celery_fairness.store import verbs
 from celery_fairness.store.address import Address
@@ -34,6 +32,8 @@ from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.queue_shares import ROOM_BELL_MS, Rooms, room_bell
 from celery_fairness.transport.renewing import Call, Renewals
 from celery_fairness.transport.task_filter import Kinds
+from celery_fairness.util.threads import native_lock
+from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 

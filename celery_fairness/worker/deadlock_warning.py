@@ -14,10 +14,10 @@ from typing import Any
 from celery_fairness.charge import Charge
 from celery_fairness.decision import Reason, Refused
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.ids import is_lease_of
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.notice import Notices
 from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.util.ids import is_lease_of
+from celery_fairness.util.throttled_log import Notices
 
 
 def tell_of_parent(

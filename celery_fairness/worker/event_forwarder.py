@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_fairness.events import Event
-from celery_fairness.ids import new_id
 from celery_fairness.looking import happened
 from celery_fairness.looking.reading import Reader
-from celery_fairness.notice import Notices
+from celery_fairness.util.ids import new_id
+from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 

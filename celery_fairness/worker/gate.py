@@ -48,11 +48,11 @@ from celery_fairness.header import (
     parse_copy,
     was_accepted,
 )
-from celery_fairness.ids import new_lease_id
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.notice import Notices, log_misspelling
 from celery_fairness.settings import Settings
 from celery_fairness.tenants import Reserved
+from celery_fairness.util.ids import new_lease_id
+from celery_fairness.util.throttled_log import Notices, log_misspelling
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.because import because
 from celery_fairness.worker.deadlock_warning import tell_of_parent

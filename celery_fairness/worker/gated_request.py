@@ -18,8 +18,8 @@ from celery.utils.imports import symbol_by_name
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, parse_copy
-from celery_fairness.ids import new_lease_id
 from celery_fairness.registry import find
+from celery_fairness.util.ids import new_lease_id
 from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.native import Bell, start_thread
-from celery_fairness.notice import Notices
+from celery_fairness.util.threads import Bell, start_thread
+from celery_fairness.util.throttled_log import Notices
 
 #: How often the children that hold leases are looked at, in seconds.
 LOOK_SECONDS = 0.2

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery_fairness.notice import Notices
 from celery_fairness.scheduling.words import Obituary
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.outcome_writer import write
 
 logger = logging.getLogger("celery_fairness")

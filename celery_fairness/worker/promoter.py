@@ -31,8 +31,8 @@ from kombu.exceptions import OperationalError
 from celery_fairness.decision import Enforcement, Promoted
 from celery_fairness.header import new_serial
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.native import Bell, start_thread
-from celery_fairness.notice import Notices
+from celery_fairness.util.threads import Bell, start_thread
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.resend import NotTaken
 
 #: Tasks that one promoter has in its hands at once.

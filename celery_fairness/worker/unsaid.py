@@ -13,9 +13,9 @@ from celery_fairness.declaration import source_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.header import HEADER
 from celery_fairness.limits import FIELD
-from celery_fairness.notice import Notices
 from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.of_queue import queue_of
 
 

@@ -13,7 +13,7 @@ from celery_fairness.scheduling.limits import Limit
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.tiers import Tier
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
 from tests.contract.test_parked import again, ask, park, take
 
 STEP_MS = 100

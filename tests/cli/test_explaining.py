@@ -11,10 +11,10 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
-from celery_fairness.ids import new_lease_id
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.words import Verdict, Waiting
 from celery_fairness.store import verbs
+from celery_fairness.util.ids import new_lease_id
 from tests.cli.clearing import bury, send, tag_of
 from tests.cli.conftest import RULES
 

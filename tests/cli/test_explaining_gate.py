@@ -7,7 +7,7 @@ import json
 import pytest
 
 from celery_fairness.decision import Admitted, Copy, Job, Lease, Parking, Refused, SlotRequest
-from celery_fairness.ids import new_lease_id
+from celery_fairness.util.ids import new_lease_id
 
 WORD = "api|1|||w"
 

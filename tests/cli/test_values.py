@@ -14,7 +14,7 @@ from celery_fairness.observing import Observing
 from celery_fairness.overriding import Overriding
 from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.steering import Steering
-from celery_fairness.value import Value
+from celery_fairness.util.value import Value
 from tests.cli.clearing import bury, send
 
 API = write_limits((Limit("api", 1),))

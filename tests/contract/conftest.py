@@ -15,7 +15,7 @@ from celery_fairness.settings import Settings, build_settings
 from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.units import Milliseconds, milliseconds
+from celery_fairness.util.durations import Milliseconds, milliseconds
 
 
 class FrozenClock:

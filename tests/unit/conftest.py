@@ -22,9 +22,9 @@ from kombu.transport import memory
 from celery_fairness import Fairness
 from celery_fairness.directory import TierDirectory
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.notice import Notices
 from celery_fairness.settings import build_settings
-from celery_fairness.units import Milliseconds
+from celery_fairness.util.durations import Milliseconds
+from celery_fairness.util.throttled_log import Notices
 
 
 class FrozenClock:

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from celery_fairness.cooling import wait_after, wait_until
+from celery_fairness.util.retry_after import wait_after, wait_until
 
 NOW = 1_760_000_000.0
 AT = datetime.fromtimestamp(NOW, UTC)

@@ -17,9 +17,9 @@ from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, HEADER
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.notice import Notices
 from celery_fairness.settings import build_settings
 from celery_fairness.tenants import tier_key
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.gate import ATTEMPT_KEY, Gate, new_lease_id
 from celery_fairness.worker.resend import Resender

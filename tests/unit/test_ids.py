@@ -8,7 +8,7 @@ import random
 import pytest
 
 from celery_fairness.decision import Lease
-from celery_fairness.ids import holder_of, is_lease_of, new_id, new_lease_id
+from celery_fairness.util.ids import holder_of, is_lease_of, new_id, new_lease_id
 
 
 @pytest.mark.parametrize("size_bytes", [1, 4, 12])

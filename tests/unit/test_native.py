@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from celery_fairness.native import Bell, start_thread
+from celery_fairness.util.threads import Bell, start_thread
 
 COMPUTES = """
 {patch}
 import os, sys, time, threading
-from celery_fairness.native import Bell, start_thread
+from celery_fairness.util.threads import Bell, start_thread
 heard, bell = [], Bell()
 main = threading.get_ident()
 
@@ -67,7 +67,7 @@ def test_a_wait_that_is_over_returns_at_once():
 
 def test_a_native_thread_does_not_keep_the_process_alive():
     code = (
-        "from celery_fairness.native import Bell, start_thread; "
+        "from celery_fairness.util.threads import Bell, start_thread; "
         "start_thread(lambda: Bell().wait(3600))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

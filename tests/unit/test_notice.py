@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_fairness.notice import EVERY_SECONDS, KINDS, Notices
+from celery_fairness.util.throttled_log import EVERY_SECONDS, KINDS, Notices
 
 
 @pytest.fixture

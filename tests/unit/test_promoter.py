@@ -12,8 +12,8 @@ from kombu.exceptions import OperationalError
 from celery_fairness.decision import Copy, Enforcement, Lease, Parking, Reason, SlotRequest
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.notice import Notices
 from celery_fairness.settings import build_settings
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.promoter import TRIES_AT_MOST, Promoter
 from celery_fairness.worker.resend import NotTaken
 from tests.support.waiting import eventually

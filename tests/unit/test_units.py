@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_fairness.units import (
+from celery_fairness.util.durations import (
     DURATION_FORMS,
     iso_duration,
     milliseconds,

@@ -1,0 +1,1 @@
+"""Ids, durations, timestamps, threads and logging: what knows nothing of limits."""
