@@ -21,6 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from celery_fairness.config.policy import RateLimitPolicy
+    from celery_fairness.config.tiers import Tier, select_queue
     from celery_fairness.errors import (
         BacklogFull,
         DeliveriesExhausted,
@@ -36,9 +38,7 @@ if TYPE_CHECKING:
         Unroutable,
     )
     from celery_fairness.extension import Fairness
-    from celery_fairness.policy import RateLimitPolicy
     from celery_fairness.task import FairTask
-    from celery_fairness.tiers import Tier, select_queue
 
 __version__ = "0.1.0"
 
@@ -77,10 +77,10 @@ _HOMES = {
     "PolicyInvalid": "celery_fairness.errors",
     "RateLimitDropped": "celery_fairness.errors",
     "RateLimitExceeded": "celery_fairness.errors",
-    "RateLimitPolicy": "celery_fairness.policy",
-    "Tier": "celery_fairness.tiers",
+    "RateLimitPolicy": "celery_fairness.config.policy",
+    "Tier": "celery_fairness.config.tiers",
     "Unroutable": "celery_fairness.errors",
-    "select_queue": "celery_fairness.tiers",
+    "select_queue": "celery_fairness.config.tiers",
 }
 
 

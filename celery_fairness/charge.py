@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from celery_fairness.config.policy import Limit
+from celery_fairness.config.tenants import INVALID, NO_SERVICE, NONE, tier_key
 from celery_fairness.declaration import TenantSource
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.header import (
@@ -22,8 +24,6 @@ from celery_fairness.header import (
     readable_partition,
 )
 from celery_fairness.limits import readable_limits, word_of
-from celery_fairness.policy import Limit
-from celery_fairness.tenants import INVALID, NO_SERVICE, NONE, tier_key
 
 
 @dataclass(frozen=True, slots=True)

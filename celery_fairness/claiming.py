@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from celery_fairness.config.settings import Settings
 from celery_fairness.errors import SettingsError
-from celery_fairness.settings import Settings
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
 from celery_fairness.transport.session import homes

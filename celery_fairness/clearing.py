@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking import finding, parked
@@ -27,8 +28,7 @@ from celery_fairness.looking.values import (
     Requeued,
 )
 from celery_fairness.looking.workers import living, not_enforcing
-from celery_fairness.store import verbs
-from celery_fairness.tenants import Reserved, key_part
+from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds
 
 #: Tasks that one call cancels: it reads each where it waits.
@@ -128,8 +128,8 @@ class Clearing:
         cancelled = 0
         for queue, some in groupby(places, key=attrgetter("queue")):
             records = [place.record for place in some]
-            args = verbs.cancel_args(queue, records, self._lease_ms)
-            cancelled += sum(verbs.read_cancel(self._run(verbs.CANCEL, args)))
+            args = calls.cancel_args(queue, records, self._lease_ms)
+            cancelled += sum(calls.read_cancel(self._run(calls.CANCEL, args)))
         return cancelled
 
     def dead_letters(self, queue: str | None) -> Iterator[DeadLetter]:
@@ -142,7 +142,7 @@ class Clearing:
             for place in _of_id(finding.dead(self._reader), task_id):
                 unwritten = finding.obituary(self._reader, place)
                 # Where it is gone by now it was requeued: by us, if the answer was lost.
-                self._run(verbs.REQUEUE, verbs.requeue_args(place.queue, place.record, unwritten))
+                self._run(calls.REQUEUE, calls.requeue_args(place.queue, place.record, unwritten))
                 return Requeued(task_id=task_id, queue=place.queue)
         raise NotFound(
             "task", task_id, "is no dead letter; they are listed by: celery -A APP fairness dead"

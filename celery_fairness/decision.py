@@ -32,16 +32,6 @@ class Reason(enum.Enum):
     AT_LOCAL_LIMIT = "at_local_limit"
 
 
-class Enforcement(enum.Enum):
-    """Whether refusals happen: the setting ``enabled``."""
-
-    ON = "on"
-    #: Count what would be refused, refuse nothing.
-    OBSERVE = "observe"
-    #: Every limit counts as unlimited; leases and counts go on.
-    OFF = "off"
-
-
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Proof that one attempt of one task holds its slot.

@@ -10,6 +10,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.key_templates import KeyTemplate, KeyValues
+from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
+from celery_fairness.config.tenants import normalise
+from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name
 from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
@@ -22,11 +26,7 @@ from celery_fairness.errors import (
     raise_it,
 )
 from celery_fairness.header import Header, check_size
-from celery_fairness.keys import KeyTemplate, KeyValues
 from celery_fairness.limits import FIELD, check_keys, no_list, read_policies, to_wire
-from celery_fairness.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
-from celery_fairness.tenants import normalise
-from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
 

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import NamedTuple, TypeVar
 
+from celery_fairness.config.settings import Resolver, Settings
+from celery_fairness.config.tenants import INVALID, NONE, Reserved
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.settings import Resolver, Settings
-from celery_fairness.tenants import INVALID, NONE, Reserved
-from celery_fairness.tiers import Tier
 from celery_fairness.util.throttled_log import Notices
 
 Answer = TypeVar("Answer")

@@ -16,9 +16,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness import claiming, registry, signals
-from celery_fairness.decision import Enforcement
+from celery_fairness.config.environment import Loaded, load_settings
+from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.directory import TierDirectory
-from celery_fairness.environment import Loaded, load_settings
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
@@ -27,8 +28,6 @@ from celery_fairness.publishing import publish_queues, publish_settings
 from celery_fairness.purging import purge_parked_too
 from celery_fairness.puts import Puts
 from celery_fairness.router import LazyRouter, TierRouter
-from celery_fairness.settings import Settings
-from celery_fairness.shares import NO_SHARES
 from celery_fairness.stamp import Stamp
 from celery_fairness.startup import (
     BrokerFacts,

@@ -19,14 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.config.key_templates import KEY_CHARACTERS
+from celery_fairness.config.policy import Limit
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.tenants import KEY_PATTERN, normalise
+from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name
 from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
-from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limits import parse_limits
-from celery_fairness.policy import Limit
-from celery_fairness.queues import queue_key
-from celery_fairness.tenants import KEY_PATTERN, normalise
-from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name
 from celery_fairness.util.ids import new_id
 
 HEADER = "fairness"

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from celery_fairness.config.key_templates import KEY_CHARACTERS
+from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
 from celery_fairness.decision import KeyOverride, KeyStops
 from celery_fairness.errors import got
-from celery_fairness.keys import KEY_CHARACTERS
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import read_override, server_now, stops_of
-from celery_fairness.policy import RateLimitPolicy
-from celery_fairness.scheduling.overrides import Override
-from celery_fairness.scheduling.words import Said
-from celery_fairness.settings import Settings
-from celery_fairness.store import verbs
-from celery_fairness.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.overrides import Override
+from celery_fairness.scheduler.types import Said
 from celery_fairness.util.durations import Milliseconds, milliseconds
 
 #: Longest time for which something is said, in seconds: 366 days.
@@ -56,10 +56,10 @@ class Holding:
     def stop(
         self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
     ) -> KeyStops:
-        """Pause, resume or cool down a key as the functions write it; see ``verbs.stop_args``."""
+        """Pause, resume or cool down a key as the functions write it; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
-        args = verbs.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
-        stopped = verbs.read_stop(self._run(verbs.STOP, args))
+        args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
+        stopped = calls.read_stop(self._run(calls.STOP, args))
         return stops_of(key, stopped)
 
     def cools(self, key: str) -> bool:
@@ -88,18 +88,18 @@ class Holding:
         policy = RateLimitPolicy(key, **numbers)
         text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
         told = json.dumps(dict(details)) if details else ""
-        args = verbs.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
-        if verbs.read_override(self._run(verbs.OVERRIDE, args)) is Said.PAST:
+        args = calls.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
+        if calls.read_override(self._run(calls.OVERRIDE, args)) is Said.PAST:
             raise ValueError("expires_at: expected a time to come, got: one that is past")
 
     def watch(self, lasts_ms: int) -> None:
         """Let what becomes of each task be told for so long; see ``Fairness.watch_tasks``."""
-        self._run(verbs.WATCH, verbs.watch_args(lasts_ms))
+        self._run(calls.WATCH, calls.watch_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
         found = self.overridden(key)
-        self._run(verbs.OVERRIDE, verbs.override_args(key, "", 0, None, "", *self._rules))
+        self._run(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
         return found is not None
 
     def overridden(self, key: str) -> KeyOverride | None:

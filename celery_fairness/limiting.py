@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from celery_fairness.config.queue_limits import CLEARED, KNOWN, PREFIX, SET, QueueRow
+from celery_fairness.config.queue_policy import queue_key, read_queue
+from celery_fairness.config.rates import Rate
 from celery_fairness.errors import NotFound, PolicyInvalid, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.looking.values import QueueLimit
-from celery_fairness.queues import queue_key, read_queue
-from celery_fairness.rates import Rate
-from celery_fairness.scheduling.queues import CLEARED, KNOWN, PREFIX, SET, QueueRow
 from celery_fairness.util.durations import seconds
 
 

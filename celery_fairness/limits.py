@@ -12,16 +12,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
-from celery_fairness.keys import KeyValues
-from celery_fairness.policy import (
+from celery_fairness.config import limit_spec as words
+from celery_fairness.config.key_templates import KeyValues
+from celery_fairness.config.policy import (
     MAX_LIMITS,
     Limit,
     RateLimitPolicy,
     keys_problems,
     merge,
 )
-from celery_fairness.scheduling import limits as words
+from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy
     """Read the option ``limits`` of a task or of a call.
 
     Args:
-        option: A list or tuple of :class:`~celery_fairness.policy.RateLimitPolicy` and of
+        option: A list or tuple of :class:`~celery_fairness.config.policy.RateLimitPolicy` and of
             mappings as the Open Job Spec writes them; keys may have fields.
         wrong: Told of what cannot be read, in one error; where it goes on, the others are returned.
 

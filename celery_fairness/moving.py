@@ -17,6 +17,9 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.limiter.redis import RedisLimiter
@@ -30,11 +33,8 @@ from celery_fairness.looking.keys import (
     read_record,
 )
 from celery_fairness.looking.reading import Reader, batches
-from celery_fairness.queues import queue_key
-from celery_fairness.scheduling.words import SYSTEM
-from celery_fairness.settings import Settings
-from celery_fairness.store import verbs
-from celery_fairness.tiers import Tier, queues_of, select_queue
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import SYSTEM
 
 #: Tasks that one call moves.
 TOGETHER = 50
@@ -169,9 +169,9 @@ class Mover:
         its = [(each, _partition(head, target)) for each, head in read if _service(head) == service]
         if target == queue or not its:
             return 0
-        args = verbs.move_args(queue, target, its)
-        answer = self._limiter.connection.run(verbs.MOVE, self._limiter.prefix, args)
-        return sum(verbs.read_move(answer))
+        args = calls.move_args(queue, target, its)
+        answer = self._limiter.connection.run(calls.MOVE, self._limiter.prefix, args)
+        return sum(calls.read_move(answer))
 
 
 def changed_tiers(

@@ -8,6 +8,11 @@ from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness.clearing import Clearing
+from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.queue_policy import declared_numbers, queue_key
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import normalise
 from celery_fairness.declaration import declared_limit
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import NotFound, TenantInvalid, got
@@ -32,13 +37,8 @@ from celery_fairness.looking.values import (
     Status,
     TenantLimit,
 )
-from celery_fairness.queues import declared_numbers, queue_key
-from celery_fairness.scheduling.limits import Limit, read_limits
 from celery_fairness.scheduling.minutes import KEPT
-from celery_fairness.scheduling.queues import PREFIX
-from celery_fairness.settings import Settings
 from celery_fairness.startup import service_queues
-from celery_fairness.tenants import normalise
 from celery_fairness.util.durations import milliseconds
 
 

@@ -6,6 +6,10 @@ import logging
 from datetime import datetime
 from typing import Any
 
+from celery_fairness.config.policy import OnLimit
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.rates import RateLike
+from celery_fairness.config.tenants import normalise, reserved, tier_key
 from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound, got
 from celery_fairness.holding import Holding, ends_ms, lasts_ms, person, written
@@ -13,10 +17,6 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.inspection import Inspection
 from celery_fairness.looking.values import QueueLimit
 from celery_fairness.observing import Observing
-from celery_fairness.policy import OnLimit
-from celery_fairness.rates import RateLike
-from celery_fairness.scheduling.queues import PREFIX
-from celery_fairness.tenants import normalise, reserved, tier_key
 from celery_fairness.util.durations import milliseconds
 from celery_fairness.util.retry_after import wait_until
 
@@ -135,7 +135,7 @@ class Overriding(Observing):
             concurrency: At once; None is unlimited, 0 pauses. It may be more or less than before;
                 what runs above it runs on, and nothing starts until fewer run.
             rate: Starts in any window of a period, as in
-                :class:`~celery_fairness.policy.RateLimitPolicy`; None is unlimited.
+                :class:`~celery_fairness.config.policy.RateLimitPolicy`; None is unlimited.
             throttle: The same, evenly spaced.
             expires_in: For how long, in seconds; or
             expires_at: Until when: a datetime with a time zone, or Unix seconds.
@@ -190,7 +190,7 @@ class Overriding(Observing):
             global_limit: Tasks at once over all processes; None is unlimited, 0 pauses.
             local_limit: Tasks at once in one process; the smaller of the two holds.
             rate: Starts in any window of a period, as in
-                :class:`~celery_fairness.policy.RateLimitPolicy`; None is unlimited.
+                :class:`~celery_fairness.config.policy.RateLimitPolicy`; None is unlimited.
             throttle: The same, evenly spaced.
             on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
 

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
 from celery_fairness.declaration import ArgumentSource
 from celery_fairness.errors import KeyMissing, TaskDeclarationError
-from celery_fairness.queues import QueuePolicy, partition_key, queue_key
 
 
 def partition_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from celery_fairness.config.queue_limits import DECLARED
+from celery_fairness.config.queue_policy import QueuePolicy
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.queues import QueuePolicy
-from celery_fairness.scheduling.queues import DECLARED
-from celery_fairness.tiers import Tier
 from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")

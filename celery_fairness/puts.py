@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.charge import Charge, charge_of
+from celery_fairness.config.settings import Settings
 from celery_fairness.decision import Job
 from celery_fairness.declaration import service_of
 from celery_fairness.directory import LOOK_SECONDS, TierDirectory
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter, job_text
-from celery_fairness.settings import Settings
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.util.timestamps import eta_ms
 
 
@@ -82,4 +82,4 @@ def _tell(limiter: Limiter, job: Job, charge: Charge, start_ms: int) -> int:
         return 0
     cost = f"{charge.cost:.17g}"
     args = (job_text(job), charge.key, charge.tier or "", cost, start_ms, "")
-    return int(limiter.connection.run(verbs.GATE_PUT, limiter.prefix, args))
+    return int(limiter.connection.run(calls.GATE_PUT, limiter.prefix, args))

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.queue_policy import queue_of_route
+from celery_fairness.config.tiers import queues_of, select_queue
 from celery_fairness.declaration import service_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.header import HEADER, Header, parse_header
-from celery_fairness.queues import queue_of_route
 from celery_fairness.registry import publishing
 from celery_fairness.stamp import Stamp
-from celery_fairness.tiers import queues_of, select_queue
 from celery_fairness.util.throttled_log import Notices
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.settings import Settings
 from celery_fairness.declaration import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import (
@@ -24,7 +25,6 @@ from celery_fairness.errors import (
 )
 from celery_fairness.header import HEADER, Header, parse_header
 from celery_fairness.partition import nobodys, partition_of
-from celery_fairness.settings import Settings
 from celery_fairness.util.throttled_log import Notices
 
 #: Set by Celery's beat on everything it sends.

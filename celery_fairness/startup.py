@@ -8,11 +8,10 @@ from typing import Any
 from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu import Connection
 
-from celery_fairness.decision import Enforcement
+from celery_fairness.config.settings import Enforcement, Settings, without_effect
+from celery_fairness.config.tenants import key_hash
+from celery_fairness.config.tiers import queues_of
 from celery_fairness.declaration import service_of
-from celery_fairness.settings import Settings, without_effect
-from celery_fairness.tenants import key_hash
-from celery_fairness.tiers import queues_of
 
 #: ``worker_lost_wait`` unless the user chose one, in seconds: billiard's ten are how long a killed
 #: child's slot would stay taken.

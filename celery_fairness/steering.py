@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
+from celery_fairness.config.tenants import normalise, reserved, tier_key
+from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.looking.values import Cancelled, DeadLetter, PublishedTier, Purged, Requeued
 from celery_fairness.moving import Mover, changed_tiers
 from celery_fairness.overriding import UNSET, Overriding, Unset
-from celery_fairness.tenants import normalise, reserved, tier_key
-from celery_fairness.tiers import Tier
 
 
 class Steering(Overriding):

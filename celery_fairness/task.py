@@ -20,6 +20,7 @@ from typing import Any, Self
 from celery.app import amqp
 from celery.app.task import Context, Task
 
+from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.declaration import (
     LimitSource,
     TenantOption,
@@ -31,7 +32,6 @@ from celery_fairness.declaration import (
 from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
 from celery_fairness.header import HEADER
 from celery_fairness.limits import FIELD
-from celery_fairness.policy import RateLimitPolicy
 from celery_fairness.registry import find, wired
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.rate_limited import answer
@@ -52,9 +52,9 @@ class FairTask(Task[Any, Any]):
             dotted path that begins with one (``"order.customer.id"``), or a callable
             ``(args, kwargs) -> str | None``. None: the message's header, or the task that sends
             it, says who it is.
-        limits: Policies beside the tenant's tier that every task of this kind keeps, each a
-            :class:`~celery_fairness.policy.RateLimitPolicy` or as the Open Job Spec writes it; a
-            call adds its own with ``apply_async(limits=[...])``.
+        limits: Policies that hold for every task of this name, beside the tenant's tier. Each is a
+            :class:`~celery_fairness.RateLimitPolicy` or a mapping in the form of the Open Job Spec.
+            A call adds its own with ``apply_async(limits=[...])``.
         service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
             None: not routed by tier.
         scheduled: Always goes to the scheduled queue, as what beat sends does.

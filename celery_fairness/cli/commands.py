@@ -129,7 +129,7 @@ def tier(
     from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
     from celery_fairness.cli.show_limit import inspection_plain
     from celery_fairness.cli.tables import limit_lines
-    from celery_fairness.tenants import NO_SERVICE
+    from celery_fairness.config.tenants import NO_SERVICE
 
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
@@ -154,8 +154,8 @@ def _number(option: str, text: str) -> int | None:
     Raises:
         UsageError: The text is no such number.
     """
+    from celery_fairness.config.tiers import MAX_CONCURRENCY
     from celery_fairness.errors import got
-    from celery_fairness.tiers import MAX_CONCURRENCY
     from celery_fairness.util.durations import parse_count
 
     number = parse_count(text, MAX_CONCURRENCY)

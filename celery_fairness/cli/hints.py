@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from celery_fairness.cli.format import printable, quoted
 from celery_fairness.cli.tables import stops_lines
+from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound
-from celery_fairness.tenants import read_tier_key
 
 if TYPE_CHECKING:
     from celery_fairness.extension import Fairness

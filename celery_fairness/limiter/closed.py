@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import NEVER, Limit
 from celery_fairness.decision import Reason
-from celery_fairness.scheduling.limits import NEVER, Limit
 from celery_fairness.util.durations import Milliseconds, seconds
 
 

@@ -11,10 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from celery_fairness.config.limit_spec import NEVER, Limit, Window, of_one_key, read_limits
+from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.tenants import tier_key
+from celery_fairness.config.tiers import Tier, by_name
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     HeldLease,
     Lease,
     LimitState,
@@ -34,11 +37,7 @@ from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks, early_ms
 from celery_fairness.limiter.places import key_of
 from celery_fairness.limiter.said import SaidInMemory
 from celery_fairness.limiter.tables import Tables
-from celery_fairness.scheduling.limits import NEVER, Limit, Window, of_one_key, read_limits
 from celery_fairness.scheduling.pace import TRY_AGAIN_MS
-from celery_fairness.settings import Settings
-from celery_fairness.tenants import tier_key
-from celery_fairness.tiers import Tier, by_name
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 _FULL = Reason.AT_CONCURRENCY_LIMIT

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest, Unparked
 from celery_fairness.limiter.copies import Copies, CopyMemory
 from celery_fairness.limiter.places import Places, key_of
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.util.durations import Milliseconds, seconds
 
 #: As in the functions.

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tiers import Tier
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Lease,
     LimitState,
     Parking,
@@ -23,8 +25,6 @@ from celery_fairness.decision import (
     SlotRequest,
     Unparked,
 )
-from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow
-from celery_fairness.tiers import Tier
 
 
 class Limiter(Protocol):

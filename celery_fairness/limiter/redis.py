@@ -13,10 +13,13 @@ from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
+from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.tiers import QueueClass, Tier
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     HeldLease,
     Job,
     Lease,
@@ -31,15 +34,11 @@ from celery_fairness.decision import (
     Unparked,
     slots_of,
 )
-from celery_fairness.queues import queue_key
-from celery_fairness.scheduling.queues import How, QueueNumbers, QueueRow, read_row
-from celery_fairness.settings import Settings
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import AWAY, Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
-from celery_fairness.tiers import QueueClass, Tier
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 #: Slots that one call renews or releases: a bounded time in Redis.
@@ -116,7 +115,7 @@ class RedisLimiter:
             self._redis.load_library(self._names.prefix)
             # A call that writes nothing and reads the clock, which has the schema.
             args = ("", "", self._lease_ms, *self._as_known(""), self._now_text())
-            self._redis.execute(verbs.INSPECT, self._names.prefix, args)
+            self._redis.execute(calls.INSPECT, self._names.prefix, args)
         except LibraryUnusable:
             raise
         except ResponseError as error:
@@ -143,7 +142,7 @@ class RedisLimiter:
             *(self._broker, "1" if request.is_new else "", "1" if self._tier_waits else ""),
             self._now_text(),
         )
-        told = self._redis.run(verbs.ACQUIRE, self._names.prefix, args)
+        told = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
         code, held, limit, retry_after_ms, news, judged, key, action = told
         number = None if limit < 0 else limit
         if code > 0:
@@ -159,20 +158,20 @@ class RedisLimiter:
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
             args = (self._lease_ms, known, self._now_text(), *_pairs_of(batch))
-            answer = self._redis.run(verbs.RENEW_GATE, self._names.prefix, args)
+            answer = self._redis.run(calls.RENEW_GATE, self._names.prefix, args)
             new_epoch = int(answer[0])
             missing |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
-        self._redis.run(verbs.FORGET, self._names.prefix, (self._lease_ms, self._now_text()))
+        self._redis.run(calls.FORGET, self._names.prefix, (self._lease_ms, self._now_text()))
         if epoch in (None, new_epoch):
             return Renewal(tuple(missing), new_epoch)
         return Renewal((), new_epoch, tuple(missing))
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
         """Report that a worker lives; returns whether the memory was lost since ``epoch``."""
-        args = verbs.announce_args(
+        args = calls.announce_args(
             self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
         )
-        return verbs.read_announce(self._redis.run(verbs.ANNOUNCE, self._names.prefix, args))
+        return calls.read_announce(self._redis.run(calls.ANNOUNCE, self._names.prefix, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases``; returns how many slots they held."""
@@ -181,19 +180,19 @@ class RedisLimiter:
             if died or any(map(self._waited_for, leases)):
                 what = "died" if died else "leases"
                 args = self._free_args(what, ((lease.id, key) for lease, key in batch))
-                held += self._redis.run(verbs.FREE, self._names.prefix, args)
+                held += self._redis.run(calls.FREE, self._names.prefix, args)
                 continue
-            held += self._redis.run(verbs.RELEASE, self._names.prefix, _pairs_of(batch))
+            held += self._redis.run(calls.RELEASE, self._names.prefix, _pairs_of(batch))
         return held
 
     def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
         """End ``lease`` without waiting for the answer."""
         if watched or self._waited_for(lease):
             args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
-            self._redis.post(verbs.FREE, self._names.prefix, args)
+            self._redis.post(calls.FREE, self._names.prefix, args)
             return
         slots = _pairs_of((lease, key) for key in lease.keys)
-        self._redis.post(verbs.RELEASE, self._names.prefix, slots)
+        self._redis.post(calls.RELEASE, self._names.prefix, slots)
 
     def idle(
         self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
@@ -201,13 +200,13 @@ class RedisLimiter:
         """Add up how long a task waited beside a free slot; returns what is to be logged of all."""
         times = map(milliseconds, (short_seconds, least_seconds, every_seconds))
         args = (lease.worker, lease.key, *times, self._now_text())
-        tenants, all_ms = self._redis.run(verbs.IDLE, self._names.prefix, args)
+        tenants, all_ms = self._redis.run(calls.IDLE, self._names.prefix, args)
         return int(tenants), seconds(all_ms)
 
     def supersede(self, refused: Copy, next_serial: str) -> bool:
         """Say that the successor of ``refused`` is published once more."""
         args = (refused.message, refused.serial, next_serial)
-        return bool(self._redis.run(verbs.SUPERSEDE, self._names.prefix, args))
+        return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
         """Keep a refused task until it may start."""
@@ -225,7 +224,7 @@ class RedisLimiter:
             message,
             *(self._broker, self._now_text()),
         )
-        return Parking(self._redis.run(verbs.PARK, self._names.prefix, args))
+        return Parking(self._redis.run(calls.PARK, self._names.prefix, args))
 
     def promote(
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
@@ -241,7 +240,7 @@ class RedisLimiter:
             self._copy_keep_ms,
             *(self._broker, self._now_text()),
         )
-        sleep_ms, *told = self._redis.run(verbs.PROMOTE, self._names.prefix, args)
+        sleep_ms, *told = self._redis.run(calls.PROMOTE, self._names.prefix, args)
         tasks = tuple(
             Promoted(Copy(message, named), text, bool(ended))
             for message, named, ended, text in zip(*(told[n::4] for n in range(4)), strict=True)
@@ -250,17 +249,17 @@ class RedisLimiter:
 
     def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
         """Say that tasks are published, cancelled, or have failed."""
-        return int(self._redis.run(verbs.UNPARK, self._names.prefix, (how, *messages)))
+        return int(self._redis.run(calls.UNPARK, self._names.prefix, (how, *messages)))
 
     def put_off(self, message: str) -> int:
         """Say that a promoted task could not be published."""
         args = (self._lease_ms, message)
-        return int(self._redis.run(verbs.PUT_OFF, self._names.prefix, args))
+        return int(self._redis.run(calls.PUT_OFF, self._names.prefix, args))
 
     def forgo(self, message: str, keys: Sequence[str]) -> None:
         """Give back what was promised to a task."""
         args = self._free_args("promises", ((message, key) for key in keys))
-        self._redis.run(verbs.FREE, self._names.prefix, args)
+        self._redis.run(calls.FREE, self._names.prefix, args)
 
     def parked(self, key: str) -> int:
         """Return how many tasks wait at ``key``."""
@@ -275,7 +274,7 @@ class RedisLimiter:
         names = self._names
         tenant_key = names.tenant(tenant).removeprefix(names.prefix)
         args = (key, tenant_key, self._lease_ms, *self._as_known(tier), self._now_text())
-        held, limit, judged, *shown = self._redis.run(verbs.INSPECT, names.prefix, args)
+        held, limit, judged, *shown = self._redis.run(calls.INSPECT, names.prefix, args)
         leases = tuple(
             HeldLease(id_, seconds(ends_in_ms))
             for id_, ends_in_ms in zip(shown[::2], shown[1::2], strict=True)
@@ -295,7 +294,7 @@ class RedisLimiter:
                 row["max_waiting"] = tier.max_waiting
             rows += (tier.name, json.dumps(row, sort_keys=True))
         args = (source, int(force), *rows)
-        return bool(self._redis.run(verbs.PUBLISH_TIERS, self._names.prefix, args)[0])
+        return bool(self._redis.run(calls.PUBLISH_TIERS, self._names.prefix, args)[0])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force and its tiers."""
@@ -322,7 +321,7 @@ class RedisLimiter:
         names = self._names
         key = names.tenant(tenant).removeprefix(names.prefix)
         args = (key, tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
-        self._redis.run(verbs.PUBLISH_TENANT, names.prefix, args)
+        self._redis.run(calls.PUBLISH_TENANT, names.prefix, args)
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``."""
@@ -333,11 +332,11 @@ class RedisLimiter:
     ) -> QueueRow | None:
         """Say what a queue may."""
         text = numbers.text if numbers else ""
-        args = verbs.queue_args(
+        args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text),
             *(self._lease_ms, self._enforcement, self._now_text()),
         )
-        row = self._redis.run(verbs.QUEUE, self._names.prefix, args)
+        row = self._redis.run(calls.QUEUE, self._names.prefix, args)
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from celery_fairness.queues import queue_key
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import KNOWN, How, QueueNumbers, QueueRow
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.scheduler.overrides import Override, Overrides
 from celery_fairness.scheduling.clock import LogicalClock
 from celery_fairness.scheduling.declared import Declared
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.overrides import Override, Overrides
 from celery_fairness.scheduling.pace import Paces
-from celery_fairness.scheduling.queues import KNOWN, How, QueueLimits, QueueNumbers, QueueRow
+from celery_fairness.scheduling.queues import QueueLimits
 from celery_fairness.scheduling.stops import Stops
 from celery_fairness.util.durations import Milliseconds, milliseconds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tiers import Tier
 from celery_fairness.decision import SlotRequest
-from celery_fairness.settings import Settings
-from celery_fairness.tiers import Tier
 
 
 @dataclass(slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from celery_fairness.config.tiers import Tier
 from celery_fairness.looking.expecting import Before, Turn, before_it
 from celery_fairness.looking.keys import read_parked, turn_name
 from celery_fairness.looking.reading import Reader, batches
 from celery_fairness.scheduling.charging import charge_of
-from celery_fairness.tiers import Tier
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000

@@ -29,8 +29,8 @@ from celery_fairness.looking.owners import Owners
 from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.sums import SumOfKey, SumOfQueue
 from celery_fairness.looking.values import Audit, Finding
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.scheduling.lanes import tag_of
-from celery_fairness.scheduling.words import Rules
 
 #: Things that did not agree at the first look, and that are remembered for the second.
 DOUBTS_AT_MOST = 1000

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.config.tiers import Tier
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
+from celery_fairness.scheduler.overrides import UNSAID
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.scheduling.entitlements import Entitlements
-from celery_fairness.scheduling.overrides import UNSAID
-from celery_fairness.scheduling.words import Rules
-from celery_fairness.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)

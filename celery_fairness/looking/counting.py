@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from celery_fairness.config.limit_spec import PARTS, Limit, limit_numbered
 from celery_fairness.looking.reading import Reader
-from celery_fairness.scheduling.limits import PARTS, Limit, limit_numbered
 
 
 @dataclass(frozen=True, slots=True)

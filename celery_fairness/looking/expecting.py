@@ -13,12 +13,12 @@ from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.decision import HeldLease, LimitState
 from celery_fairness.looking.keys import Row
 from celery_fairness.looking.opening import starts_wait_seconds
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.tenant import with_row
-from celery_fairness.scheduling.limits import Limit
 
 #: Halvings after which a time is known well enough.
 HALVINGS = 30

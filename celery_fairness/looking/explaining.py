@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
+from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.looking.ancestors import ancestors_of, with_ancestors
 from celery_fairness.looking.expecting import Places, wait_for_limit
 from celery_fairness.looking.finding import Place, read_message
@@ -22,9 +23,8 @@ from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import logical_now, server_now
 from celery_fairness.looking.turns import Turns, means_of
 from celery_fairness.looking.values import Blocker, Explanation
-from celery_fairness.scheduling.limits import read_limits
+from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.scheduling.pace import whole_of
-from celery_fairness.scheduling.words import SYSTEM
 
 #: Running tasks that stand for all, where it is asked how soon a place is free.
 RUNNING_AT_MOST = 1000

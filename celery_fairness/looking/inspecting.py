@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from celery_fairness.config.limit_spec import Limit, of_one_key, read_limits
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.tenants import Reserved, tier_key
 from celery_fairness.decision import KeyStops, LimitState
 from celery_fairness.errors import NotFound
 from celery_fairness.in_force import Kind, LimitInForce, LimitReason, limit_in_force
@@ -39,10 +42,7 @@ from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import judged_by, logical_now, server_now, with_steering
 from celery_fairness.looking.tenant import ROWS
 from celery_fairness.looking.waited import numbered, row_of
-from celery_fairness.scheduling.limits import Limit, of_one_key, read_limits
-from celery_fairness.scheduling.queues import PREFIX
-from celery_fairness.scheduling.words import SYSTEM
-from celery_fairness.tenants import Reserved, tier_key
+from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.util.durations import iso_duration, seconds
 
 _NOT_KNOWN = (

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit
+from celery_fairness.config.queue_limits import QueueNumbers, QueueRow, read_row
 from celery_fairness.decision import KeyOverride, LimitState
 from celery_fairness.in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.looking.keys import Row
@@ -20,8 +22,6 @@ from celery_fairness.looking.steered import judged_by, server_now, with_steering
 from celery_fairness.looking.tenant import with_rows
 from celery_fairness.looking.values import Blocker, TaskLimit
 from celery_fairness.looking.waited import numbered, row_of
-from celery_fairness.scheduling.limits import OF_QUEUE, WHOLE, Limit
-from celery_fairness.scheduling.queues import QueueNumbers, QueueRow, read_row
 
 
 class Judged(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from celery_fairness.config.limit_spec import Limit, limit_numbered
 from celery_fairness.looking.keys import (
     is_tenants,
     lane_parts,
@@ -20,7 +21,6 @@ from celery_fairness.looking.keys import (
 from celery_fairness.looking.parked import parked
 from celery_fairness.looking.places import orders_of
 from celery_fairness.looking.reading import Reader, batches
-from celery_fairness.scheduling.limits import Limit, limit_numbered
 
 #: Lanes whose last task is looked at, to find which of several numbers was said last.
 LAST_AT_MOST = 100

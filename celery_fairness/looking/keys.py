@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.events import KEPT_APART
-from celery_fairness.scheduling.limits import shape_of
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.scheduler.types import SYSTEM
 
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.config.limit_spec import OF_QUEUE, SIZE
+from celery_fairness.config.queue_limits import read_row
 from celery_fairness.looking.keys import Keys, key_of_limit, may_wait_at
 from celery_fairness.looking.reading import Command
 from celery_fairness.looking.values import Finding
-from celery_fairness.scheduling.limits import OF_QUEUE, SIZE
 from celery_fairness.scheduling.parking import CLOSED, PAUSED
-from celery_fairness.scheduling.queues import read_row
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import logical_now
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.scheduler.types import SYSTEM
 
 #: Kinds of keys that a limit's key stands behind.
 _KINDS = ("account", "leases", "waited", "window")

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from celery_fairness.decision import Enforcement, LimitState
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
+from celery_fairness.config.tiers import Tier
+from celery_fairness.decision import LimitState
 from celery_fairness.directory import TierAnswer, TierDirectory
 from celery_fairness.errors import got
 from celery_fairness.in_force import limit_in_force
@@ -31,11 +35,7 @@ from celery_fairness.looking.values import (
     WorkerStatus,
 )
 from celery_fairness.looking.workers import living
-from celery_fairness.queues import queue_key
-from celery_fairness.scheduling.words import SYSTEM, Rules
-from celery_fairness.settings import Settings
-from celery_fairness.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
-from celery_fairness.tiers import Tier
+from celery_fairness.scheduler.types import SYSTEM, Rules
 
 _REFUSED = "refused:"
 

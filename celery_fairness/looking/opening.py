@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import logical_now
-from celery_fairness.scheduling.limits import Limit
 
 
 def starts_wait_seconds(reader: Reader, limit: Limit, before: int = 0) -> float:

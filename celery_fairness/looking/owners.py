@@ -44,7 +44,7 @@ from celery_fairness.looking.places import (
 )
 from celery_fairness.looking.ranks import RankOfMember
 from celery_fairness.looking.reading import Reader
-from celery_fairness.scheduling.words import Rules
+from celery_fairness.scheduler.types import Rules
 
 #: Keys that belong to the installation, not to a queue, a tenant or a limit.
 _SINGLE = {

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.looking.ancestors import with_ancestors
 from celery_fairness.looking.at_gate import before_parked
 from celery_fairness.looking.expecting import Before, wait_for_limit
@@ -17,8 +18,7 @@ from celery_fairness.looking.judging import Judge, Judged
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.values import Blocker, Explanation
-from celery_fairness.scheduling.limits import Limit, read_limits
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.scheduler.types import SYSTEM
 
 
 class ParkedTask(NamedTuple):

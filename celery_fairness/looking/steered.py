@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.rates import Rate
 from celery_fairness.decision import KeyOverride, KeyStops, LimitState
 from celery_fairness.looking.inspection import at_ms
 from celery_fairness.looking.reading import Reader, batches
-from celery_fairness.rates import Rate
-from celery_fairness.scheduling.limits import Limit, read_limits
-from celery_fairness.scheduling.overrides import UNSAID
-from celery_fairness.store.verbs import Stopped, read_paused_by
+from celery_fairness.scheduler.calls import Stopped, read_paused_by
+from celery_fairness.scheduler.overrides import UNSAID
 from celery_fairness.util.durations import Milliseconds, seconds
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import WHOLE, Limit
 from celery_fairness.looking.expecting import Before, Places, Turn, before_it
 from celery_fairness.looking.keys import (
     TaskName,
@@ -23,9 +24,8 @@ from celery_fairness.looking.keys import (
 from celery_fairness.looking.looker import Looker
 from celery_fairness.looking.places import LANES_AT_MOST
 from celery_fairness.looking.reading import Command, Reader, batches
+from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.scheduling.charging import FIRST_SECONDS, charge_of
-from celery_fairness.scheduling.limits import WHOLE, Limit
-from celery_fairness.scheduling.words import SYSTEM
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000

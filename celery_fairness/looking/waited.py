@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, limit_numbered
+from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
 from celery_fairness.decision import LimitState, WaitedLimit
 from celery_fairness.looking.keys import key_of_limit, order_key, part_length
 from celery_fairness.looking.places import LANES_AT_MOST
@@ -15,9 +17,7 @@ from celery_fairness.looking.reading import Command, Reader, batches
 from celery_fairness.looking.steered import with_steering
 from celery_fairness.looking.tenant import with_rows
 from celery_fairness.scheduling.declared import Declared
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, limit_numbered
 from celery_fairness.scheduling.parking import PAUSED
-from celery_fairness.scheduling.queues import PREFIX, QueueRow, read_row
 
 #: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
 LIMITS_AT_MOST = 100

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from celery_fairness.decision import Enforcement
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.looking.reading import Reader
 from celery_fairness.looking.steered import server_now
 from celery_fairness.looking.values import WorkerStatus

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.scheduling.installation import Installation
 from celery_fairness.scheduling.lanes import Part, Task
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.words import Rules
 
 #: It was told of a task that it was blocked, and that it started.
 STARTED = "-"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from celery_fairness.scheduling.limits import OF_QUEUE, SIZE, Limit, limit_numbered
+from celery_fairness.config.limit_spec import OF_QUEUE, SIZE, Limit, limit_numbered
 
 
 class Declared:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from celery_fairness.scheduling.words import Bounds, Rules
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler.types import Bounds, Rules
 
 
 @dataclass(frozen=True, slots=True)

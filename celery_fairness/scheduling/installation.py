@@ -10,14 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
-from celery_fairness.scheduling.clock import LogicalClock
-from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
-from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
-from celery_fairness.scheduling.happenings import Happenings
-from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
-from celery_fairness.scheduling.limits import (
+from celery_fairness.config.limit_spec import (
     NEVER,
     Limit,
     of_one_key,
@@ -25,13 +18,20 @@ from celery_fairness.scheduling.limits import (
     shape_of,
     write_limits,
 )
+from celery_fairness.scheduler.types import SYSTEM, Rules
+from celery_fairness.scheduling.budget import Budget
+from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
+from celery_fairness.scheduling.clock import LogicalClock
+from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
+from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
+from celery_fairness.scheduling.happenings import Happenings
+from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
 from celery_fairness.scheduling.minutes import Minutes
 from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS, Parking
 from celery_fairness.scheduling.ring import Ring
 from celery_fairness.scheduling.rows import Account, Running
 from celery_fairness.scheduling.took import Took
 from celery_fairness.scheduling.watching import Watch
-from celery_fairness.scheduling.words import SYSTEM, Rules
 
 
 class Installation(Counting):

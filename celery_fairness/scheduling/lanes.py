@@ -22,8 +22,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.words import SYSTEM
+from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.scheduler.types import SYSTEM
 
 #: How an owner ends, which no other has.
 _NONCE = re.compile(r"[0-9A-Za-z]+\Z")

@@ -54,16 +54,8 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 
-from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.charging import Charged, charge_of
-from celery_fairness.scheduling.entering import Entering
-from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
-from celery_fairness.scheduling.limits import NEVER, read_limits
-from celery_fairness.scheduling.moving import other_queue
-from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.rounds import Rounds
-from celery_fairness.scheduling.rows import Running
-from celery_fairness.scheduling.words import (
+from celery_fairness.config.limit_spec import NEVER, read_limits
+from celery_fairness.scheduler.types import (
     Claim,
     Claimed,
     Obituary,
@@ -73,6 +65,14 @@ from celery_fairness.scheduling.words import (
     Settled,
     Verdict,
 )
+from celery_fairness.scheduling.candidates import Turns
+from celery_fairness.scheduling.charging import Charged, charge_of
+from celery_fairness.scheduling.entering import Entering
+from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
+from celery_fairness.scheduling.moving import other_queue
+from celery_fairness.scheduling.passing import Look
+from celery_fairness.scheduling.rounds import Rounds
+from celery_fairness.scheduling.rows import Running
 from celery_fairness.util.durations import Milliseconds
 
 #: Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from celery_fairness.config.queue_limits import without_partition
 from celery_fairness.scheduling.lanes import Task
 from celery_fairness.scheduling.putting import Putting
-from celery_fairness.scheduling.queues import without_partition
 
 #: The queues of a service between which a tier decides.
 _OTHERS = {"priority": "default", "default": "priority"}

@@ -31,8 +31,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil, floor
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduling.charging import mean_of
-from celery_fairness.scheduling.limits import Limit
 
 #: A full limit does not know when it opens: so soon a task is tried again, at least.
 TRY_AGAIN_MS = 1000

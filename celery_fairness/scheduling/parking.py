@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from celery_fairness.scheduling.limits import Limit
+from celery_fairness.config.limit_spec import Limit
 
 #: Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose
 #: time has come.

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.lanes import Lanes, Part, Task
-from celery_fairness.scheduling.limits import Limit, read_limits
-from celery_fairness.scheduling.words import Passing
 
 Local = Callable[[Limit], int | None]
 #: Parts of one tenant's lanes in one queue that a claim looks at.

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.config.tenants import INVALID
+from celery_fairness.scheduler.types import SYSTEM, Bounds, Full, Put, Waiting
 from celery_fairness.scheduling.expiring import Expiring
 from celery_fairness.scheduling.lanes import Task
-from celery_fairness.scheduling.limits import read_limits
-from celery_fairness.scheduling.words import SYSTEM, Bounds, Full, Put, Waiting
-from celery_fairness.tenants import INVALID
 
 
 class Putting(Expiring):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.words import Passing
 
 
 class Rounds:

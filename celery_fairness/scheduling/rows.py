@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from celery_fairness.config.limit_spec import without_whole
 from celery_fairness.scheduling.lanes import Task
-from celery_fairness.scheduling.limits import without_whole
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ a key is never taken up too soon. A pause ends by the server's, as people say it
 
 from __future__ import annotations
 
-from celery_fairness.scheduling.limits import NEVER, Limit
+from celery_fairness.config.limit_spec import NEVER, Limit
 
 
 class Stops:

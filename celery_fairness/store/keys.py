@@ -6,7 +6,7 @@ share one hash tag.
 
 from __future__ import annotations
 
-from celery_fairness.tenants import Reserved, key_part
+from celery_fairness.config.tenants import Reserved, key_part
 
 
 class Names:

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from celery_fairness.scheduling.queues import PREFIX
-from celery_fairness.scheduling.words import Claimed, Settle, Verdict
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.scheduler.types import Claimed, Settle, Verdict
 from celery_fairness.util.threads import native_lock
 
 #: What is told of a task that goes on, in its order.

@@ -30,8 +30,8 @@ from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
 from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.words import Claim, Claimed, Settle, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
 from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
@@ -237,7 +237,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         claimant = self.claimant()
         ends = home.book.take_ends(SETTLE_AT_MOST)
         owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
-        claim = verbs.claim_args(
+        claim = calls.claim_args(
             *(owner, number, want, queues, home.rules),
             passing=self.looks.ask(home.book, self.rooms, self._is_strict),
             epoch=epoch,
@@ -247,7 +247,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
         home.asked(want, self.serves_worker)
         claimant.sends()
         try:
-            self.client.connection.send_packed_command([self._command(verbs.CLAIM, claim)])
+            self.client.connection.send_packed_command([self._command(calls.CLAIM, claim)])
         except BaseException:
             self._claim_over()
             raise
@@ -330,7 +330,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
             raise Empty from None
         finally:
             self._claim_over()
-        claim = verbs.read_claim(answer)
+        claim = calls.read_claim(answer)
         # In another epoch it was not served, nor the answer told that was lost with a connection.
         claimant.number += self._claim_epoch in (None, claim.epoch)
         self._sleep(claim)

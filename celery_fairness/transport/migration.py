@@ -21,8 +21,8 @@ from kombu.utils.json import dumps, loads
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.words import Put, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Put, Settle, Verdict, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.session import Claimant
@@ -92,10 +92,10 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 waiting = _read(channel, queue, entry)
             except Exception as error:  # noqa: BLE001 - anybody may have written anything
                 problem = error
-                aside += int(call(verbs.ASIDE, verbs.aside_args(queue, key, entry)))
+                aside += int(call(calls.ASIDE, calls.aside_args(queue, key, entry)))
             else:
-                answer = call(verbs.ADOPT, verbs.put_args(waiting, plain=key, entry=entry))
-                moved += verbs.read_put(answer) is not Put.GONE
+                answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
+                moved += calls.read_put(answer) is not Put.GONE
     finally:
         if aside:
             there = f"{channel.home.prefix}aside:{queue}"
@@ -137,10 +137,10 @@ def to_stock(channel: Any, queue: str) -> int:
     last_look = monotonic() + LEASES_WAITED * rules.lease_ms / 1000
     ends: list[Settle] = []
     while True:
-        args = verbs.claim_args(
+        args = calls.claim_args(
             claimant.owner, claimant.number, AT_MOST, [queue], unlimited, ends=ends
         )
-        claim = verbs.read_claim(home.call(verbs.CLAIM, args))
+        claim = calls.read_claim(home.call(calls.CLAIM, args))
         claimant.number += 1
         for task in claim.tasks:
             _push(channel, client, queue, task.message)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from celery_fairness.queues import QueuePolicy
-from celery_fairness.scheduling.words import Bounds, Rules
+from celery_fairness.config.queue_policy import QueuePolicy
+from celery_fairness.scheduler.types import Bounds, Rules
 
 #: The name of the transport option.
 OPTION = "fairness"

@@ -22,8 +22,8 @@ from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # 
 from redis.exceptions import ResponseError
 
 from celery_fairness.errors import BacklogFull, Unroutable
-from celery_fairness.scheduling.words import Full, Put, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Full, Put, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.util.ids import new_id
@@ -69,9 +69,9 @@ class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
     def put(self, waiting: Waiting) -> None:
         """Add a put of ``waiting``."""
         home = self.channel.home
-        args = verbs.put_args(waiting)
+        args = calls.put_args(waiting)
         # The name of a command is no key, so kombu's client sends it as it is.
-        self.add("execute_command", "FCALL", library().function(verbs.PUT), 1, home.prefix, *args)
+        self.add("execute_command", "FCALL", library().function(calls.PUT), 1, home.prefix, *args)
 
     def _execute_and_read(self) -> list[Any]:
         sent = [args for args, _ in self.pipeline.command_stack]
@@ -79,12 +79,12 @@ class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
         for index, answer in enumerate(answers):
             if isinstance(answer, ResponseError) and is_missing(answer):
                 # The others were put: only this one is sent again.
-                answers[index] = self.channel.home.call(verbs.PUT, list(sent[index][4:]))
+                answers[index] = self.channel.home.call(calls.PUT, list(sent[index][4:]))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         # A put that was not refused says a number.
-        refused = (verbs.read_put(each) for each in answers if isinstance(each, list))
+        refused = (calls.read_put(each) for each in answers if isinstance(each, list))
         self._refused += [each for each in refused if isinstance(each, Full)]
         return answers
 

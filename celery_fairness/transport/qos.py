@@ -11,7 +11,7 @@ from typing import Any
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.scheduler.types import Verdict
 
 
 class FairQoS(stock.QoS):

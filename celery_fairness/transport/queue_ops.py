@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 
-from celery_fairness.scheduling.words import Claim, Claimed, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Claim, Claimed, Verdict
 from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
 from celery_fairness.transport.session import Claimant
@@ -109,10 +109,10 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
         claimant.sends()
         for _ in range(ENTERED_AT_MOST):
             epoch = self.home.renewals.epoch
-            args = verbs.claim_args(
+            args = calls.claim_args(
                 *(claimant.owner, claimant.number, 1, [queue], self.home.rules), epoch=epoch
             )
-            claim = verbs.read_claim(self.home.call(verbs.CLAIM, args))
+            claim = calls.read_claim(self.home.call(calls.CLAIM, args))
             if epoch in (None, claim.epoch):
                 claimant.number += 1
                 break
@@ -145,12 +145,12 @@ class QueuesMixin(_Channel):  # type: ignore[misc]  # it stands before a class o
 
     def _waiting(self, queue: str) -> int:
         """Return how many tasks wait in a fair queue, those for their time included."""
-        return sum(map(int, self.home.call(verbs.SIZE, verbs.size_args(queue))))
+        return sum(map(int, self.home.call(calls.SIZE, calls.size_args(queue))))
 
     def _purge(self, queue: str) -> int:
         purged = int(super()._purge(queue))
         if self.is_fair(queue):
-            while gone := int(self.home.call(verbs.PURGE, [queue])):
+            while gone := int(self.home.call(calls.PURGE, [queue])):
                 purged += gone
         return purged
 

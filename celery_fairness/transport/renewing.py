@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
 from celery_fairness.util.threads import Bell, native_lock, start_thread
@@ -137,7 +137,7 @@ class Renewals:
         """Announce the worker no more: it ends."""
         worker, self.worker = self.worker, ""
         if worker:
-            call(verbs.ANNOUNCE, verbs.announce_args(self._lease_ms, worker, 0, None))
+            call(calls.ANNOUNCE, calls.announce_args(self._lease_ms, worker, 0, None))
 
     def await_told(self) -> None:
         """Wait until Redis has the ends that the thread has taken out of the book."""
@@ -152,8 +152,8 @@ class Renewals:
     def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewed:
         """Renew what is known in ``epoch``."""
         leases = [(each.lease, each.key) for each in batch]
-        args = verbs.renew_args(leases, self._lease_ms, epoch)
-        answered, positions = verbs.read_renew(call(verbs.RENEW, args))
+        args = calls.renew_args(leases, self._lease_ms, epoch)
+        answered, positions = calls.read_renew(call(calls.RENEW, args))
         for each in batch:
             each.epoch = answered
         missing = [batch[position - 1] for position in positions]
@@ -181,8 +181,8 @@ class Renewals:
         changed, lost = known not in (None, epoch), False
         if self.worker or changed:
             # Before the new epoch is taken over: a call that fails here is repeated.
-            args = verbs.announce_args(self._lease_ms, self.worker, self._lease_ms, known)
-            lost = verbs.read_announce(call(verbs.ANNOUNCE, args))
+            args = calls.announce_args(self._lease_ms, self.worker, self._lease_ms, known)
+            lost = calls.read_announce(call(calls.ANNOUNCE, args))
         # Where it changed meanwhile the first one is refused, and the rest is entered then.
         self.epoch = epoch
         if any(each.epoch != self.epoch for each in self._book.held()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from celery_fairness.scheduling.words import Claim, Passing
+from celery_fairness.scheduler.types import Claim, Passing
 from celery_fairness.transport.book import Book
 from celery_fairness.transport.queue_shares import Rooms
 from celery_fairness.transport.task_filter import NOTHING, Kinds

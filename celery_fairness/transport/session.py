@@ -23,8 +23,8 @@ from weakref import ref
 from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.scheduling.words import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.book import Book, Held
@@ -185,12 +185,12 @@ class Home:
 
     def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put | Full:
         """Begin to wait, unless too many do."""
-        args = verbs.put_args(waiting, "", bindings, bound)
-        return verbs.read_put(self.call(verbs.PUT, args))
+        args = calls.put_args(waiting, "", bindings, bound)
+        return calls.read_put(self.call(calls.PUT, args))
 
     def mourn(self, written: str) -> Obituary | None:
         """Say which obituary was written, and take the next one."""
-        return verbs.read_mourn(self.call(verbs.MOURN, verbs.mourn_args(written, self.rules)))
+        return calls.read_mourn(self.call(calls.MOURN, calls.mourn_args(written, self.rules)))
 
     def ring(self, owner: str) -> None:
         """Ring the bell that one claimant alone hears; whoever does not hear it sleeps on."""
@@ -212,7 +212,7 @@ class Home:
     def _tell(self, call: Call) -> None:
         while ends := self.book.take_ends(SETTLE_AT_MOST):
             try:
-                call(verbs.SETTLE, verbs.settle_args(ends, self.rules))
+                call(calls.SETTLE, calls.settle_args(ends, self.rules))
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.book.give_back(ends)
                 self.notices.error(
@@ -237,8 +237,8 @@ class Home:
         Returns:
             In how many ms to look again: 0 if another queue is ending, -1 if none will.
         """
-        args = verbs.unused_args(kept_ms, declared)
-        while (wait_ms := int(call(verbs.UNUSED, args))) == verbs.ENDS_FIRST:
+        args = calls.unused_args(kept_ms, declared)
+        while (wait_ms := int(call(calls.UNUSED, args))) == calls.ENDS_FIRST:
             pass
         return wait_ms
 

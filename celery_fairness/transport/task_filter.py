@@ -13,8 +13,8 @@ from typing import Any
 
 from kombu.utils.limits import TokenBucket
 
-from celery_fairness.scheduling.words import Passing
-from celery_fairness.tenants import key_part
+from celery_fairness.config.tenants import key_part
+from celery_fairness.scheduler.types import Passing
 
 #: So late a claim may come and lose nothing of a rate limit, in seconds. What it lost is had at
 #: once, as part of the one task more that a second may have.

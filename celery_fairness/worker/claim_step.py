@@ -20,8 +20,8 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker.state import active_requests
 from redis.exceptions import RedisError
 
+from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.registry import find
-from celery_fairness.shares import NO_SHARES
 from celery_fairness.worker.claimed_request import claimed_request
 from celery_fairness.worker.outcome_reporter import Mourner
 from celery_fairness.worker.pool_handoff import tasks_kept

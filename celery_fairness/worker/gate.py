@@ -26,10 +26,11 @@ from celery.exceptions import Ignore, Reject
 from kombu.exceptions import EncodeError
 
 from celery_fairness.charge import Charge, charge_of
+from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.tenants import Reserved
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Job,
     Lease,
     Parking,
@@ -49,8 +50,6 @@ from celery_fairness.header import (
     was_accepted,
 )
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.settings import Settings
-from celery_fairness.tenants import Reserved
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices, log_misspelling
 from celery_fairness.worker.attempt import Attempt, current_attempt

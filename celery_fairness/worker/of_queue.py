@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_fairness.config.queue_policy import queue_of_route
+from celery_fairness.config.settings import Settings
 from celery_fairness.errors import KeyMissing
 from celery_fairness.partition import nobodys, partition_of, words_of
-from celery_fairness.queues import queue_of_route
-from celery_fairness.settings import Settings
 
 
 def queue_of(request: dict[str, Any]) -> str:

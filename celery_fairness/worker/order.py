@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery_fairness.settings import Settings
+from celery_fairness.config.settings import Settings
 
 logger = logging.getLogger("celery_fairness")
 

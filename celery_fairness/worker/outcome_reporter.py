@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery_fairness.scheduling.words import Obituary
+from celery_fairness.scheduler.types import Obituary
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.outcome_writer import write
 

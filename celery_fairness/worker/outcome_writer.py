@@ -35,7 +35,7 @@ from celery_fairness.errors import (
     TenantInvalid,
 )
 from celery_fairness.header import HEADER, parse_header
-from celery_fairness.scheduling.words import Obituary
+from celery_fairness.scheduler.types import Obituary
 from celery_fairness.worker.failure import write_failure
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from collections.abc import Callable
 
 from kombu.exceptions import OperationalError
 
-from celery_fairness.decision import Enforcement, Promoted
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.decision import Promoted
 from celery_fairness.header import new_serial
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.threads import Bell, start_thread

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.settings import Settings
 from celery_fairness.declaration import source_of
 from celery_fairness.directory import TierDirectory
 from celery_fairness.header import HEADER
 from celery_fairness.limits import FIELD
-from celery_fairness.settings import Settings
 from celery_fairness.stamp import Stamp
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.of_queue import queue_of

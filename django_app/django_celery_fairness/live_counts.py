@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from celery_fairness.config.tenants import NO_SERVICE
 from celery_fairness.errors import FairnessError
-from celery_fairness.tenants import NO_SERVICE
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from celery_fairness import Fairness
+    from celery_fairness.config.tiers import Tier
     from celery_fairness.looking.values import TenantLimit
-    from celery_fairness.tiers import Tier
 
 #: How long the questions of one page may take together.
 PAGE_SECONDS = 1.0

@@ -18,15 +18,14 @@ from django.db.models import Q
 from django.db.models.lookups import LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
-from celery_fairness.backlog import MAX_WAITING
+from celery_fairness.config.tenants import TENANT_BYTES, normalise
+from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
 from celery_fairness.errors import TenantError
-from celery_fairness.tenants import TENANT_BYTES, normalise
-from celery_fairness.tiers import MAX_CONCURRENCY, MAX_WEIGHT
 from django_celery_fairness.octet_length import OctetLength
 from django_celery_fairness.querysets import TenantTierQuerySet, TierQuerySet
 
 if TYPE_CHECKING:
-    from celery_fairness.tiers import Tier as PublishedTier
+    from celery_fairness.config.tiers import Tier as PublishedTier
 
 NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
 CONCURRENCY_EXPECTED = _(
@@ -181,7 +180,7 @@ class Tier(models.Model):
 
     def published(self) -> PublishedTier:
         """Return the tier as the limiter knows it."""
-        from celery_fairness.tiers import Tier as PublishedTier
+        from celery_fairness.config.tiers import Tier as PublishedTier
 
         return PublishedTier(
             name=self.name,

@@ -37,7 +37,7 @@ from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
-    from celery_fairness.tiers import Tier as PublishedTier
+    from celery_fairness.config.tiers import Tier as PublishedTier
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings as django_settings
 
-from celery_fairness.environment import load_settings, tier_limit_variables
+from celery_fairness.config.environment import load_settings, tier_limit_variables
 from celery_fairness.errors import FairnessError, NotWired
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
-    from celery_fairness.settings import Settings
+    from celery_fairness.config.settings import Settings
 
 
 def wired() -> Fairness | None:

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
-from celery_fairness.environment import VARIABLES
+from celery_fairness.config.environment import VARIABLES
+from celery_fairness.config.settings import Settings, acts_on
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.settings import Settings, acts_on
 from celery_fairness.testing.server import RedisServer
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import Shop

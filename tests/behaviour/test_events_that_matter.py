@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation, client, fairness, make_fairness, run
 
 __all__ = ["client", "fairness", "make_fairness", "run"]

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import FLOOR, RIGHTS, build, library, load
@@ -164,7 +164,7 @@ def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Re
     old = build({"DUE_AT_MOST": 5})
     load(memory.execute_command, old)
     fair_shop.fairness.limiter.renew([])
-    call(memory, verbs.SIZE, fair_shop.fairness.limiter.prefix, verbs.size_args("q"))
+    call(memory, calls.SIZE, fair_shop.fairness.limiter.prefix, calls.size_args("q"))
     rows = json.loads(fairness(fair_shop, "library", "--json").stdout)
     ours, other = (row for row in rows if row["name"] in (library().name, old.name))
     assert (ours["name"], ours["current"], other["name"]) == (library().name, True, old.name)
@@ -248,9 +248,9 @@ def test_a_release_that_was_posted_is_not_lost_with_the_library(
     prefix = shop.fairness.limiter.prefix
     with own_server.client() as client:
         client.zadd(f"{prefix}leases:a", {"l1": 1})
-        connection.run(verbs.RELEASE, prefix, ["l0", "a"])
+        connection.run(calls.RELEASE, prefix, ["l0", "a"])
         client.function_flush()
-        connection.post(verbs.RELEASE, prefix, ["l1", "a"])
+        connection.post(calls.RELEASE, prefix, ["l1", "a"])
         client.config_set("maxmemory", 1)
         with pytest.raises(LimiterUnavailable, match="memory is full"):
             connection.read("PING")

@@ -15,9 +15,9 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from celery_fairness import Fairness
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.testing.server import RedisServer
-from celery_fairness.tiers import Tier
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
 from tests.support.proxy import Proxy
 from tests.support.refusals import ALL, Refusal

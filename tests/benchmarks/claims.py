@@ -19,8 +19,8 @@ from typing import Any
 import kombu
 import redis
 
-from celery_fairness.scheduling.words import Claim, Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Claim, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import library, load
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
@@ -96,24 +96,24 @@ class Bench:
 
     def put(self, tasks: Sequence[Waiting]) -> None:
         """Put many tasks."""
-        name = library().function(verbs.PUT)
+        name = library().function(calls.PUT)
         for start in range(0, len(tasks), 1000):
             pipe = self.client.pipeline(transaction=False)
             for task in tasks[start : start + 1000]:
-                pipe.fcall(name, 1, PREFIX, *verbs.put_args(task))
+                pipe.fcall(name, 1, PREFIX, *calls.put_args(task))
             pipe.execute()
 
     def claim(self, want: int, owner: str = "bench", rules: Rules = RULES) -> Claim:
         """Claim once."""
         self._number += 1
-        args = verbs.claim_args(owner, self._number, want, [self._queue], rules)
-        return verbs.read_claim(self._run(verbs.CLAIM, args))
+        args = calls.claim_args(owner, self._number, want, [self._queue], rules)
+        return calls.read_claim(self._run(calls.CLAIM, args))
 
     def settle(self, claim: Claim, rules: Rules = RULES, verdict: Verdict = Verdict.DONE) -> None:
         """End every task of a claim."""
         ends = [Settle(task.lease, verdict, task.lane) for task in claim.tasks]
         if ends:
-            self._run(verbs.SETTLE, verbs.settle_args(ends, rules))
+            self._run(calls.SETTLE, calls.settle_args(ends, rules))
 
     def settle_all(self, claims: Iterable[Claim], rules: Rules = RULES) -> None:
         """End every task of several claims, one after the other."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from celery_fairness.scheduling.words import Rules, Verdict, Waiting
+from celery_fairness.scheduler.types import Rules, Verdict, Waiting
 from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import Bench
 from tests.benchmarks.harness import Row, percentile, url_of, wait_until, worker

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Claim, Waiting
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler.types import Claim, Waiting
 from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import (
     BATCH,

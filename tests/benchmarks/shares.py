@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from celery_fairness.scheduling.words import Rules, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import library
 from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
@@ -213,7 +213,7 @@ def _next_claim_row(server: RedisServer) -> Row:
         table: list[str] = []
         for name, weight in weights.items():
             table += (name, json.dumps({"concurrency": None, "weight": weight}))
-        function = library().function(verbs.PUBLISH_TIERS)
+        function = library().function(calls.PUBLISH_TIERS)
         bench.client.fcall(function, 1, PREFIX, "settings", "1", *table)
 
     def start(amount: int, rules: Rules = UNLIMITED) -> Counter[str]:

@@ -13,8 +13,8 @@ from unittest import mock
 
 import kombu
 
+from celery_fairness.scheduler import calls
 from celery_fairness.store import connection as of_store
-from celery_fairness.store import verbs
 from celery_fairness.store.library import Library, load
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
@@ -26,7 +26,7 @@ ASKED = 3.0
 IDLE = Library(
     "cf_idle",
     f"""#!lua name=cf_idle
-redis.register_function("cf_idle_{verbs.PUT}", function() return 1 end)
+redis.register_function("cf_idle_{calls.PUT}", function() return 1 end)
 """,
 )
 

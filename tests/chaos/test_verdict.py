@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.config.policy import RateLimitPolicy
 from tests.chaos import ledger
 from tests.chaos.audit import leftovers
 from tests.chaos.plan import FULL, PACES, QUICK, Pace, faults, next_job, scaled

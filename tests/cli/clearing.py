@@ -6,8 +6,8 @@ import hashlib
 import json
 from typing import Any
 
-from celery_fairness.scheduling.words import Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import Installation
 
 
@@ -18,7 +18,7 @@ def send(shop: Installation, tenant: str, task_id: Any, **fields: Any) -> None:
     queue, tag = fields.pop("queue", "celery"), fields.pop("tag", "") or tag_of(str(task_id))
     # A tag that says nothing of the id, as Celery's.
     waiting = Waiting(queue, tag, tenant, message=message, **fields)
-    shop.run(verbs.PUT, verbs.put_args(waiting))
+    shop.run(calls.PUT, calls.put_args(waiting))
 
 
 def tag_of(task_id: str) -> str:

@@ -17,8 +17,8 @@ from redis import Redis
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.looking.values import Audit
-from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.support.library import call
@@ -39,17 +39,17 @@ class Installation:
         return call(self.client, verb, self.prefix, args)
 
     def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
-        self.run(verbs.PUT, verbs.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))
+        self.run(calls.PUT, calls.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))
 
     def claim(
         self, want: int = 10, owner: str = "worker-1", queue: str = "celery", rules: Rules = RULES
     ) -> list[Any]:
         self.number += 1
-        args = verbs.claim_args(owner, self.number, want, [queue], rules)
-        return list(verbs.read_claim(self.run(verbs.CLAIM, args)).tasks)
+        args = calls.claim_args(owner, self.number, want, [queue], rules)
+        return list(calls.read_claim(self.run(calls.CLAIM, args)).tasks)
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
-        self.run(verbs.SETTLE, verbs.settle_args([Settle(task.lease, verdict, task.lane)], RULES))
+        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict, task.lane)], RULES))
 
     def fill(self) -> None:
         """Something everywhere: running, waiting, later, come back, full, in a ring, dead."""

@@ -7,7 +7,7 @@ from redis import Redis
 
 from celery_fairness.looking import audit as audit_module
 from celery_fairness.looking import reading, sums
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from tests.cli.conftest import Installation
 
 #: The running task of the tenant 42.
@@ -35,7 +35,7 @@ def test_nothing_is_found_in_an_empty_redis(client, audit):
 
 def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, audit):
     client.lpush("celery", "no message")
-    assert installation.run(verbs.ASIDE, verbs.aside_args("celery", "celery", b"no message")) == 1
+    assert installation.run(calls.ASIDE, calls.aside_args("celery", "celery", b"no message")) == 1
     assert client.lrange(installation.key("aside:celery"), 0, -1) == ["no message"]
     assert audit().findings == ()
 

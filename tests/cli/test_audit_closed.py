@@ -10,7 +10,7 @@ from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.closed import ClosedTenant
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.reading import Reader
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from tests.cli.conftest import RULES, Installation
 from tests.support.waiting import eventually
 
@@ -160,18 +160,18 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, audit):
 
 
 def publish_tenant(it, tenant, tier, keep_ms):
-    it.run(verbs.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])
+    it.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])
 
 
 def publish_tiers(it, **limits):
     rows = []
     for name, limit in limits.items():
         rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
-    it.run(verbs.PUBLISH_TIERS, ["database", "1", *rows])
+    it.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
 
 
 def enter_the_gate(it, tenant, lease, lease_ms):
     key = f"tenant:{tenant}"
     known, copies = ("free", "", "free", "1"), ("", "", "", "1000")
     args = (lease, lease_ms, "observe", key, key, *known, "", *copies, "", lease_ms, "", "", "", "")
-    it.run(verbs.ACQUIRE, args)
+    it.run(calls.ACQUIRE, args)

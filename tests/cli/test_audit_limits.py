@@ -9,14 +9,14 @@ from collections import Counter
 
 import pytest
 
+from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.looking import places
 from celery_fairness.looking.audit import Auditor
 from celery_fairness.looking.closed import ClosedTenant
 from celery_fairness.looking.keys import Keys
 from celery_fairness.looking.owners import Owners
 from celery_fairness.looking.reading import Reader
-from celery_fairness.scheduling.limits import shape_of
-from celery_fairness.scheduling.words import Rules, Verdict
+from celery_fairness.scheduler.types import Rules, Verdict
 from tests.cli.conftest import RULES
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.both import Both

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from tests.cli.conftest import RULES
 
 BY_QUEUE = replace(RULES, priority_scope="queue", default_limit=None)
@@ -39,7 +39,7 @@ def test_nothing_is_found_where_no_claim_has_looked_at_all_yet(installation, cli
 
 
 def test_nothing_is_found_where_all_were_taken(ranked, client, audit):
-    ranked.run(verbs.PURGE, ["celery"])
+    ranked.run(calls.PURGE, ["celery"])
     assert not client.keys(ranked.key("rank*"))
     assert audit().findings == ()
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict, Waiting
-from celery_fairness.store import verbs
-from celery_fairness.tenants import tier_key
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.clearing import bury, send, tag_of
 
 
@@ -95,7 +95,7 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
 
 @pytest.mark.parametrize("tenant", ["Ünïcode", "a b", "*", "h_0", "_none", "x" * 150])
 def test_a_hostile_tenant_is_purged_alone(run, shop, client, fairness, tenant):
-    from celery_fairness.tenants import key_part
+    from celery_fairness.config.tenants import key_part
 
     send(shop, key_part(tenant), "its")
     send(shop, "42", "of-another")
@@ -221,7 +221,7 @@ def test_an_id_that_is_none_is_that_of_no_task(run, shop, said):
 
 def test_one_message_that_cannot_be_read_hides_no_dead_letter(run, shop):
     nested = json.dumps({"headers": {"id": "deep"}})[:-2] + ', "deep": ' + "[" * 9_000
-    shop.run(verbs.PUT, verbs.put_args(Waiting("celery", "deep", "41", message=nested)))
+    shop.run(calls.PUT, calls.put_args(Waiting("celery", "deep", "41", message=nested)))
     (task,) = shop.claim()
     shop.settle(task, Verdict.UNREADABLE)
     bury(shop, "42", "first")
@@ -246,13 +246,13 @@ def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, sho
 def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
     fairness, shop, monkeypatch, verb
 ):
-    calls = []
+    names = []
     run_script = type(fairness.limiter.connection).run
 
     def twice(self, name, *args):
-        if name not in (verbs.CANCEL, verbs.REQUEUE):
+        if name not in (calls.CANCEL, calls.REQUEUE):
             return run_script(self, name, *args)
-        calls.append(name)
+        names.append(name)
         run_script(self, name, *args)
         return run_script(self, name, *args)
 
@@ -267,7 +267,7 @@ def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
         assert fairness.purge_tenant("42").cancelled == 1
     else:
         assert fairness.requeue("first").queue == "celery"
-    assert calls
+    assert names
     assert fairness.counts().get("cancelled", 0) == (0 if verb == "requeue" else 1)
 
 

@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_fairness.cli.tables import table
 from celery_fairness.looking import queues
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.scheduler.types import Verdict
 from celery_fairness.testing.server import RedisServer
 from tests.cli.conftest import Installation
 
@@ -197,7 +197,7 @@ def test_a_closed_tenant_whose_tier_was_said_anew_will_be_judged_anew(installati
 
 
 def test_inspect_takes_the_tenant_as_it_is(client, run):
-    from celery_fairness.tenants import key_part
+    from celery_fairness.config.tenants import key_part
 
     Installation(client).put(key_part("me@example.org"), "t1")
     assert run("inspect", "tenant:me@example.org").exit_code == 0

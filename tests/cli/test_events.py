@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.tiers import Tier
 from celery_fairness.decision import Copy, Job, Lease, Parking, SlotRequest
 from celery_fairness.events import TYPES
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict, Waiting
-from celery_fairness.store import verbs
-from celery_fairness.tiers import Tier
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import RULES
 from tests.support.waiting import eventually
 
@@ -33,7 +33,7 @@ class Causes:
 
     def put(self, tenant="7", **fields):
         waiting = Waiting("celery", "tag", tenant, message=message(), **fields)
-        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+        self.installation.run(calls.PUT, calls.put_args(waiting))
 
     def run_one(self, *verdicts):
         (task,) = self.installation.claim()
@@ -47,12 +47,12 @@ class Causes:
         # A lease of the past: whoever claims next sees to it.
         key = self.installation.key("ends")
         self.installation.client.zadd(key, {task.lease: 1})
-        self.installation.run(verbs.MOURN, verbs.mourn_args("", RULES))
+        self.installation.run(calls.MOURN, calls.mourn_args("", RULES))
 
     def exceeded(self):
         limits = write_limits([Limit(KEY, 1)])
         waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
-        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+        self.installation.run(calls.PUT, calls.put_args(waiting))
         (self.first,) = self.installation.claim()
         self.put(limits=limits)
         assert self.installation.claim() == []
@@ -65,7 +65,7 @@ class Causes:
     def dropped(self):
         limits = write_limits([Limit(KEY, 1, on_limit="drop")])
         waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
-        self.installation.run(verbs.PUT, verbs.put_args(waiting))
+        self.installation.run(calls.PUT, calls.put_args(waiting))
         assert len(self.installation.claim()) == 1
         self.put(limits=limits)
         assert self.installation.claim() == []
@@ -121,7 +121,7 @@ class Causes:
 
     def purged(self):
         self.put()
-        self.installation.run(verbs.PURGE, ["celery"])
+        self.installation.run(calls.PURGE, ["celery"])
 
     def lease_expired(self):
         self.let_its_lease_end(Verdict.BEGUN)
@@ -140,8 +140,8 @@ class Causes:
     def memory_lost(self):
         self.put()
         for _ in range(2):
-            args = verbs.announce_args(15_000, "", 0, 86_400_000)
-            self.installation.run(verbs.ANNOUNCE, args)
+            args = calls.announce_args(15_000, "", 0, 86_400_000)
+            self.installation.run(calls.ANNOUNCE, args)
 
     def unpublished(self):
         limiter, words = self.fairness.limiter, write_limits([Limit(KEY, 1)])

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.scheduling.lanes import tag_of
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
-from celery_fairness.tiers import Tier
 from tests.support.library import call
 
 STEP_MS = 100
@@ -45,7 +45,7 @@ class Load:
     def put(self, tenant, task_id, kind="work", queue="celery", message=None, **fields):
         message = json.dumps({"headers": message or {"id": task_id, "task": kind}})
         waiting = Waiting(queue, task_id, tenant, message=message, kind=kind, **fields)
-        self.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
+        self.run(calls.PUT, calls.put_args(waiting, str(self.now)))
 
     def step(self):
         """A worker claims, and tells with it what has ended."""
@@ -54,16 +54,16 @@ class Load:
         self.runs = [each for each in self.runs if each[0] > self.now]
         ends = [Settle(task.lease, Verdict.DONE, task.lane) for _, task in ended]
         if self.alone and ends:
-            self.run(verbs.SETTLE, verbs.settle_args(ends, self.rules, str(self.now)))
+            self.run(calls.SETTLE, calls.settle_args(ends, self.rules, str(self.now)))
             ends = []
         while True:
             self.number += 1
             want = self.places - len(self.runs)
-            args = verbs.claim_args(
+            args = calls.claim_args(
                 *("w", self.number, want, self.queues, self.rules, str(self.now)), ends=ends
             )
             ends = []
-            answer = verbs.read_claim(self.run(verbs.CLAIM, args))
+            answer = calls.read_claim(self.run(calls.CLAIM, args))
             for task in answer.tasks:
                 kind = json.loads(task.message)["headers"]["task"]
                 self.runs.append((self.now + self.takes[kind], task))
@@ -71,7 +71,7 @@ class Load:
             if answer.sleep_ms or len(self.runs) == self.places:
                 break
         held = [(task.lease, task.key) for _, task in self.runs]
-        self.run(verbs.RENEW, verbs.renew_args(held, self.rules.lease_ms, None, str(self.now)))
+        self.run(calls.RENEW, calls.renew_args(held, self.rules.lease_ms, None, str(self.now)))
 
     def play(self, ms, come=lambda: None):
         """Play so long, and then be at this moment."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.config.limit_spec import Limit, write_limits
 from tests.cli.test_expecting import RULES, agree, load
 
 __all__ = ["load"]

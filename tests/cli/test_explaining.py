@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 
 from celery_fairness import Fairness
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Verdict, Waiting
 from celery_fairness.util.ids import new_lease_id
 from tests.cli.clearing import bury, send, tag_of
 from tests.cli.conftest import RULES
@@ -111,7 +111,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
 
 
 def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run, shop, fairness):
-    from celery_fairness.tenants import key_part
+    from celery_fairness.config.tenants import key_part
 
     fairness.set_tier("a b", "free", concurrency=0)
     send(shop, key_part("a b"), "waits")
@@ -202,7 +202,7 @@ def test_the_tenant_that_is_charged_is_asked_and_not_the_one_that_a_message_name
     assert len(shop.claim()) == 1
     message = {"headers": {"id": "waits", "task": "t", "fairness": {"tenant": told_tenant}}}
     waiting = Waiting("celery", "tag", "_invalid", message=json.dumps(message))
-    shop.run(verbs.PUT, verbs.put_args(waiting))
+    shop.run(calls.PUT, calls.put_args(waiting))
     assert "no limit keeps it" in "".join(told(run, "waits"))
     send(shop, "_invalid", "before", rank=9)
     assert len(shop.claim()) == 1

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 from tests.cli.clearing import send
 
 KEY = "api.stripe.com"

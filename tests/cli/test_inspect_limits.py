@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.decision import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from celery_fairness.looking import places, waited
-from celery_fairness.scheduling.limits import Limit, write_limits
 from tests.cli.conftest import Installation
 
 API = "api.stripe.com|1|5/60000|10/1000|w"

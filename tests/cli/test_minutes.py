@@ -9,13 +9,13 @@ import pytest
 from celery import Celery
 
 from celery_fairness import Fairness
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import Job, Lease, SlotRequest
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.looking.values import MinuteCount, WaitCount
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
-from celery_fairness.scheduling.words import Rules, Waiting
-from celery_fairness.store import verbs
-from celery_fairness.tenants import tier_key
 
 RULES = Rules(default_limit=1)
 
@@ -28,8 +28,8 @@ def shop(installation, client):
 
 def claim(shop, now_ms, queues=("celery",), rules=RULES):
     shop.number += 1
-    args = verbs.claim_args("w", shop.number, 100, queues, rules, str(now_ms))
-    return verbs.read_claim(shop.run(verbs.CLAIM, args)).tasks
+    args = calls.claim_args("w", shop.number, 100, queues, rules, str(now_ms))
+    return calls.read_claim(shop.run(calls.CLAIM, args)).tasks
 
 
 def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness):
@@ -60,7 +60,7 @@ def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
     now = int(time.time()) * 1000
     for tenant, waited_ms in (("41", 0), ("42", 3), ("42", 4), ("43", 1000), ("42", 1023)):
         waiting = Waiting("celery", f"{tenant}-{waited_ms}", tenant, message="{}")
-        shop.run(verbs.PUT, verbs.put_args(waiting, str(now - waited_ms)))
+        shop.run(calls.PUT, calls.put_args(waiting, str(now - waited_ms)))
     assert len(claim(shop, now, rules=Rules(default_limit=None))) == 5
     ((counted,),) = (each.counts for each in fairness.minutes(1))
     assert counted.started == 5
@@ -94,8 +94,8 @@ def test_of_too_many_queues_the_others_are_one(shop, client):
     client.hset(key, mapping={f"quiet:0 free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
     for queue in ("x", "y", "z"):
         for number in range(2):
-            args = verbs.put_args(Waiting(queue, f"{queue}{number}", f"t{number}", message="{}"))
-            shop.run(verbs.PUT, args)
+            args = calls.put_args(Waiting(queue, f"{queue}{number}", f"t{number}", message="{}"))
+            shop.run(calls.PUT, args)
     claim(shop, now, ("x", "y", "z"), Rules(default_limit=None))
     assert client.hmget(key, "quiet:0 free x", "quiet:0 free y") == ["2", None]
     assert client.hget(key, "quiet:0 free _other") == "4"

@@ -8,11 +8,11 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Bounds, Settle, Settled, Verdict, Waiting
-from celery_fairness.store import verbs
-from celery_fairness.tenants import key_part
-from celery_fairness.tiers import DEFAULT_TIERS, Tier
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.tenants import key_part
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Bounds, Settle, Settled, Verdict, Waiting
 from tests.support.library import call
 
 DEFAULT, PRIORITY, SCHEDULED = "pdf_default", "pdf_priority", "pdf_scheduled"
@@ -50,7 +50,7 @@ def send(shop, task_id, tenant="42", queue=DEFAULT, header=None, **fields):
     tag = "tag-" + hashlib.sha1(str(task_id).encode(), usedforsecurity=False).hexdigest()[:8]
     message = json.dumps({"body": "", "headers": headers})
     waiting = Waiting(queue, tag, key_part(tenant), message=message, **fields)
-    shop.run(verbs.PUT, verbs.put_args(waiting))
+    shop.run(calls.PUT, calls.put_args(waiting))
 
 
 def test_what_waits_goes_to_the_queue_of_the_new_tier_in_its_order(shop, fairness, orders, audit):
@@ -125,11 +125,11 @@ PLACES = [
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, audit, place):
     place(shop)
-    waited = sum(shop.run(verbs.SIZE, verbs.size_args(DEFAULT)))
+    waited = sum(shop.run(calls.SIZE, calls.size_args(DEFAULT)))
     before = client.zrange(shop.key(f"later:{DEFAULT}"), 0, -1, withscores=True)
     fairness.set_tier("42", "pro")
-    assert sum(shop.run(verbs.SIZE, verbs.size_args(DEFAULT))) == 0
-    assert sum(shop.run(verbs.SIZE, verbs.size_args(PRIORITY))) == waited
+    assert sum(shop.run(calls.SIZE, calls.size_args(DEFAULT))) == 0
+    assert sum(shop.run(calls.SIZE, calls.size_args(PRIORITY))) == waited
     assert client.zrange(shop.key(f"later:{PRIORITY}"), 0, -1, withscores=True) == before
     assert not audit().findings
     left = {key.split(":")[1] for key in client.keys("*" + DEFAULT)}
@@ -169,9 +169,9 @@ def test_many_that_stay_hide_none_that_move(shop, fairness, orders):
 def test_what_nobody_can_read_stays(shop, fairness):
     for number, message in enumerate(["no JSON", "{}", '{"headers": 3}', "[" * 5000]):
         waiting = Waiting(DEFAULT, f"t{number}", "42", tier="free", message=message)
-        shop.run(verbs.PUT, verbs.put_args(waiting))
+        shop.run(calls.PUT, calls.put_args(waiting))
     fairness.set_tier("42", "pro")
-    assert shop.run(verbs.SIZE, verbs.size_args(DEFAULT)) == [4, 0]
+    assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [4, 0]
 
 
 @pytest.mark.parametrize("tenant", ["Ünïcode", "a b", "*", "h_0", "_none", "x" * 150, "42:pdf"])
@@ -200,7 +200,7 @@ def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders,
     tiers = {**DEFAULT_TIERS, "pro": Tier("pro", 3)}
     fairness.publish_tiers(tiers.values())
     assert not audit().findings
-    assert shop.run(verbs.SIZE, verbs.size_args(DEFAULT)) == [1, 1]
+    assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [1, 1]
     assert (orders(DEFAULT), orders(PRIORITY)) == ([0], [1, 2])
 
 
@@ -223,8 +223,8 @@ def test_an_end_that_comes_late_finds_its_task_where_it_went(shop, fairness, cli
     (task,) = shop.claim(queue=DEFAULT)
     shop.settle(task, Verdict.HEAD)
     fairness.set_tier("42", "pro")
-    args = verbs.settle_args([Settle(task.lease, Verdict.DONE, task.lane)], verbs.Rules())
-    assert verbs.read_settle(shop.run(verbs.SETTLE, args)) == [Settled.WITHDRAWN]
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE, task.lane)], calls.Rules())
+    assert calls.read_settle(shop.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
     assert not client.exists(shop.key("known"))
 
 
@@ -233,7 +233,7 @@ def test_what_moves_is_refused_by_no_bound(shop, fairness):
         send(shop, number, bounds=Bounds(of_queue=5))
         send(shop, f"p{number}", "43", PRIORITY, bounds=Bounds(of_queue=3))
     fairness.set_tier("42", "pro")
-    assert shop.run(verbs.SIZE, verbs.size_args(PRIORITY)) == [6, 0]
+    assert shop.run(calls.SIZE, calls.size_args(PRIORITY)) == [6, 0]
 
 
 def test_elsewhere_nothing_moves(make_fairness, redis_url):
@@ -244,4 +244,4 @@ def test_elsewhere_nothing_moves(make_fairness, redis_url):
 
 def test_a_task_does_not_move_where_it_is(client):
     with pytest.raises(ResponseError, match="expected two queues, got: q"):
-        call(client, verbs.MOVE, "{f}:", verbs.move_args("q", "q", []))
+        call(client, calls.MOVE, "{f}:", calls.move_args("q", "q", []))

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from celery_fairness.config.tenants import key_part
 from celery_fairness.errors import NotFound, PolicyInvalid, TenantInvalid
-from celery_fairness.tenants import key_part
 from tests.cli.conftest import Installation
 
 KEY = "api.stripe.com"

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.errors import NotFound, PolicyInvalid
 from celery_fairness.looking.values import QueueLimit
 from celery_fairness.partition import partition_word
 from celery_fairness.publishing import publish_queues
-from celery_fairness.queues import queue_key
-from celery_fairness.scheduling.queues import QueueNumbers
 from tests.cli.conftest import Installation
 
 HOSTILE = ["a b\n}|,", "a:b", "h_1", "ü", "x" * 300]
@@ -240,11 +240,11 @@ def test_explain_names_the_queue_s_limit(client, fairness, numbers, reason):
 
 
 def put_with(installation, tag, args, waiting):
-    from celery_fairness.scheduling.words import Waiting
-    from celery_fairness.store import verbs
+    from celery_fairness.scheduler import calls
+    from celery_fairness.scheduler.types import Waiting
 
     made = Waiting(args["queue"], tag, f"u{tag}", **waiting)
-    installation.run(verbs.PUT, verbs.put_args(made))
+    installation.run(calls.PUT, calls.put_args(made))
 
 
 def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):

@@ -10,9 +10,9 @@ from typing import get_args, get_origin, get_type_hints
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.observing import Observing
 from celery_fairness.overriding import Overriding
-from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.steering import Steering
 from celery_fairness.util.value import Value
 from tests.cli.clearing import bury, send

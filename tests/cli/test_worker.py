@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from celery_fairness.cli import worker as worker_command
 from celery_fairness.cli import worker_group
 from celery_fairness.cli.commands import fairness as group
-from celery_fairness.shares import Shares
+from celery_fairness.config.worker_shares import Shares
 
 pytestmark = pytest.mark.redis
 

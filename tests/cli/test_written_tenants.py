@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_fairness.tenants import key_part, reserved, tier_key
+from celery_fairness.config.tenants import key_part, reserved, tier_key
 from tests.cli.clearing import send
 
 PLAIN = "me@example.org"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from celery_fairness.config.settings import Settings, build_settings
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.overrides import Override
-from celery_fairness.settings import Settings, build_settings
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.overrides import Override
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.durations import Milliseconds, milliseconds
@@ -84,8 +84,8 @@ def override_key(
     made = Override(numbers, ends_ms) if numbers else None
     if isinstance(limiter, RedisLimiter):
         text, now_text = made.text if made else "", str(clock.now_ms)
-        args = verbs.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
-        limiter.connection.run(verbs.OVERRIDE, limiter.prefix, args)
+        args = calls.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
+        limiter.connection.run(calls.OVERRIDE, limiter.prefix, args)
     elif isinstance(limiter, InMemoryLimiter):
         limiter.override(key, made)
 
@@ -96,8 +96,8 @@ def stop_key(
     """Stop a key of limits, or let it go on."""
     if isinstance(limiter, RedisLimiter):
         wait_ms = milliseconds(wait_seconds)
-        args = verbs.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
-        limiter.connection.run(verbs.STOP, limiter.prefix, args)
+        args = calls.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
+        limiter.connection.run(calls.STOP, limiter.prefix, args)
     elif isinstance(limiter, InMemoryLimiter):
         limiter.stop(how, key, wait_seconds)
 

@@ -23,25 +23,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_fairness.decision import (
-    Admitted,
-    Copy,
-    Enforcement,
-    Job,
-    Lease,
-    Parking,
-    Refused,
-    SlotRequest,
-)
+from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit, write_limits
+from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.settings import Enforcement, build_settings
+from celery_fairness.config.tenants import tier_key
+from celery_fairness.config.tiers import Tier
+from celery_fairness.decision import Admitted, Copy, Job, Lease, Parking, Refused, SlotRequest
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.limits import OF_QUEUE, WHOLE, Limit, write_limits
-from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
-from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.tenants import tier_key
-from celery_fairness.tiers import Tier
 from tests.contract.conftest import FrozenClock, override_key, stop_key
 
 #: PROPERTY_EXAMPLES=400 looks longer than the suite does: at some 100,000 operations.

@@ -8,19 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.decision import (
-    Admitted,
-    Copy,
-    Enforcement,
-    Lease,
-    Parking,
-    Reason,
-    Refused,
-    SlotRequest,
-)
+from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.decision import Admitted, Copy, Lease, Parking, Reason, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.partition import words_of
-from celery_fairness.scheduling.queues import CLEARED, DECLARED, SET, QueueNumbers
 from tests.contract.conftest import FrozenClock
 from tests.support.jitter import Jittered
 

@@ -14,10 +14,13 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tenants import tier_key
+from celery_fairness.config.tiers import Tier
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Job,
     Lease,
     Parking,
@@ -27,9 +30,6 @@ from celery_fairness.decision import (
 )
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.tenants import tier_key
-from celery_fairness.tiers import Tier
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)

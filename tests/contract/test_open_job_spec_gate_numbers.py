@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from celery_fairness import RateLimitPolicy
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.decision import Admitted, Lease, Reason, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limits import word_of
-from celery_fairness.scheduling.limits import Limit
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import TWO, admitted, ask, held, refused, starts
 

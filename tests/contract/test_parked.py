@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Lease,
     Parking,
     Promoted,
@@ -20,9 +23,6 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
-from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
-from celery_fairness.tenants import tier_key
 from tests.contract.conftest import FrozenClock
 
 _serials = itertools.count(1)

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from celery_fairness.decision import Admitted, Enforcement, Lease, Reason, Refused, SlotRequest
+from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.decision import Admitted, Lease, Reason, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.partition import words_of
-from celery_fairness.scheduling.queues import CLEARED, DECLARED, SET, QueueNumbers
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)

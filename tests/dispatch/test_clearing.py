@@ -12,7 +12,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from redis import Redis
 
 from celery_fairness import DeliveriesExhausted, Fairness, NotFound
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 from tests.dispatch.conftest import assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually

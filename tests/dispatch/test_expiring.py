@@ -7,7 +7,7 @@ from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
 from redis import Redis
 
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 from tests.dispatch.conftest import assert_nothing_left
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually

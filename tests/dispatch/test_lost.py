@@ -17,8 +17,8 @@ from celery.exceptions import ChordError, WorkerLostError
 from redis import Redis
 
 from celery_fairness import DeliveriesExhausted
-from celery_fairness.scheduling.words import Rules
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
@@ -197,9 +197,9 @@ def test_a_result_is_written_though_the_worker_that_was_to_write_it_died(
     rules = Rules(lease_ms=round(LEASE_SECONDS * 1000))
 
     def taken() -> bool:
-        args = verbs.mourn_args("", rules)
-        answer = call(memory, verbs.MOURN, PREFIX, args)
-        return verbs.read_mourn(answer) is not None
+        args = calls.mourn_args("", rules)
+        answer = call(memory, calls.MOURN, PREFIX, args)
+        return calls.read_mourn(answer) is not None
 
     eventually(taken)
     taken_at = time.time()

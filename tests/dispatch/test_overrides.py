@@ -10,7 +10,7 @@ from celery.result import AsyncResult
 from redis import Redis
 
 from celery_fairness import Fairness
-from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import assert_nothing_left
 from tests.dispatch.test_shared_limits import KINDS, send

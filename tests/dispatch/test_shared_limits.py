@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 from redis import Redis
 
 from celery_fairness import RateLimitDropped
-from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.config.policy import RateLimitPolicy
 from tests.dispatch.conftest import PREFIX, assert_nothing_left
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually

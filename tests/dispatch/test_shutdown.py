@@ -13,7 +13,7 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 from celery_fairness.transport.session import _homes, homes
 from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from celery_fairness import Fairness
-from celery_fairness.policy import RateLimitPolicy
+from celery_fairness.config.policy import RateLimitPolicy
 from tests.dispatch.conftest import PREFIX, assert_nothing_left
 from tests.dispatch.test_shared_limits import KINDS, POOLS, send, starts
 from tests.integration.conftest import RESULT_SECONDS, Shop

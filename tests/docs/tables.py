@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from celery_fairness.environment import documentation
+from celery_fairness.config.environment import documentation
+from celery_fairness.config.settings import Settings, expected
 from celery_fairness.events import TYPES
-from celery_fairness.settings import Settings, expected
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each file with the tables that it has.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import Admitted, Lease, SlotRequest
-from celery_fairness.tenants import tier_key
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_fairness.tiers import DEFAULT_TIERS, Tier
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from redis import Redis
 
+from celery_fairness.config.settings import build_settings
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.contract.conftest import FrozenClock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.scheduling.lanes import tag_of
-from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
 from tests.support.library import call
 
 PREFIX = "{fairness}:"
@@ -36,21 +36,21 @@ class Dispatch:
         self.tags += 1
         tag = tag or f"t{self.tags}"
         waiting = Waiting(queue, tag, tenant, **{"message": f"of {tag}", **fields})
-        return verbs.read_put(self.run(verbs.PUT, verbs.put_args(waiting, str(self.now))))
+        return calls.read_put(self.run(calls.PUT, calls.put_args(waiting, str(self.now))))
 
     def put_from(self, plain, entry, tenant, **fields):
         """Take a message out of a plain list."""
         waiting = Waiting("q", entry, tenant, message=entry, **fields)
-        args = verbs.put_args(waiting, str(self.now), plain=plain, entry=entry)
-        return verbs.read_put(self.run(verbs.ADOPT, args))
+        args = calls.put_args(waiting, str(self.now), plain=plain, entry=entry)
+        return calls.read_put(self.run(calls.ADOPT, args))
 
     def claim(self, want=10, queues=("q",), number=None, rules=None, epoch=None, **passing):
         self.number += 1
-        args = verbs.claim_args(
+        args = calls.claim_args(
             *("w1", number or self.number, want, queues, rules or self.rules, str(self.now)),
             *(Passing(**passing), epoch),
         )
-        return verbs.read_claim(self.run(verbs.CLAIM, args))
+        return calls.read_claim(self.run(calls.CLAIM, args))
 
     def claim_all(self, want=10, queues=("q",)):
         """Claim until there is nothing more to do."""
@@ -67,17 +67,17 @@ class Dispatch:
 
     def settle(self, tasks, verdict=Verdict.DONE):
         ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
-        args = verbs.settle_args(ends, self.rules, str(self.now))
-        return verbs.read_settle(self.run(verbs.SETTLE, args))
+        args = calls.settle_args(ends, self.rules, str(self.now))
+        return calls.read_settle(self.run(calls.SETTLE, args))
 
     def renew(self, tasks, epoch=None):
         held = [(task.lease, task.key) for task in tasks]
-        args = verbs.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
-        return verbs.read_renew(self.run(verbs.RENEW, args))
+        args = calls.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
+        return calls.read_renew(self.run(calls.RENEW, args))
 
     def mourn(self, written=""):
-        args = verbs.mourn_args(written, self.rules, str(self.now))
-        return verbs.read_mourn(self.run(verbs.MOURN, args))
+        args = calls.mourn_args(written, self.rules, str(self.now))
+        return calls.read_mourn(self.run(calls.MOURN, args))
 
     def let_a_lease_pass(self, kept=()):
         for _ in range(4):
@@ -88,7 +88,7 @@ class Dispatch:
         rows = []
         for name, limit in limits.items():
             rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
-        self.run(verbs.PUBLISH_TIERS, ["database", "1", *rows])
+        self.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
 
     def publish_tenant(self, tenant, tier, keep_ms=0):
-        self.run(verbs.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])
+        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])

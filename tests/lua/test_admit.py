@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.decision import Admitted, Enforcement, Lease, Refused, SlotRequest
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
 from tests.lua.test_scripts import fill_leases
@@ -47,16 +48,16 @@ class Claims:
 
     def put(self, tag, *limits, tenant="u"):
         waiting = Waiting("q", tag, tenant, limits=write_limits(tuple(limits)))
-        self.run(verbs.PUT, verbs.put_args(waiting))
+        self.run(calls.PUT, calls.put_args(waiting))
 
     def claim(self, now=""):
         self.number += 1
-        args = verbs.claim_args("w", self.number, 5, ["q"], RULES, now_text=now)
-        return verbs.read_claim(self.run(verbs.CLAIM, args)).tasks
+        args = calls.claim_args("w", self.number, 5, ["q"], RULES, now_text=now)
+        return calls.read_claim(self.run(calls.CLAIM, args)).tasks
 
     def end(self, task, now=""):
         ends = [Settle(task.lease, Verdict.DONE, task.lane)]
-        self.run(verbs.SETTLE, verbs.settle_args(ends, RULES, now))
+        self.run(calls.SETTLE, calls.settle_args(ends, RULES, now))
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ class Admits:
         known = ("", "tenant:_", "pro", "3", "free", "1")
         copies = (message, serial, next_serial, 60_000)
         args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "1")
-        return call(self.client, verbs.ACQUIRE, NAMES.prefix, (*args, "", ""))
+        return call(self.client, calls.ACQUIRE, NAMES.prefix, (*args, "", ""))
 
 
 def test_an_attempt_that_asks_twice_has_the_same_answer(client):
@@ -247,8 +248,8 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     make_limiter, client, claims, clock
 ):
     limiter = make_limiter(frozen=True)
-    args = verbs.stop_args("cool", "api", 4_000, RULES.lease_ms, "on", str(clock.now_ms))
-    claims.run(verbs.STOP, args)
+    args = calls.stop_args("cool", "api", 4_000, RULES.lease_ms, "on", str(clock.now_ms))
+    claims.run(calls.STOP, args)
     limiter.renew([])
     assert client.exists(f"{NAMES.prefix}cooled") == 1
     clock.advance(4)

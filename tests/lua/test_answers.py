@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 from tests.support.lifetimes import run_and_look
 
@@ -36,7 +36,7 @@ class Limiter:
         known = ("basic", limit, "free", 0)
         copies = (message, serial, next_serial, KEEP_MS)
         answer, lives = self.run(
-            verbs.ACQUIRE,
+            calls.ACQUIRE,
             (LEASES, NAMES.copy(message)),
             *(lease, LEASE_MS, enforcement, *keys, *known, "", *copies),
             *("", LEASE_MS, "", "", "", self.now),
@@ -46,11 +46,11 @@ class Limiter:
 
     def inspect(self):
         of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", 1, "free", 0, self.now)
-        return self.run(verbs.INSPECT, (), *of_tenant)[0]
+        return self.run(calls.INSPECT, (), *of_tenant)[0]
 
     def renew(self, *leases, epoch=""):
         slots = chain.from_iterable((lease, "tenant:42") for lease in leases)
-        return self.run(verbs.RENEW_GATE, (LEASES,), LEASE_MS, epoch, self.now, *slots)
+        return self.run(calls.RENEW_GATE, (LEASES,), LEASE_MS, epoch, self.now, *slots)
 
 
 @pytest.fixture
@@ -138,11 +138,11 @@ def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
 
 def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
     def tiers(*args):
-        return limiter.run(verbs.PUBLISH_TIERS, (), *args)[0]
+        return limiter.run(calls.PUBLISH_TIERS, (), *args)[0]
 
     def tenant(*args):
         return limiter.run(
-            verbs.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.news), "tenant:42", *args
+            calls.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.news), "tenant:42", *args
         )
 
     assert tiers("settings", "0", "free", "{}") == [1, 1]
@@ -161,11 +161,11 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
 
 def test_a_supersession_answers_with_its_code(limiter, client):
     copy = NAMES.copy("_")
-    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s2") == (1, {copy: -2})
+    assert limiter.run(calls.SUPERSEDE, [copy], "_", "s1", "s2") == (1, {copy: -2})
     client.hset(copy, mapping={"current": "s1", "next": "s2"})
-    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s3")[0] == 1
+    assert limiter.run(calls.SUPERSEDE, [copy], "_", "s1", "s3")[0] == 1
     assert client.hgetall(copy) == {"current": "s1", "next": "s3"}
-    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s3", "s4")[0] == 0
+    assert limiter.run(calls.SUPERSEDE, [copy], "_", "s3", "s4")[0] == 0
     client.hset(copy, "admitted", "s1")
-    assert limiter.run(verbs.SUPERSEDE, [copy], "_", "s1", "s4")[0] == 0
+    assert limiter.run(calls.SUPERSEDE, [copy], "_", "s1", "s4")[0] == 0
     assert client.hget(copy, "next") == "s3"

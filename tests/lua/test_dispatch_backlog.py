@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from celery_fairness.scheduling.words import Bounds, Full, Put, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Bounds, Full, Put, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.server_state import keys_of
 from tests.support.library import call
@@ -29,7 +29,7 @@ def publish(client):
         for name, number in most.items():
             row = {"concurrency": None, "weight": 1.0, "queue_class": "default"}
             rows += (name, json.dumps(row | {"max_waiting": number}))
-        call(client, verbs.PUBLISH_TIERS, PREFIX, ["database", "1", *rows])
+        call(client, calls.PUBLISH_TIERS, PREFIX, ["database", "1", *rows])
 
     return make
 

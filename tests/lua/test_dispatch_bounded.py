@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
 UNLIMITED = Rules(default_limit=None)
@@ -20,10 +20,10 @@ def dispatch(redis_url, client):
 
 
 def stop(dispatch, how, key, wait_ms=0):
-    args = verbs.stop_args(
+    args = calls.stop_args(
         how, key, wait_ms, dispatch.rules.lease_ms, "on", str(dispatch.now), "a reason"
     )
-    dispatch.run(verbs.STOP, args)
+    dispatch.run(calls.STOP, args)
 
 
 def park_all(dispatch, queues=("q",)):
@@ -201,8 +201,8 @@ class TestCancelling:
         return client.lrange(PREFIX + "lane:tenant:a 0 q", 0, -1)
 
     def cancel(self, dispatch, record):
-        args = verbs.cancel_args("q", [record], dispatch.rules.lease_ms, str(dispatch.now))
-        return verbs.read_cancel(dispatch.run(verbs.CANCEL, args))
+        args = calls.cancel_args("q", [record], dispatch.rules.lease_ms, str(dispatch.now))
+        return calls.read_cancel(dispatch.run(calls.CANCEL, args))
 
     @pytest.mark.parametrize(
         ("task", "other", "left"), [(1, 4, 4), (5, 2, 2), (6, 1, 1), (0, 5, 5)]

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from tests.lua.dispatching import PREFIX, RULES, Dispatch
 
 #: Moves, tenants passed over, and leases that end, of one call.
@@ -108,7 +108,7 @@ def test_a_mourning_ends_a_bounded_number_of_leases(dispatch, client):
 def test_entries_are_moved_aside_in_their_order(dispatch, client):
     client.rpush("plain", "odd", "another", "odd", "even")
     for entry in (b"odd", b"even"):
-        assert dispatch.run(verbs.ASIDE, verbs.aside_args("q", "plain", entry)) == 1
+        assert dispatch.run(calls.ASIDE, calls.aside_args("q", "plain", entry)) == 1
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
     # The one that is moved is the oldest: stock producers push at the other end.
     assert client.lrange("plain", 0, -1) == ["odd", "another"]
@@ -120,8 +120,8 @@ def test_an_end_that_comes_late_withdraws_nothing_of_another_lane(dispatch):
     dispatch.let_a_lease_pass()
     assert dispatch.claim(want=1, queues=["other"]).tasks == ()
     ends = [Settle(task.lease, Verdict.DONE, lane) for lane in ("tenant:b 0 q", "tenant:a 5 q")]
-    args = verbs.settle_args(ends, RULES, str(dispatch.now))
-    assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.LATE] * 2
+    args = calls.settle_args(ends, RULES, str(dispatch.now))
+    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.LATE] * 2
     assert dispatch.tags_of(dispatch.claim()) == ["t1"]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Put, Rules, Settle, Settled, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Put, Rules, Settle, Settled, Verdict, Waiting
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 from tests.support.lifetimes import run_and_look, slack_ms
 from tests.support.waiting import eventually
@@ -32,8 +32,8 @@ def test_a_paused_tenant_is_looked_at_when_the_record_of_its_tier_is_forgotten(d
     dispatch.publish_tiers(free=1, held=0)
     dispatch.publish_tenant("a", "held", keep_ms=600_000)
     dispatch.put("a")
-    args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
-    kept_ms = lifetime_after(client, verbs.CLAIM, args, "tenant:a")
+    args = calls.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
+    kept_ms = lifetime_after(client, calls.CLAIM, args, "tenant:a")
     ((what, at),) = client.zrange(PREFIX + "ends", 0, -1, withscores=True)
     assert what == " tenant:a"
     assert abs(at - NOW - kept_ms) <= slack_ms(client)
@@ -76,38 +76,38 @@ def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, clien
 )
 def test_a_put_that_knows_other_bindings_leaves_nothing(dispatch, client, bound, answer, is_known):
     client.sadd("bindings", "one", "two")
-    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
-    assert verbs.read_put(dispatch.run(verbs.PUT, args)) is answer
+    args = calls.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
+    assert calls.read_put(dispatch.run(calls.PUT, args)) is answer
     assert client.exists(PREFIX + "known") == is_known
 
 
 def test_a_message_leaves_its_plain_list_also_where_its_task_is_known(dispatch, client):
     client.rpush("plain", "message", "another", "message", "message")
-    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
-    answers = [verbs.read_put(dispatch.run(verbs.PUT, args)) for _ in range(4)]
+    args = calls.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
+    answers = [calls.read_put(dispatch.run(calls.PUT, args)) for _ in range(4)]
     assert answers == [Put.WAITS, Put.KNOWN, Put.KNOWN, Put.GONE]
     assert client.lrange("plain", 0, -1) == ["another"]
 
 
 def test_the_oldest_of_equal_messages_leaves_its_plain_list(dispatch, client):
     client.rpush("plain", "message", "another", "message")
-    args = verbs.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
-    assert verbs.read_put(dispatch.run(verbs.PUT, args)) is Put.WAITS
+    args = calls.put_args(Waiting("q", "t1", "a"), str(NOW), plain="plain", entry="message")
+    assert calls.read_put(dispatch.run(calls.PUT, args)) is Put.WAITS
     assert client.lrange("plain", 0, -1) == ["message", "another"]
 
 
 def test_a_message_that_cannot_be_put_stays_in_its_plain_list(dispatch, client):
     client.rpush("plain", "message")
-    args = verbs.put_args(Waiting("q", "t 1", "a"), str(NOW), plain="plain", entry="message")
+    args = calls.put_args(Waiting("q", "t 1", "a"), str(NOW), plain="plain", entry="message")
     with pytest.raises(ResponseError, match="expected words without a space"):
-        dispatch.run(verbs.PUT, args)
+        dispatch.run(calls.PUT, args)
     assert client.lrange("plain", 0, -1) == ["message"]
 
 
 def test_an_entry_is_moved_aside_once(dispatch, client):
     client.rpush("plain", "odd", "another", "odd")
-    args = verbs.aside_args("q", "plain", b"odd")
-    assert [dispatch.run(verbs.ASIDE, args) for _ in range(3)] == [1, 1, 0]
+    args = calls.aside_args("q", "plain", b"odd")
+    assert [dispatch.run(calls.ASIDE, args) for _ in range(3)] == [1, 1, 0]
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "odd"]
     assert client.lrange("plain", 0, -1) == ["another"]
     assert client.hget(PREFIX + "counts", "aside") == "2"
@@ -117,24 +117,24 @@ def test_a_renewal_keeps_the_leases_of_a_key_for_a_day(dispatch, client):
     dispatch.put("a")
     (task,) = dispatch.claim().tasks
     leases = "leases:" + task.key
-    args = verbs.renew_args([(task.lease, task.key)], RULES.lease_ms, None, str(NOW))
-    assert lifetime_after(client, verbs.RENEW, args, leases) == DAY_MS
+    args = calls.renew_args([(task.lease, task.key)], RULES.lease_ms, None, str(NOW))
+    assert lifetime_after(client, calls.RENEW, args, leases) == DAY_MS
     # What is left of a lost memory, as the gate's leases are.
     client.delete(PREFIX + "ends")
     client.persist(PREFIX + leases)
-    assert lifetime_after(client, verbs.RENEW, args, leases) == DAY_MS
+    assert lifetime_after(client, calls.RENEW, args, leases) == DAY_MS
 
 
 def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
     dispatch.put("a")
-    args = verbs.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
-    assert lifetime_after(client, verbs.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms
+    args = calls.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
+    assert lifetime_after(client, calls.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms
 
 
 def test_a_purge_of_what_waits_for_its_time_leaves_no_bell(dispatch, client):
     dispatch.put("a", eta_ms=NOW + 5_000)
     assert client.exists(PREFIX + "bell:q")
-    assert dispatch.run(verbs.PURGE, ["q"]) == 1
+    assert dispatch.run(calls.PURGE, ["q"]) == 1
     assert not client.exists(PREFIX + "bell:q")
 
 
@@ -256,8 +256,8 @@ def test_a_late_end_of_another_lane_withdraws_nothing(dispatch, lane):
     dispatch.put("a")
     (task,) = dispatch.claim().tasks
     dispatch.settle([task], Verdict.HEAD)
-    args = verbs.settle_args([Settle(task.lease, Verdict.DONE, lane)], RULES, str(NOW))
-    assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.LATE]
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE, lane)], RULES, str(NOW))
+    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.LATE]
     assert len(dispatch.claim().tasks) == 1
 
 
@@ -269,15 +269,15 @@ def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(di
     assert dispatch.claim_all() == []
     dispatch.put("42")
     assert client.zrange("{fairness}:ring:q", 0, -1) == ["tenant:42"]
-    assert dispatch.run(verbs.PURGE, ["q"]) == 100
+    assert dispatch.run(calls.PURGE, ["q"]) == 100
     assert client.zrange("{fairness}:ring:q", 0, -1) == []
     assert client.zrange("{fairness}:full:q", 0, -1) == ["tenant:42"]
-    assert dispatch.run(verbs.PURGE, ["q"]) == 3
+    assert dispatch.run(calls.PURGE, ["q"]) == 3
 
 
 def test_a_pause_without_an_end_is_answered_by_a_number_that_redis_can_hold(dispatch):
-    args = verbs.stop_args("pause", "api", 0, RULES.lease_ms, "on", str(NOW))
-    assert dispatch.run(verbs.STOP, args)[:2] == [0, -1]
+    args = calls.stop_args("pause", "api", 0, RULES.lease_ms, "on", str(NOW))
+    assert dispatch.run(calls.STOP, args)[:2] == [0, -1]
 
 
 def test_a_record_that_is_published_again_with_an_end_is_news_when_it_ends(dispatch, client):

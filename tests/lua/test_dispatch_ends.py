@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
 
 pytestmark = pytest.mark.redis
@@ -43,8 +43,8 @@ def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client,
     first, second = running
     ends = [Settle(second.lease, Verdict.DONE, second.lane)]
     ends.append(Settle(first.lease, Verdict.HEAD, first.lane))
-    args = verbs.settle_args(ends, dispatch.rules, str(dispatch.now))
-    assert verbs.read_settle(dispatch.run(verbs.SETTLE, args)) == [Settled.SETTLED] * 2
+    args = calls.settle_args(ends, dispatch.rules, str(dispatch.now))
+    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.SETTLED] * 2
     assert dispatch.tags_of(dispatch.claim(queues=("q2",))) == ["t4"]
     assert client.hkeys(PREFIX + "returned") == ["t1"]
 

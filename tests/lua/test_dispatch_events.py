@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Waiting
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 #: What only a claim that tells something runs.
@@ -93,9 +93,9 @@ def test_a_task_is_told_by_the_id_and_name_in_its_headers(
     dispatch, client, message, job_id, job_type
 ):
     waiting = Waiting("q", "t1", "a", kind="kind", message=message)
-    dispatch.run(verbs.PUT, verbs.put_args(waiting))
+    dispatch.run(calls.PUT, calls.put_args(waiting))
     record = client.lindex(PREFIX + "lane:tenant:a 0 q", 0)
-    dispatch.run(verbs.CANCEL, verbs.cancel_args("q", [record], 15_000))
+    dispatch.run(calls.CANCEL, calls.cancel_args("q", [record], 15_000))
     ((_, told),) = client.xrange(PREFIX + "events")
     assert (told["job_id"], told["job_type"]) == (job_id, job_type)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Settled, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Settled, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 from tests.model.server_state import keys_of
 
@@ -121,12 +121,12 @@ def test_what_was_claimed_once_does_not_expire_here(dispatch, client):
 @pytest.mark.parametrize("eta_ms", [0, NOW + 500])
 def test_what_is_taken_out_expires_no_more(dispatch, client, eta_ms):
     dispatch.put("a", expires_ms=SOON, eta_ms=eta_ms)
-    assert dispatch.run(verbs.PURGE, ["q"]) == 1
+    assert dispatch.run(calls.PURGE, ["q"]) == 1
     dispatch.put("a", tag="late", expires_ms=SOON, eta_ms=eta_ms)
     record = client.hget(PREFIX + "returned", "late")
     if eta_ms:
         record = client.zrange(PREFIX + "later:q", 0, 0)[0][17:]
-    assert dispatch.run(verbs.CANCEL, verbs.cancel_args("q", [record], 15_000, str(NOW))) == [1]
+    assert dispatch.run(calls.CANCEL, calls.cancel_args("q", [record], 15_000, str(NOW))) == [1]
     dispatch.now = SOON
     dispatch.claim()
     assert mourned(dispatch) == [("late", "cancelled", "-")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules, Verdict
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler.types import Rules, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
 
 #: Keys that one claim forgets.

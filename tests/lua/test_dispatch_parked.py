@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, shape_of, write_limits
-from celery_fairness.scheduling.words import Rules
+from celery_fairness.config.limit_spec import Limit, shape_of, write_limits
+from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 UNLIMITED = Rules(default_limit=None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.words import Rules, Settled, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settled, Verdict
 from tests.lua.dispatching import MINUTE, PREFIX, Dispatch
 
 #: Tenants passed over and heads set aside by one claim.
@@ -20,10 +20,10 @@ def dispatch(redis_url, client):
 def look_for(dispatch, **passing):
     """Claim as a worker does that goes on where a look stopped; return the last answer."""
     places = {}
-    for calls in range(1, 1000):
+    for times in range(1, 1000):
         answer = dispatch.claim(**passing, places=places)
         if answer.tasks or answer.sleep_ms:
-            return answer, calls
+            return answer, times
         places = answer.passed
     raise AssertionError("there is always more to do")
 
@@ -99,14 +99,14 @@ def test_a_crowd_that_waits_for_another_worker_hides_nobody(dispatch):
     for number in range(500):
         dispatch.put(f"a{number:03}", kind="new")
     dispatch.put("z", kind="y")
-    answer, calls = look_for(dispatch, want=1, never=("new",))
+    answer, times = look_for(dispatch, want=1, never=("new",))
     assert dispatch.tags_of(answer) == ["t501"]
     # Each head is set aside, and each tenant passed over.
-    assert calls == 2 * 500 // PASSED + 1
+    assert times == 2 * 500 // PASSED + 1
     # Nothing else: it sleeps, and does not look again and again.
-    answer, calls = look_for(dispatch, want=1, never=("new",))
+    answer, times = look_for(dispatch, want=1, never=("new",))
     assert (answer.tasks, answer.sleep_ms, answer.passed) == ((), 1000, {"q": 500})
-    assert calls == 500 // PASSED + 1
+    assert times == 500 // PASSED + 1
     assert len(dispatch.claim_all(want=64)) == 500
 
 
@@ -114,9 +114,9 @@ def test_a_backlog_of_one_kind_is_met_once(dispatch, commands):
     for _ in range(100):
         dispatch.put("a", kind="x")
     dispatch.put("a", kind="y")
-    answer, calls = look_for(dispatch, never=("x",))
+    answer, times = look_for(dispatch, never=("x",))
     assert dispatch.tags_of(answer) == ["t101"]
-    assert calls == 100 // PASSED + 1
+    assert times == 100 // PASSED + 1
     dispatch.put("a", kind="y")
     with commands() as ran:
         assert dispatch.tags_of(dispatch.claim(never=("x",))) == ["t102"]
@@ -182,7 +182,7 @@ def test_a_purge_silences_both_bells_and_finds_what_was_set_aside(dispatch, clie
     for kind in ("x", "y", "x"):
         dispatch.put("a", kind=kind)
     dispatch.claim(want=1, never=("x", "y"))
-    assert dispatch.run(verbs.PURGE, ["q"]) == 3
+    assert dispatch.run(calls.PURGE, ["q"]) == 3
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
     assert left == {"clock", "sequence", "events", "people_events"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import ResponseError
 
-from celery_fairness.scheduling.queues import QueueNumbers
-from celery_fairness.store import verbs
+from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.scheduler import calls
 from tests.lua.dispatching import Dispatch
 
 
@@ -17,8 +17,8 @@ def dispatch(redis_url, client):
 
 def limit(dispatch, queue="q", key="queue:q", parts=False, **numbers):
     said = QueueNumbers(**numbers).text
-    args = verbs.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
-    return dispatch.run(verbs.QUEUE, args)
+    args = calls.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
+    return dispatch.run(calls.QUEUE, args)
 
 
 def claims(dispatch, commands, queue="q"):
@@ -65,7 +65,7 @@ def test_a_queue_s_limit_costs_claims_of_another_queue_one_question(dispatch, co
 def test_what_nobody_could_read_is_refused_before_anything_is_written(
     dispatch, client, key, numbers
 ):
-    args = verbs.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
+    args = calls.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
     with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a word"):
-        dispatch.run(verbs.QUEUE, args)
+        dispatch.run(calls.QUEUE, args)
     assert client.keys("*") == []

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Rules
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
 BY_QUEUE = Rules(default_limit=None, priority_scope="queue")

@@ -7,16 +7,16 @@ import os
 
 import pytest
 
-from celery_fairness.scheduling.words import (
+from celery_fairness.config.tenants import key_part
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import (
     Put,
     Rules,
     Settled,
     Verdict,
     Waiting,
 )
-from celery_fairness.store import verbs
 from celery_fairness.store.library import library, load
-from celery_fairness.tenants import key_part
 from tests.lua.dispatching import MINUTE, NOW, PREFIX, RULES, Dispatch
 
 #: Tenants at their limit in front of a free one; DISPATCH_CROWD=100000 asks for what is promised.
@@ -41,13 +41,13 @@ def unlimited(**fields):
 
 def crowd(dispatch, tenants):
     """So many tenants of limit 1, each with a task that runs and one that waits, closed."""
-    put = library().function(verbs.PUT)
+    put = library().function(calls.PUT)
     load(dispatch.client.execute_command)
     pipe = dispatch.client.pipeline(transaction=False)
     for number in range(tenants):
         for turn in ("a", "b"):
             waiting = Waiting("q", f"{turn}{number}", f"c{number}", message="m")
-            pipe.fcall(put, 1, PREFIX, *verbs.put_args(waiting))
+            pipe.fcall(put, 1, PREFIX, *calls.put_args(waiting))
         if number % 1000 == 999:
             pipe.execute()
     pipe.execute()
@@ -120,7 +120,7 @@ def test_news_for_a_crowd_and_its_purge_are_spread_over_many_calls(dispatch, cli
     before = dispatch.number
     assert dispatch.claim_all(queues=["nobody's"]) == []
     assert dispatch.number - before >= 4_000 // 16
-    gone = [dispatch.run(verbs.PURGE, ["q"]) for _ in range(4_000 // 50)]
+    gone = [dispatch.run(calls.PURGE, ["q"]) for _ in range(4_000 // 50)]
     assert gone[-1] == 0
     assert sum(gone) == 4_000
     assert_no_call_was_long(client)
@@ -146,7 +146,7 @@ def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client)
         dispatch.settle(again.tasks[:1], Verdict.ACKED)
         dispatch.let_a_lease_pass(kept=again.tasks[1:])
         assert dispatch.mourn().message == "of t1"
-        assert dispatch.run(verbs.PURGE, ["q"]) == 0
+        assert dispatch.run(calls.PURGE, ["q"]) == 0
     finally:
         client.config_set("maxmemory", 0)
     # The refused put left nothing, so it can be sent again.
@@ -178,7 +178,7 @@ def test_tasks_that_wait_for_their_time_come_in_its_order_and_behind_what_waits(
     for number, eta in enumerate([3000, 1000, 2000] + [1500] * 11):
         assert dispatch.put("a", tag=f"e{number}", eta_ms=NOW + eta) is Put.WAITS_FOR_ITS_TIME
     assert dispatch.put("a", tag="past", eta_ms=NOW) is Put.WAITS
-    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [1, 14]
+    assert dispatch.run(calls.SIZE, calls.size_args("q")) == [1, 14]
     assert dispatch.tags_of(dispatch.claim()) == ["past"]
     assert dispatch.claim().sleep_ms == 1000
     dispatch.now += 700
@@ -485,18 +485,18 @@ def test_a_put_that_nobody_could_read_is_refused_whole(dispatch, client, field, 
 
 @pytest.mark.parametrize("position", [5, 6, 7])
 def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, position):
-    queue, text, *rest = verbs.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
+    queue, text, *rest = calls.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
     words = text.split(" ")
     words[position] = "many"
     args = [queue, " ".join(words), *rest]
     with pytest.raises(Exception, match="and numbers, got: t1 a s gold 5"):
-        dispatch.run(verbs.PUT, args)
+        dispatch.run(calls.PUT, args)
     assert client.keys("*") == []
 
 
 def test_an_owner_that_nobody_could_read_is_refused(dispatch, client):
     with pytest.raises(Exception, match="expected an owner without a space"):
-        dispatch.run(verbs.CLAIM, verbs.claim_args("a b", 1, 1, ["q"], RULES))
+        dispatch.run(calls.CLAIM, calls.claim_args("a b", 1, 1, ["q"], RULES))
     assert client.keys("*") == []
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from celery_fairness.scheduling.words import Rules, Settle, Settled, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 STATE = re.compile(r"w1 ([a-z]+)(\S*) 1 q")
@@ -28,8 +28,8 @@ def claim_and_tell(dispatch, *tasks, verdict=Verdict.DONE):
     dispatch.number += 1
     ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
     text = str(dispatch.now)
-    args = verbs.claim_args("w1", dispatch.number, 10, ["q"], dispatch.rules, text, ends=ends)
-    return verbs.read_claim(dispatch.run(verbs.CLAIM, args)).tasks
+    args = calls.claim_args("w1", dispatch.number, 10, ["q"], dispatch.rules, text, ends=ends)
+    return calls.read_claim(dispatch.run(calls.CLAIM, args)).tasks
 
 
 def test_a_row_says_since_when_until_it_ends(dispatch, client):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.words import Rules, Settled
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settled
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 
@@ -13,10 +13,10 @@ class Unused(Dispatch):
     """A worker and a producer that also use queues which end."""
 
     def use(self, **kept_ms: int) -> int:
-        return self.run(verbs.UNUSED, verbs.unused_args(kept_ms, False, str(self.now)))
+        return self.run(calls.UNUSED, calls.unused_args(kept_ms, False, str(self.now)))
 
     def declare(self, **kept_ms: int) -> int:
-        return self.run(verbs.UNUSED, verbs.unused_args(kept_ms, True, str(self.now)))
+        return self.run(calls.UNUSED, calls.unused_args(kept_ms, True, str(self.now)))
 
     def ends(self) -> dict[str, float]:
         """When each queue ends, from now."""
@@ -42,7 +42,7 @@ def test_a_queue_that_nobody_uses_ends_and_what_runs_runs_on(dispatch):
     dispatch.now += 1_000
     # 250 wait, and 100 go in one call.
     assert [dispatch.use() for _ in range(4)] == [0, 0, 0, 3_001]
-    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [0, 0]
+    assert dispatch.run(calls.SIZE, calls.size_args("q")) == [0, 0]
     assert dispatch.settle([task]) == [Settled.SETTLED]
     assert dispatch.use(other=0) == -1
     dispatch.now += 10_000
@@ -67,7 +67,7 @@ def test_a_queue_that_is_declared_without_an_end_has_none_until_it_is_declared_w
     dispatch.use(q=1_000)
     dispatch.now += 5_000
     assert dispatch.use() == -1
-    assert dispatch.run(verbs.SIZE, verbs.size_args("q")) == [1, 0]
+    assert dispatch.run(calls.SIZE, calls.size_args("q")) == [1, 0]
     dispatch.declare(q=1_000)
     assert dispatch.ends() == {"q": 1_000}
 
@@ -84,7 +84,7 @@ def test_a_use_of_a_queue_that_has_ended_ends_it_first_in_parts(dispatch, how):
         dispatch.put("a")
     dispatch.declare(q=1_000)
     dispatch.now += 1_000
-    assert getattr(dispatch, how)(q=1_000) == verbs.ENDS_FIRST
+    assert getattr(dispatch, how)(q=1_000) == calls.ENDS_FIRST
     assert getattr(dispatch, how)(q=1_000) == 1_000
     assert dispatch.ends() == {"q": 1_000}
     dispatch.put("a")
@@ -97,7 +97,7 @@ def test_of_a_queue_that_has_ended_nothing_is_claimed_or_counted(dispatch):
     dispatch.declare(q=1_000)
 
     def waiting():
-        return dispatch.run(verbs.SIZE, verbs.size_args("q", str(dispatch.now)))
+        return dispatch.run(calls.SIZE, calls.size_args("q", str(dispatch.now)))
 
     dispatch.now += 999
     assert waiting() == [1, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.words import Rules, Verdict
+from celery_fairness.scheduler.types import Rules, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 ALL = Rules(default_limit=None)

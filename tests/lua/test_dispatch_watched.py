@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.words import Rules, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
 #: Milliseconds that an unwatched stream is kept.
@@ -18,7 +18,7 @@ def dispatch(client):
 
 
 def watch(dispatch, wait_ms=60_000):
-    return dispatch.run(verbs.WATCH, verbs.watch_args(wait_ms, str(dispatch.now)))
+    return dispatch.run(calls.WATCH, calls.watch_args(wait_ms, str(dispatch.now)))
 
 
 def told(dispatch):
@@ -84,7 +84,7 @@ def test_a_lease_that_nobody_renews_is_told_too(dispatch, state):
         dispatch.settle(tasks, state)
     for _ in range(4):
         dispatch.now += 5_000
-        dispatch.run(verbs.MOURN, verbs.mourn_args("", dispatch.rules, str(dispatch.now)))
+        dispatch.run(calls.MOURN, calls.mourn_args("", dispatch.rules, str(dispatch.now)))
     (end,) = [each for each in told(dispatch) if each["type"] == "task.ended"]
     assert end["outcome"] == "expired"
 

@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
-from celery_fairness.decision import Admitted, Copy, Enforcement, Job, Lease, Refused, SlotRequest
-from celery_fairness.scheduling.limits import Limit, write_limits
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tiers import Tier
+from celery_fairness.decision import Admitted, Copy, Job, Lease, Refused, SlotRequest
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.store.keys import Names
-from celery_fairness.tiers import Tier
 from tests.contract.conftest import stop_key
 
 NAMES = Names("fairness")

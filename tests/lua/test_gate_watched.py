@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from celery_fairness.decision import Admitted, Copy, Enforcement, Job, Lease, Refused, SlotRequest
+from celery_fairness.config.settings import Enforcement, build_settings
+from celery_fairness.decision import Admitted, Copy, Job, Lease, Refused, SlotRequest
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.settings import build_settings
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
@@ -47,8 +47,8 @@ def limiter(make_limiter):
 @pytest.fixture
 def watch(limiter, clock):
     def begin(wait_ms=60_000):
-        args = verbs.watch_args(wait_ms, str(clock.now_ms))
-        return limiter.connection.run(verbs.WATCH, NAMES.prefix, args)
+        args = calls.watch_args(wait_ms, str(clock.now_ms))
+        return limiter.connection.run(calls.WATCH, NAMES.prefix, args)
 
     return begin
 
@@ -67,7 +67,7 @@ def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, 
     def put():
         job, at = '["t1", "shop.pay", "q"]', str(clock.now_ms + ahead_ms)
         args = (job, key, "pro", "0.5", at, str(clock.now_ms))
-        return limiter.connection.run(verbs.GATE_PUT, NAMES.prefix, args)
+        return limiter.connection.run(calls.GATE_PUT, NAMES.prefix, args)
 
     assert put() == 0
     watch(1_000)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Lease,
     Parking,
     Promotion,

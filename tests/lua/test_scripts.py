@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.decision import (
-    Admitted,
-    Copy,
-    Enforcement,
-    Lease,
-    Reason,
-    Refused,
-    Renewal,
-    SlotRequest,
-)
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tenants import INVALID, NONE, tier_key
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
+from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, Renewal, SlotRequest
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.store.keys import Names
-from celery_fairness.tenants import INVALID, NONE, tier_key
-from celery_fairness.tiers import DEFAULT_TIERS, Tier
 
 NAMES = Names("fairness")
 #: Keys that live for ever: one of each, whatever happens (lua/README.md).

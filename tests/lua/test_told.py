@@ -7,10 +7,12 @@ import itertools
 import pytest
 from redis import Redis
 
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.decision import (
     Admitted,
     Copy,
-    Enforcement,
     Job,
     Lease,
     Parking,
@@ -19,8 +21,6 @@ from celery_fairness.decision import (
     SlotRequest,
 )
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
-from celery_fairness.scheduling.queues import CLEARED, SET, QueueNumbers
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import override_key, stop_key
 

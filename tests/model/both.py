@@ -14,16 +14,16 @@ from dataclasses import replace
 
 from redis import Redis
 
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.tiers import Tier, tier_fields
 from celery_fairness.events import TYPES
-from celery_fairness.queues import queue_key
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.overrides import Override
+from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.scheduling.clock import NOTE_AFTER_MS
 from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
-from celery_fairness.scheduling.overrides import Override
 from celery_fairness.scheduling.state import dump
-from celery_fairness.scheduling.words import Claimed, Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
 from celery_fairness.store.library import build
-from celery_fairness.tiers import Tier, tier_fields
 from tests.model import server_state
 from tests.model.operations import KEYS, Operation, Scene
 from tests.model.watched import WatchedScheduler
@@ -157,8 +157,8 @@ class Both:
             bounds,
             number % 16 != 15,
         )
-        answer = self.scripts.run(verbs.PUT, verbs.put_args(waiting, str(self.now)))
-        return self.model.put(waiting), verbs.read_put(answer)
+        answer = self.scripts.run(calls.PUT, calls.put_args(waiting, str(self.now)))
+        return self.model.put(waiting), calls.read_put(answer)
 
     def do_claim(self, owner, again, want, queues, enforcement, hears, passing, *how):
         goes_on, known, told, by, scope = how if len(how) == 5 else (*how, "", "tenant")
@@ -171,10 +171,10 @@ class Both:
         number, rules = self.numbers[owner], self.rules(enforcement, by, scope)
         epoch = self.known(known)
         ends = self.settles(told)
-        args = verbs.claim_args(
+        args = calls.claim_args(
             owner, number, want, queues, rules, str(self.now), passing, epoch, ends
         )
-        theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
+        theirs = calls.read_claim(self.scripts.run(calls.CLAIM, args))
         replay = self.model.replies.get(owner, (None,))[0] == number
         ours = self.model.claim(owner, number, want, queues, rules, passing, epoch, ends)
         if epoch not in (None, ours.epoch):
@@ -227,8 +227,8 @@ class Both:
     def do_settle(self, ends, enforcement):
         settles = self.settles(ends)
         rules = self.rules(enforcement)
-        args = verbs.settle_args(settles, rules, str(self.now))
-        theirs = verbs.read_settle(self.scripts.run(verbs.SETTLE, args))
+        args = calls.settle_args(settles, rules, str(self.now))
+        theirs = calls.read_settle(self.scripts.run(calls.SETTLE, args))
         return self.model.settle(settles, rules), theirs
 
     def do_mourn(self, enforcement, writes):
@@ -236,8 +236,8 @@ class Both:
         rules = self.rules(enforcement)
         written, self.written = self.written, ""
         self.told += any(row.text == written for row in self.model.obituaries)
-        args = verbs.mourn_args(written, rules, str(self.now))
-        theirs = verbs.read_mourn(self.scripts.run(verbs.MOURN, args))
+        args = calls.mourn_args(written, rules, str(self.now))
+        theirs = calls.read_mourn(self.scripts.run(calls.MOURN, args))
         ours = self.model.mourn(written, rules)
         if ours is not None and writes:
             self.written = ours.text
@@ -250,8 +250,8 @@ class Both:
         held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
         epoch = self.known(known)
         lease_ms = self.scene.rules.lease_ms
-        args = verbs.renew_args(held, lease_ms, epoch, str(self.now))
-        theirs = verbs.read_renew(self.scripts.run(verbs.RENEW, args))
+        args = calls.renew_args(held, lease_ms, epoch, str(self.now))
+        theirs = calls.read_renew(self.scripts.run(calls.RENEW, args))
         ours = self.model.renew(held, lease_ms, epoch)
         self.epoch = ours[0]
         return ours, theirs
@@ -277,34 +277,34 @@ class Both:
         rows = []
         for tier in tiers:
             rows += (tier.name, json.dumps(tier_fields(tier)))
-        theirs = self.scripts.run(verbs.PUBLISH_TIERS, ["database", "1", *rows])
+        theirs = self.scripts.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
         return self.model.publish_tiers(tiers), theirs[1]
 
     def do_tenant(self, tenant, tier, number):
         theirs = self.scripts.run(
-            verbs.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number if tier else "", "0"]
+            calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number if tier else "", "0"]
         )
         return self.model.publish_tenant(tenant, tier, number), theirs
 
     def do_stop(self, how, key, wait_ms, enforcement):
         rules = self.rules(enforcement)
-        args = verbs.stop_args(
+        args = calls.stop_args(
             how, key, wait_ms, rules.lease_ms, enforcement, str(self.now), "a reason", "an operator"
         )
-        theirs = verbs.read_stop(self.scripts.run(verbs.STOP, args))
+        theirs = calls.read_stop(self.scripts.run(calls.STOP, args))
         ours = self.model.stop(how, key, wait_ms, rules, "a reason", "an operator")
         return ours, theirs
 
     def do_watch(self, wait_ms):
-        args = verbs.watch_args(wait_ms, str(self.now))
-        return self.model.watch_tasks(wait_ms), self.scripts.run(verbs.WATCH, args)
+        args = calls.watch_args(wait_ms, str(self.now))
+        return self.model.watch_tasks(wait_ms), self.scripts.run(calls.WATCH, args)
 
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
         rules = self.rules(enforcement)
         ends_ms = None if lasts_ms is None else self.now + lasts_ms
         override = None if numbers is None else Override(dict(numbers), ends_ms)
-        args = verbs.override_args(
+        args = calls.override_args(
             key,
             override.text if override else "",
             *((lasts_ms, None) if lasts_ms and lasts_ms > 1_000 else (0, ends_ms)),
@@ -313,15 +313,15 @@ class Both:
             enforcement,
             str(self.now),
         )
-        theirs = verbs.read_override(self.scripts.run(verbs.OVERRIDE, args))
+        theirs = calls.read_override(self.scripts.run(calls.OVERRIDE, args))
         return self.model.override(key, override, rules), theirs
 
     def do_queue(self, how, queue, numbers, parts):
         """What is said of a queue's limit, by the settings or by people."""
         rules, key = self.rules("on"), KEYS.get(queue) or queue_key(queue)
         text = numbers.text if numbers else ""
-        args = verbs.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
-        theirs = self.scripts.run(verbs.QUEUE, args)
+        args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
+        theirs = self.scripts.run(calls.QUEUE, args)
         return self.model.limit_queue(how, queue, key, rules, numbers, parts), theirs
 
     def tasks_of(self, queue):
@@ -350,8 +350,8 @@ class Both:
         ]
         lease_ms = self.scene.rules.lease_ms
         records = [task.record for task in chosen]
-        args = verbs.cancel_args(queue, records, lease_ms, str(self.now))
-        theirs = verbs.read_cancel(self.scripts.run(verbs.CANCEL, args))
+        args = calls.cancel_args(queue, records, lease_ms, str(self.now))
+        theirs = calls.read_cancel(self.scripts.run(calls.CANCEL, args))
         return self.model.cancel(queue, chosen, lease_ms), theirs
 
     def do_move(self, queue, others, picks, parts):
@@ -365,8 +365,8 @@ class Both:
             if tasks
         ]
         given = [(task, parts[n % len(parts)]) for n, task in enumerate(chosen)]
-        args = verbs.move_args(queue, target, [(task.record, part) for task, part in given])
-        theirs = verbs.read_move(self.scripts.run(verbs.MOVE, args))
+        args = calls.move_args(queue, target, [(task.record, part) for task, part in given])
+        theirs = calls.read_move(self.scripts.run(calls.MOVE, args))
         return self.model.move(queue, target, given), theirs
 
     def do_requeue(self, queue, pick, knows):
@@ -377,7 +377,7 @@ class Both:
         task = tasks[pick % len(tasks)]
         rows = [row.text for row in self.model.obituaries if row.task == task] if knows else []
         text = "".join(rows[:1])
-        theirs = self.scripts.run(verbs.REQUEUE, verbs.requeue_args(queue, task.record, text))
+        theirs = self.scripts.run(calls.REQUEUE, calls.requeue_args(queue, task.record, text))
         ours = self.model.requeue(queue, task, text)
         self.told += ours and text != ""
         return int(ours), theirs
@@ -397,10 +397,10 @@ class Both:
         return None, None
 
     def do_size(self, queue):
-        return self.model.size(queue), tuple(self.scripts.run(verbs.SIZE, verbs.size_args(queue)))
+        return self.model.size(queue), tuple(self.scripts.run(calls.SIZE, calls.size_args(queue)))
 
     def do_purge(self, queue):
-        return self.model.purge(queue), self.scripts.run(verbs.PURGE, [queue])
+        return self.model.purge(queue), self.scripts.run(calls.PURGE, [queue])
 
     def do_lose(self):
         """Redis comes back empty."""
@@ -542,8 +542,8 @@ class Both:
             claim = self.run_claim_of_all()
             running = [Settle(lease, Verdict.DONE, "tenant:x 0 q") for lease in self.model.running]
             if running:
-                args = verbs.settle_args(running, self.rules("on"), str(self.now))
-                self.scripts.run(verbs.SETTLE, args)
+                args = calls.settle_args(running, self.rules("on"), str(self.now))
+                self.scripts.run(calls.SETTLE, args)
                 self.model.settle(running, self.rules("on"))
             left = any((self.model.lanes, self.model.ends, *self.model.later.values()))
             if not claim.tasks and not running and not left:
@@ -590,8 +590,8 @@ class Both:
     def run_claim_of_all(self):
         self.numbers["drain"] += 1
         number, rules = self.numbers["drain"], self.rules("on")
-        args = verbs.claim_args("drain", number, 6, self.scene.queues, rules, str(self.now))
-        theirs = verbs.read_claim(self.scripts.run(verbs.CLAIM, args))
+        args = calls.claim_args("drain", number, 6, self.scene.queues, rules, str(self.now))
+        theirs = calls.read_claim(self.scripts.run(calls.CLAIM, args))
         ours = self.model.claim("drain", number, 6, self.scene.queues, rules)
         assert theirs == ours, (theirs, ours)
         if ours.tasks:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from celery_fairness.config.limit_spec import write_limits
+from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.scheduler.types import Passing, Verdict
 from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.limits import write_limits
-from celery_fairness.scheduling.queues import QueueNumbers
-from celery_fairness.scheduling.words import Passing, Verdict
 from tests.model.both import LATE, REMEMBERED, START_MS, Both
 from tests.model.operations import scene
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from redis import Redis
 
+from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.events import KEPT_APART, TYPES
-from celery_fairness.scheduling.limits import shape_of
-from celery_fairness.store.verbs import read_paused_by
+from celery_fairness.scheduler.calls import read_paused_by
 
 #: Every key with its type and all that it holds, in one call.
 _READ_ALL = """

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler.types import Verdict
 from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.limits import Limit, write_limits
 from celery_fairness.scheduling.pace import APART, JITTER_MS, jitter_ms
-from celery_fairness.scheduling.words import Verdict
 from tests.model.both import START_MS
 
 DROP = Limit("api", 1, on_limit="drop")

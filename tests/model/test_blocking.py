@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.scheduler.types import Verdict
 
 ONE = Limit("api", 1)
 SECOND = 1_000

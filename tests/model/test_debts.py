@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.limits import Limit, write_limits
 from tests.model.operations import QUEUES
 
 

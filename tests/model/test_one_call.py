@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.scheduling.limits import WHOLE, Limit
-from celery_fairness.scheduling.words import Settle, Verdict
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import WHOLE, Limit
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Settle, Verdict
 
 pytestmark = pytest.mark.redis
 
@@ -94,8 +94,8 @@ def test_more_keys_end_at_once_than_one_command_may_name(pair):
     both = pair.both
     ends = [Settle(each.lease, Verdict.DONE, each.lane) for each in both.granted]
     assert len(ends) == tasks
-    args = verbs.settle_args(ends, both.rules("on"), str(both.now))
-    theirs = verbs.read_settle(both.scripts.run(verbs.SETTLE, args))
+    args = calls.settle_args(ends, both.rules("on"), str(both.now))
+    theirs = calls.read_settle(both.scripts.run(calls.SETTLE, args))
     assert theirs == both.model.settle(ends, both.rules("on"))
     both.check()
 

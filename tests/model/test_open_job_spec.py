@@ -16,9 +16,9 @@ import pytest
 from redis import Redis
 
 from celery_fairness import PolicyInvalid, RateLimitPolicy
-from celery_fairness.scheduling.limits import Limit, write_limits
-from celery_fairness.scheduling.words import Bounds, Full, Rules, Settle, Verdict, Waiting
-from celery_fairness.store import verbs
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Bounds, Full, Rules, Settle, Verdict, Waiting
 from tests.support.library import call
 
 TWO = Limit("api", 2)
@@ -50,17 +50,17 @@ def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
     with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
         for number in range(200):
             waiting = Waiting("q", f"t{number}", f"u{number % 7}", limits=limits)
-            call(client, verbs.PUT, prefix, verbs.put_args(waiting))
+            call(client, calls.PUT, prefix, calls.put_args(waiting))
 
         def work(owner):
             with Redis.from_url(redis_url, protocol=2, decode_responses=True) as own:
                 for number in range(1, 1_000):
-                    args = verbs.claim_args(owner, number, 5, ["q"], rules)
-                    tasks = verbs.read_claim(call(own, verbs.CLAIM, prefix, args)).tasks
+                    args = calls.claim_args(owner, number, 5, ["q"], rules)
+                    tasks = calls.read_claim(call(own, calls.CLAIM, prefix, args)).tasks
                     most.append(own.zcard(f"{prefix}leases:api"))
                     ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in tasks]
                     ran.extend(end.lease for end in ends)
-                    call(own, verbs.SETTLE, prefix, verbs.settle_args(ends, rules))
+                    call(own, calls.SETTLE, prefix, calls.settle_args(ends, rules))
                     if len(ran) == 200:
                         return
 

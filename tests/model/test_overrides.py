@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
+from celery_fairness.config.limit_spec import Limit
 
 ONE = Limit("api", 1)
 FREE = Limit("api")

@@ -7,9 +7,9 @@ from math import ceil
 import pytest
 from redis import Redis
 
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.scheduler.types import Rules, Verdict
 from celery_fairness.scheduling.pace import FORWARD_AT_MOST
-from celery_fairness.scheduling.words import Rules, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.both import START_MS
 

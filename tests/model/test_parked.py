@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.scheduler.types import Verdict
 
 ONE = Limit("api", 1)
 TWO = Limit("api", 2)

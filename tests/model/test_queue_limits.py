@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.queues import queue_key
-from celery_fairness.scheduling.limits import OF_QUEUE, Limit, write_limits
-from celery_fairness.scheduling.words import Passing, Verdict
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.scheduler.types import Passing, Verdict
 
 API = Limit("api", 1)
 OTHER = queue_key("p q|1")

@@ -9,10 +9,10 @@ from itertools import permutations
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.words import Passing
-from celery_fairness.store import verbs
 
 pytestmark = pytest.mark.redis
 
@@ -250,8 +250,8 @@ def test_members_that_somebody_has_deleted_are_found_again(pair, by_queue):
     rules = pair.both.rules("on", scope="queue")
     taken = []
     for number in range(2, 8):
-        args = verbs.claim_args("v", number, 1, ("q",), rules, str(pair.both.now))
-        claim = verbs.read_claim(pair.both.scripts.run(verbs.CLAIM, args))
+        args = calls.claim_args("v", number, 1, ("q",), rules, str(pair.both.now))
+        claim = calls.read_claim(pair.both.scripts.run(calls.CLAIM, args))
         taken += [task.rank for task in claim.tasks]
     assert sorted(taken) == [3, 4]
 

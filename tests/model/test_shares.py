@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.scheduling.model import Scheduler
-from celery_fairness.scheduling.words import Rules, Settle, Verdict, Waiting
-from celery_fairness.tiers import Tier
 
 UNLIMITED = Rules(default_limit=None)
 

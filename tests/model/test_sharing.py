@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, Window, write_limits
+from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.scheduling.budget import Budget
 from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.limits import Limit, Window, write_limits
 from celery_fairness.scheduling.model import Scheduler
 from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.words import Passing, Rules, Settle, Verdict, Waiting
-from celery_fairness.tiers import Tier
 
 RULES = Rules(default_limit=None)
 

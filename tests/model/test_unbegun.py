@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.scheduling.limits import Limit
-from celery_fairness.scheduling.words import Verdict
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.scheduler.types import Verdict
 
 RATE = Limit("mail", rates=((1, 4_000),))
 SPACED = Limit("mail", throttle=(1, 4_000))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from celery_fairness.config.limit_spec import OF_QUEUE, read_limits
 from celery_fairness.scheduling.lanes import Lane
-from celery_fairness.scheduling.limits import OF_QUEUE, read_limits
 from celery_fairness.scheduling.model import NOTHING, Scheduler
 from celery_fairness.scheduling.ring import Ring
 

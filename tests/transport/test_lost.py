@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as Late
 
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport.session import Home, homes
 from tests.support.proxy import Proxy
@@ -455,7 +455,7 @@ def test_more_threads_may_publish_than_a_channel_has_connections(connect: Connec
         start.wait()
         try:
             for _ in range(5):
-                home.call(verbs.SIZE, verbs.size_args("jobs"))
+                home.call(calls.SIZE, calls.size_args("jobs"))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the test's result
             failed.append(error)
 

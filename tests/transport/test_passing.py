@@ -9,7 +9,7 @@ from kombu import Connection
 from kombu.utils import limits
 from redis import Redis
 
-from celery_fairness.scheduling.words import Passing
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.transport.channel import NAP_SECONDS
 from celery_fairness.transport.session import homes
 from tests.support.waiting import eventually

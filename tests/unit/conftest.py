@@ -20,9 +20,9 @@ from celery import Celery
 from kombu.transport import memory
 
 from celery_fairness import Fairness
+from celery_fairness.config.settings import build_settings
 from celery_fairness.directory import TierDirectory
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.settings import build_settings
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.scheduler.types import Claimed, Verdict
 from celery_fairness.transport.book import Book
 from celery_fairness.transport.session import Claimant
 

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from celery.worker.consumer import Consumer
 
-from celery_fairness.scheduling.words import Passing
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.transport.book import Book
 from celery_fairness.transport.task_filter import Kinds
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies

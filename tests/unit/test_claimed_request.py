@@ -10,7 +10,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
-from celery_fairness.scheduling.words import Claimed, Verdict
+from celery_fairness.scheduler.types import Claimed, Verdict
 from celery_fairness.transport.book import Book
 from celery_fairness.worker.claimed_request import claimed_request
 from tests.unit.test_gated_request import Message, Pool

@@ -10,8 +10,8 @@ import redis
 from redis import exceptions
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
+from celery_fairness.scheduler import calls
 from celery_fairness.store import connection as store_connection
-from celery_fairness.store import verbs
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import library
@@ -39,7 +39,7 @@ def connect(redis_url):
 
 def release(connection):
     """The smallest call: nothing is held, so nothing is released."""
-    return connection.run(verbs.RELEASE, PREFIX, ["l1", "a"])
+    return connection.run(calls.RELEASE, PREFIX, ["l1", "a"])
 
 
 # It says where else to ask, and is acted on.
@@ -184,7 +184,7 @@ def taken(redis_server):
     """One lease, which the tests below end without waiting."""
     with redis_server.client() as client:
         client.zadd(LEASES, {"l1": 1})
-    return (verbs.RELEASE, PREFIX, ["l1", "taken"])
+    return (calls.RELEASE, PREFIX, ["l1", "taken"])
 
 
 def test_a_posted_call_runs_at_once_and_its_answer_is_not_the_nexts(connect, redis_server, taken):
@@ -258,7 +258,7 @@ def test_a_posted_call_that_the_wire_lost_is_run_by_the_next_call(
         wire.cut()
         wire.resume()
         assert held(redis_server) == 1
-        getattr(connection, follow_up)(verbs.RELEASE, PREFIX, ["l2", "b"])
+        getattr(connection, follow_up)(calls.RELEASE, PREFIX, ["l2", "b"])
         assert held(redis_server) == 0
 
 

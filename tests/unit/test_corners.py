@@ -5,18 +5,18 @@ import redis
 from celery import Task
 
 from celery_fairness import FairTask
+from celery_fairness.config.environment import load_settings
+from celery_fairness.config.settings import build_settings
+from celery_fairness.config.tenants import normalise
+from celery_fairness.config.tiers import Tier
 from celery_fairness.decision import Lease, SlotRequest
-from celery_fairness.environment import load_settings
 from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, SettingsError, TenantInvalid
 from celery_fairness.header import parse_header
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.settings import build_settings
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.keys import Names
-from celery_fairness.tenants import normalise
-from celery_fairness.tiers import Tier
 from tests.unit.test_gate import World
 
 

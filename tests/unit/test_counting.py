@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit, Window
 from celery_fairness.looking.counting import Starts
-from celery_fairness.scheduling.limits import Limit, Window
 
 
 def seen(window: Window) -> Starts:

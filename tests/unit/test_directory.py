@@ -8,6 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from celery_fairness.config.settings import build_settings
+from celery_fairness.config.tenants import INVALID, NONE
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.directory import (
     AWAY_SECONDS,
     CACHE_TENANTS,
@@ -18,9 +21,6 @@ from celery_fairness.directory import (
 )
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.settings import build_settings
-from celery_fairness.tenants import INVALID, NONE
-from celery_fairness.tiers import DEFAULT_TIERS, Tier
 
 
 class Watched:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.environment import (
+from celery_fairness.config.environment import (
     VARIABLES,
     documentation,
     load_settings,
     tier_limit_variables,
 )
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import SettingsError
-from celery_fairness.tiers import Tier
 
 WHOLE = "a whole number from 0 (pause) to 1000000, or 'unlimited'"
 FORMS = "a duration such as 30, 30s, 1m30s, 500ms or PT30S"

@@ -11,14 +11,14 @@ import pytest
 from celery.app.trace import IGNORED, REJECTED
 from celery.exceptions import Ignore, Reject
 
+from celery_fairness.config.settings import build_settings
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import Copy, Job, Lease, SlotRequest
 from celery_fairness.declaration import TenantSource
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.header import COPY_HEADER, HEADER
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.settings import build_settings
-from celery_fairness.tenants import tier_key
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.gate import ATTEMPT_KEY, Gate, new_lease_id

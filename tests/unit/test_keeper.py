@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
+from celery_fairness.config.tenants import tier_key
 from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.tenants import tier_key
 from celery_fairness.worker import keeper as keeper_module
 from celery_fairness.worker.keeper import Keeper
 from tests.support.waiting import eventually

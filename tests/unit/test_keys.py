@@ -14,9 +14,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from celery_fairness.config.key_templates import (
+    KEY_CHARACTERS,
+    KEY_EXPECTED,
+    KeyTemplate,
+    KeyValues,
+)
+from celery_fairness.config.tenants import INVALID, KEY_PATTERN, NONE, key_part, tier_key
 from celery_fairness.errors import KeyInvalid, KeyMissing, PolicyInvalid
-from celery_fairness.keys import KEY_CHARACTERS, KEY_EXPECTED, KeyTemplate, KeyValues
-from celery_fairness.tenants import INVALID, KEY_PATTERN, NONE, key_part, tier_key
 
 HASHED = re.compile(r"h_[0-9a-f]{32}")
 

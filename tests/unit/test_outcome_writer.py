@@ -14,7 +14,7 @@ from celery import Celery, signals
 from celery.exceptions import TaskRevokedError, WorkerLostError
 
 from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable, RateLimitDropped
-from celery_fairness.scheduling.words import Obituary
+from celery_fairness.scheduler.types import Obituary
 from celery_fairness.worker import outcome_reporter
 from celery_fairness.worker.outcome_reporter import Mourner
 from celery_fairness.worker.outcome_writer import write

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_fairness.keys import KeyTemplate, KeyValues
+from celery_fairness.config.key_templates import KeyTemplate, KeyValues
+from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
 from celery_fairness.partition import partition_of
-from celery_fairness.queues import QueuePolicy, partition_key, queue_key
 
 
 def body(customer_id: int, region: str | None = None) -> None:

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
+from celery_fairness.config.key_templates import KeyValues
+from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
+from celery_fairness.config.rates import Rate
 from celery_fairness.errors import KeyMissing, PolicyInvalid
-from celery_fairness.keys import KeyValues
 from celery_fairness.limits import read_policies
-from celery_fairness.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
-from celery_fairness.rates import Rate
 from tests.unit.test_rates import rates
 
 KEY_EXPECTED = "letters, digits, '.', '_', ':' and '-' (ASCII), beginning with a letter or a digit"

@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import pytest
 
+from celery_fairness.config.key_templates import KeyTemplate
+from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.config.rates import Rate
 from celery_fairness.errors import PolicyInvalid
-from celery_fairness.keys import KeyTemplate
-from celery_fairness.policy import RateLimitPolicy
-from celery_fairness.rates import Rate
 
 KEYLESS = (
     "key: expected a key (a limit without one belongs to its queue: give it there, in the setting "

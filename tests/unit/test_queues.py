@@ -9,15 +9,15 @@ import pytest
 from celery import Celery
 
 from celery_fairness import Fairness
+from celery_fairness.config.queue_limits import QueueNumbers, QueueRow, read_numbers, read_row
+from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
+from celery_fairness.config.rates import Rate
+from celery_fairness.config.settings import build_settings
+from celery_fairness.config.tenants import KEY_PATTERN, key_hash
 from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.header import parse_header
 from celery_fairness.partition import nobodys, partition_of, words_of
-from celery_fairness.queues import QueuePolicy, partition_key, queue_key
-from celery_fairness.rates import Rate
-from celery_fairness.scheduling.queues import QueueNumbers, QueueRow, read_numbers, read_row
-from celery_fairness.scheduling.words import Claimed
-from celery_fairness.settings import build_settings
-from celery_fairness.tenants import KEY_PATTERN, key_hash
+from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.book import Book
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions

@@ -11,8 +11,8 @@ from celery.app.task import Context
 from celery.exceptions import Reject
 
 from celery_fairness import Fairness, FairTask, RateLimitExceeded
+from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.header import HEADER
-from celery_fairness.queues import queue_key
 from celery_fairness.worker.rate_limited import answer
 
 WAITS = {"key": "api", "concurrency": 1}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_fairness.config.rates import MAX_PERIOD_SECONDS, MAX_RATE_LIMIT, Rate
 from celery_fairness.errors import PolicyInvalid
-from celery_fairness.rates import MAX_PERIOD_SECONDS, MAX_RATE_LIMIT, Rate
 
 DAYS_366_MS = 366 * 86_400_000
 PERIOD = "expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "

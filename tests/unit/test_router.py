@@ -6,7 +6,7 @@ import pytest
 from celery import Task
 
 from celery_fairness import FairTask
-from celery_fairness.tiers import Tier
+from celery_fairness.config.tiers import Tier
 
 ANALYSIS = {"service": "analysis", "tenant": "user", "base": FairTask}
 

@@ -7,10 +7,9 @@ import math
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from celery_fairness.decision import Enforcement
+from celery_fairness.config.settings import Enforcement, Settings, build_settings, expected
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.errors import SettingsError
-from celery_fairness.settings import Settings, build_settings, expected
-from celery_fairness.tiers import DEFAULT_TIERS, Tier
 
 URL = "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address"
 WHOLE = "a whole number from 0 (pause) to 1000000, or None (unlimited)"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.errors import SettingsError
-from celery_fairness.settings import build_settings
-from celery_fairness.shares import (
+from celery_fairness.config.settings import build_settings
+from celery_fairness.config.worker_shares import (
     MOST_PLACES,
     PARTS,
     Service,
@@ -15,6 +14,7 @@ from celery_fairness.shares import (
     shares_of,
     variables_of,
 )
+from celery_fairness.errors import SettingsError
 
 THREE = (
     "ANALYSIS_QUEUE_PRIORITY_WORKERS",

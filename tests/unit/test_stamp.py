@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from celery_fairness.config.settings import build_settings
 from celery_fairness.declaration import TenantSource
 from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import TenantInvalid, TenantMissing
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.settings import build_settings
 from celery_fairness.stamp import BEAT_HEADER, Stamp
 
 BARE = {"v": 1, "scheduled": False, "cost": 1}

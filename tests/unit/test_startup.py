@@ -7,7 +7,7 @@ from celery import Celery, Task
 from celery.concurrency import get_implementation
 
 from celery_fairness import FairTask
-from celery_fairness.settings import build_settings
+from celery_fairness.config.settings import build_settings
 from celery_fairness.startup import (
     BrokerFacts,
     broker_name,

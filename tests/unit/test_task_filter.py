@@ -7,7 +7,7 @@ from bisect import bisect_left
 import pytest
 from kombu.utils import limits
 
-from celery_fairness.scheduling.words import Passing
+from celery_fairness.scheduler.types import Passing
 from celery_fairness.transport.task_filter import Kinds
 
 

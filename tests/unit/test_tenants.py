@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_fairness.errors import TenantInvalid
-from celery_fairness.store.keys import Names
-from celery_fairness.tenants import (
+from celery_fairness.config.tenants import (
     INVALID,
     KEY_PATTERN,
     NONE,
@@ -23,6 +21,8 @@ from celery_fairness.tenants import (
     normalise,
     tier_key,
 )
+from celery_fairness.errors import TenantInvalid
+from celery_fairness.store.keys import Names
 
 
 class Plan(enum.StrEnum):

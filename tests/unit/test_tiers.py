@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from celery_fairness.tiers import (
+from celery_fairness.config.tiers import (
     DEFAULT_TIERS,
     Tier,
     by_name,

@@ -22,10 +22,10 @@ from django.db import connections
 from django.db.models import Model, QuerySet
 
 from celery_fairness import Fairness
+from celery_fairness.config.tenants import tier_key
+from celery_fairness.config.tiers import DEFAULT_TIERS
 from celery_fairness.decision import Admitted, Lease, SlotRequest
-from celery_fairness.tenants import tier_key
 from celery_fairness.testing.server import RedisServer
-from celery_fairness.tiers import DEFAULT_TIERS
 
 ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"
 NOWHERE = "redis://127.0.0.1:1/0"

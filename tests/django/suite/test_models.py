@@ -9,7 +9,7 @@ from django.db import DataError, IntegrityError, models, transaction
 from django.db.models import ProtectedError
 from django_celery_fairness.models import TenantTier, Tier
 
-from celery_fairness.tiers import Tier as PublishedTier
+from celery_fairness.config.tiers import Tier as PublishedTier
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,8 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.scheduling.words import Waiting
-from celery_fairness.store import verbs
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Waiting
 from tests.support.library import call
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]
@@ -36,8 +36,8 @@ def client(redis_server, redis_url: str) -> Redis:
 def wait_in(client: Redis, queue: str, tenant: str, tag: str) -> None:
     header = {"v": 1, "tenant": tenant, "tier": "free", "service": "pdf"}
     message = json.dumps({"body": "", "headers": {"id": tag, "fairness": header}})
-    args = verbs.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
-    call(client, verbs.PUT, "{fairness}:", args)
+    args = calls.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
+    call(client, calls.PUT, "{fairness}:", args)
 
 
 def waiting(client: Redis) -> dict[str, str]:

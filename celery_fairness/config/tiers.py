@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.backlog import waiting_problems
 from celery_fairness.errors import got
 
 QueueClass = Literal["priority", "default"]
@@ -23,6 +22,9 @@ MAX_WEIGHT = 1_000_000.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELDS = {"concurrency", "weight", "queue_class", "max_waiting"}
+
+#: Largest number of waiting tasks that may be a bound.
+MAX_WAITING = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,17 @@ class Tier:
         problems = tier_problems(self.name, tier_fields(self))
         if problems:
             raise ValueError("; ".join(problems))
+
+
+def waiting_problems(value: Any) -> list[str]:
+    """Return what is wrong with the bound of a tier or a queue: one sentence, or none.
+
+    Only a put checks the bound. A task that was accepted once may pass it when it comes back.
+    """
+    if value is None or (type(value) is int and 1 <= value <= MAX_WAITING):
+        return []
+    takes = f"a whole number from 1 to {MAX_WAITING}, or None (any number)"
+    return [f"max_waiting: expected {takes}, got: {got(value)}"]
 
 
 def tier_problems(name: Any, fields: Mapping[str, Any]) -> list[str]:

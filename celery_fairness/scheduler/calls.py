@@ -12,7 +12,15 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
-from celery_fairness.scheduling.words import (
+from celery_fairness.scheduler.answers import read_tasks
+from celery_fairness.scheduler.texts import (
+    as_text,
+    bounds_args,
+    epoch_text,
+    rules_args,
+    triples,
+)
+from celery_fairness.scheduler.types import (
     Claim,
     Full,
     Obituary,
@@ -24,14 +32,6 @@ from celery_fairness.scheduling.words import (
     Settled,
     Waiting,
 )
-from celery_fairness.store.texts import (
-    as_text,
-    bounds_args,
-    epoch_text,
-    rules_args,
-    triples,
-)
-from celery_fairness.store.told import read_tasks
 from celery_fairness.util.durations import Milliseconds
 
 PUT = "put"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from celery_fairness.scheduling.words import Bounds, Rules, Settle
+from celery_fairness.scheduler.types import Bounds, Rules, Settle
 
 
 def bounds_args(bounds: Bounds | None) -> tuple[str, str, str]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, Self, TypeVar
 
+from celery_fairness.config.fields import unknown_problems
+from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
+from celery_fairness.config.rates import Rate, RateLike
+from celery_fairness.config.tiers import MAX_CONCURRENCY
 from celery_fairness.errors import PolicyInvalid, got, suggestion
-from celery_fairness.keys import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
-from celery_fairness.mappings import unknown_problems
-from celery_fairness.rates import Rate, RateLike
-from celery_fairness.tiers import MAX_CONCURRENCY
 
 OnLimit = Literal["wait", "reschedule", "drop"]
 
@@ -43,7 +43,7 @@ class RateLimitPolicy:
     """What tasks with one key may do together. One that limits nothing only counts.
 
     Attributes:
-        key: The key, or a template of it with fields (:mod:`celery_fairness.keys`).
+        key: The key, or a template of it with fields (:mod:`celery_fairness.config.key_templates`).
         concurrency: Tasks of the key at once, 0 to 1,000,000; None is unlimited, 0 pauses.
         rate: Starts in any window of a period; given as :meth:`Rate.parse` reads it.
         throttle: Starts in a period, evenly spaced; given likewise.

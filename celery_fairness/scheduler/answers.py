@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_fairness.scheduling.words import Claimed
+from celery_fairness.scheduler.types import Claimed
 
 
 def read_tasks(told: bytes) -> Iterator[Claimed]:

@@ -4,13 +4,14 @@ Each field below is one setting with its type, default, range and meaning; docum
 start-up checks are made from it. An unknown key is an error with a suggestion, a value that cannot
 be meant is an error that names it, and nothing is silently defaulted.
 
-Who wins, the later: the defaults here, ``app.conf.fairness``, variables of the environment
-(:mod:`celery_fairness.environment`), the database where the Django app is installed (through the
-tier table in Redis).
+A later source replaces an earlier one: the defaults here, ``app.conf.fairness``, variables of the
+environment (:mod:`celery_fairness.config.environment`), and the database if the Django app is
+installed (through the tier table in Redis).
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -26,11 +27,10 @@ from pydantic import (
     model_validator,
 )
 
-from celery_fairness.decision import Enforcement
+from celery_fairness.config.queue_policy import QueuePolicy, read_queues
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier, merge_tiers
+from celery_fairness.config.worker_shares import Service, read_services
 from celery_fairness.errors import SettingsError, got, suggestion
-from celery_fairness.queues import QueuePolicy, read_queues
-from celery_fairness.shares import Service, read_services
-from celery_fairness.tiers import DEFAULT_TIERS, Tier, merge_tiers
 
 Resolver = Callable[[str], str | None]
 
@@ -51,6 +51,16 @@ _READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], li
 
 #: The two paths, as a setting names the one on which it acts.
 DISPATCH, GATE = "dispatch", "gate"
+
+
+class Enforcement(enum.Enum):
+    """What the setting ``enabled`` does with a task above a limit."""
+
+    ON = "on"
+    #: Count what would be rejected, reject nothing.
+    OBSERVE = "observe"
+    #: Every limit counts as unlimited; leases and counts go on.
+    OFF = "off"
 
 
 def _expected(text: str, acts_on: str = "") -> dict[str, Any]:

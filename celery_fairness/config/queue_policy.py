@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.backlog import waiting_problems
+from celery_fairness.config.fields import read_each, read_fields
+from celery_fairness.config.policy import OnLimit, RateLimitPolicy
+from celery_fairness.config.queue_limits import PREFIX, QueueNumbers
+from celery_fairness.config.rates import Rate
+from celery_fairness.config.tenants import key_hash, key_part
+from celery_fairness.config.tiers import waiting_problems
 from celery_fairness.errors import PolicyInvalid, got
-from celery_fairness.mappings import read_each, read_fields
-from celery_fairness.policy import OnLimit, RateLimitPolicy
-from celery_fairness.rates import Rate
-from celery_fairness.scheduling.queues import PREFIX, QueueNumbers
-from celery_fairness.tenants import key_hash, key_part
 
 #: Longest key, as of every limit.
 _KEY_CHARACTERS = 255

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from celery_fairness.config.fields import unknown_problems
 from celery_fairness.errors import PolicyInvalid, got
-from celery_fairness.mappings import unknown_problems
 from celery_fairness.util.durations import (
     Milliseconds,
     iso_duration,

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.config.settings import Settings, build_settings, expected
+from celery_fairness.config.tiers import MAX_CONCURRENCY, Tier, tier_fields
+from celery_fairness.config.worker_shares import PARTS, PLACES_EXPECTED
 from celery_fairness.errors import SettingsError, got, suggestion
-from celery_fairness.settings import Settings, build_settings, expected
-from celery_fairness.shares import PARTS, PLACES_EXPECTED
-from celery_fairness.tiers import MAX_CONCURRENCY, Tier, tier_fields
 from celery_fairness.util.durations import DURATION_FORMS, parse_count, parse_duration
 
 _PREFIX = "FAIRNESS_"

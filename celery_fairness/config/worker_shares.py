@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from celery_fairness.config.fields import read_each, read_fields
+from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queues_of
 from celery_fairness.errors import SettingsError, got
-from celery_fairness.mappings import read_each, read_fields
-from celery_fairness.tiers import SERVICE_EXPECTED, is_service_name, queues_of
 from celery_fairness.util.durations import parse_count
 
 #: ADR-16: the part of each class of queues in a pool, in percent; in the order of its queues.

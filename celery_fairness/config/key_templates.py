@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
+from celery_fairness.config.tenants import Reserved, key_hash, key_part
 from celery_fairness.errors import KeyInvalid, KeyMissing, PolicyInvalid, got, suggestion
-from celery_fairness.tenants import Reserved, key_hash, key_part
 
 Missing = Literal["error", "empty"]
 

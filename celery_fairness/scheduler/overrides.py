@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.scheduling.limits import Limit, window_text
+from celery_fairness.config.limit_spec import Limit, window_text
 
 #: What stands for a number that an override does not say.
 UNSAID = "-"

@@ -1,0 +1,1 @@
+"""What users write: settings, tiers, policies, rates and key templates, as plain values."""
