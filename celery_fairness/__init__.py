@@ -21,6 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from celery_fairness.app.fairness import Fairness
+    from celery_fairness.app.task import FairTask
     from celery_fairness.config.policy import RateLimitPolicy
     from celery_fairness.config.tiers import Tier, select_queue
     from celery_fairness.errors import (
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
         RateLimitExceeded,
         Unroutable,
     )
-    from celery_fairness.extension import Fairness
-    from celery_fairness.task import FairTask
 
 __version__ = "0.1.0"
 
@@ -66,8 +66,8 @@ __all__ = [
 _HOMES = {
     "BacklogFull": "celery_fairness.errors",
     "DeliveriesExhausted": "celery_fairness.errors",
-    "FairTask": "celery_fairness.task",
-    "Fairness": "celery_fairness.extension",
+    "FairTask": "celery_fairness.app.task",
+    "Fairness": "celery_fairness.app.fairness",
     "FairnessError": "celery_fairness.errors",
     "KeyInvalid": "celery_fairness.errors",
     "KeyMissing": "celery_fairness.errors",

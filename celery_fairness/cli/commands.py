@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from celery_fairness.decision import KeyStops
-    from celery_fairness.events import Event
-    from celery_fairness.extension import Fairness
+    from celery_fairness.app.fairness import Fairness
+    from celery_fairness.control.event_types import Event
+    from celery_fairness.limiter.types import KeyStops
 
 FOUND = 1
 USAGE = 2
@@ -51,9 +51,9 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     @click.pass_context
     @functools.wraps(ask)
     def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
+        from celery_fairness.app.fairness import Fairness
         from celery_fairness.cli.tables import event_line
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
-        from celery_fairness.extension import Fairness
 
         # Celery puts its own options into every command where an app has some.
         own = {parameter.name for parameter in context.command.params} & _OWN
@@ -232,7 +232,7 @@ def override(
     """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
     from celery_fairness.cli.hints import unused_key
     from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
-    from celery_fairness.holding import person
+    from celery_fairness.control.holding import person
 
     given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
     if clear:
@@ -438,7 +438,7 @@ def library_(of: Fairness, library: str | None) -> Shown:
     not shown here. A worker that needs a deleted library loads it again.
     """
     from celery_fairness.cli.tables import libraries_lines
-    from celery_fairness.libraries import delete_library, libraries
+    from celery_fairness.control.libraries import delete_library, libraries
     from celery_fairness.limiter.redis import RedisLimiter
 
     if not isinstance(of.limiter, RedisLimiter):

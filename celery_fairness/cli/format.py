@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from celery_fairness.decision import HeldLease
+from celery_fairness.limiter.types import HeldLease
 
 Cell = str | int | float | None
 

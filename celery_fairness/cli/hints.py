@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from celery_fairness.cli.format import printable, quoted
 from celery_fairness.cli.tables import stops_lines
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.decision import KeyStops
 from celery_fairness.errors import NotFound
+from celery_fairness.limiter.types import KeyStops
 
 if TYPE_CHECKING:
-    from celery_fairness.extension import Fairness
-    from celery_fairness.looking.inspection import Inspection
-    from celery_fairness.looking.values import PublishedTier
+    from celery_fairness.app.fairness import Fairness
+    from celery_fairness.control.ojs_views import Inspection
+    from celery_fairness.control.views import PublishedTier
 
 _TENANT, _QUEUE = "tenant:", "queue:"
 _COMMAND = "celery -A APP fairness"

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_fairness.cli.format import Cell, table
 from celery_fairness.cli.tables import limit_lines, override_lines, state_lines, tier_text
-from celery_fairness.looking.inspection import Inspection, InspectionPage, RateState, ThrottleState
+from celery_fairness.control.ojs_views import Inspection, InspectionPage, RateState, ThrottleState
 
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 

@@ -17,7 +17,7 @@ from celery_fairness.cli.format import (
     table,
 )
 from celery_fairness.cli.tables import enabled_text, numbers_text
-from celery_fairness.looking.values import Blocker, Explanation, TaskLimit
+from celery_fairness.control.views import Blocker, Explanation, TaskLimit
 
 _LIMIT = ("limit", "numbers", "on limit", "held", "state", "why")
 

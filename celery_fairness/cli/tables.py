@@ -17,12 +17,11 @@ from celery_fairness.cli.format import (
     seconds_text,
     table,
 )
-from celery_fairness.decision import KeyOverride, KeyStops, LimitState
-from celery_fairness.events import Event, EventPage
-from celery_fairness.in_force import holds_of, number_text, time_text
-from celery_fairness.libraries import LibraryStatus
-from celery_fairness.looking.inspection import Inspection
-from celery_fairness.looking.values import (
+from celery_fairness.control.event_types import Event, EventPage
+from celery_fairness.control.libraries import LibraryStatus
+from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
+from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.views import (
     Audit,
     Cancelled,
     DeadLetter,
@@ -33,7 +32,8 @@ from celery_fairness.looking.values import (
     Status,
     WorkerStatus,
 )
-from celery_fairness.looking.workers import not_enforcing
+from celery_fairness.control.workers import not_enforcing
+from celery_fairness.limiter.types import KeyOverride, KeyStops, LimitState
 from celery_fairness.util.durations import iso_duration, seconds
 
 #: Owners that a status shows; JSON has all.

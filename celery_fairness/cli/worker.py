@@ -16,11 +16,11 @@ from celery.bin.worker import worker as celery_worker
 from celery.concurrency.solo import TaskPool as SoloPool
 from click.core import ParameterSource
 
+from celery_fairness.app.fairness import Fairness
 from celery_fairness.cli import worker_group
 from celery_fairness.config.worker_shares import Service, Shares, shares_of
-from celery_fairness.declaration import service_of
 from celery_fairness.errors import SettingsError, suggestion
-from celery_fairness.extension import Fairness
+from celery_fairness.message.task_options import service_of
 
 
 def run(context: click.Context, service: str, options: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import click
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 
 #: Those that end a worker.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)

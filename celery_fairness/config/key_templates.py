@@ -54,7 +54,7 @@ class KeyValues:
         tenant: None is a system task.
         tier: The tenant's tier; None where it has none.
         argument: Returns the argument at a path such as ``order.customer_id``, None where there is
-            none (:class:`~celery_fairness.declaration.KeyArguments`).
+            none (:class:`~celery_fairness.message.task_options.KeyArguments`).
     """
 
     task: str

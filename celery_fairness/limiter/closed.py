@@ -7,7 +7,7 @@ from math import ceil
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import NEVER, Limit
-from celery_fairness.decision import Reason
+from celery_fairness.limiter.types import Reason
 from celery_fairness.util.durations import Milliseconds, seconds
 
 

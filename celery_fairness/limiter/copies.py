@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_fairness.decision import Copy
+from celery_fairness.message.headers import Copy
 
 
 @dataclass(slots=True)

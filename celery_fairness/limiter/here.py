@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
-from celery_fairness.decision import Lease
+from celery_fairness.limiter.types import Lease
 from celery_fairness.scheduling.queues import QueueLimits
 
 

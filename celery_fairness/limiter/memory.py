@@ -15,9 +15,15 @@ from celery_fairness.config.limit_spec import NEVER, Limit, Window, of_one_key, 
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier, by_name
-from celery_fairness.decision import (
+from celery_fairness.limiter.closed import Closed, longest
+from celery_fairness.limiter.copies import CopyMemory
+from celery_fairness.limiter.here import crowded_here
+from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks, early_ms
+from celery_fairness.limiter.places import key_of
+from celery_fairness.limiter.said import SaidInMemory
+from celery_fairness.limiter.tables import Tables
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     HeldLease,
     Lease,
     LimitState,
@@ -30,13 +36,7 @@ from celery_fairness.decision import (
     Unparked,
     slots_of,
 )
-from celery_fairness.limiter.closed import Closed, longest
-from celery_fairness.limiter.copies import CopyMemory
-from celery_fairness.limiter.here import crowded_here
-from celery_fairness.limiter.parked import LOOK_MS, Kept, ParkedTasks, early_ms
-from celery_fairness.limiter.places import key_of
-from celery_fairness.limiter.said import SaidInMemory
-from celery_fairness.limiter.tables import Tables
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduling.pace import TRY_AGAIN_MS
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 

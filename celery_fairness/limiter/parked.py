@@ -18,9 +18,10 @@ from math import ceil
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import read_limits
-from celery_fairness.decision import Copy, Promoted, Promotion, SlotRequest, Unparked
 from celery_fairness.limiter.copies import Copies, CopyMemory
 from celery_fairness.limiter.places import Places, key_of
+from celery_fairness.limiter.types import Promoted, Promotion, SlotRequest, Unparked
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.util.durations import Milliseconds, seconds
 

@@ -13,9 +13,8 @@ from typing import Protocol
 from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import (
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Lease,
     LimitState,
     Parking,
@@ -25,6 +24,7 @@ from celery_fairness.decision import (
     SlotRequest,
     Unparked,
 )
+from celery_fairness.message.headers import Copy
 
 
 class Limiter(Protocol):
@@ -80,7 +80,7 @@ class Limiter(Protocol):
 
         Args:
             lease: Of an attempt whose body has ended.
-            watched: Who watches tasks is told (:attr:`~celery_fairness.decision.Admitted.watched`).
+            watched: Whether a trace is on (``Admitted.watched``).
         """
         ...
 

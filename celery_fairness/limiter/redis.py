@@ -17,9 +17,8 @@ from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, rea
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tiers import QueueClass, Tier
-from celery_fairness.decision import (
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     HeldLease,
     Job,
     Lease,
@@ -34,6 +33,7 @@ from celery_fairness.decision import (
     Unparked,
     slots_of,
 )
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import AWAY, Connection
 from celery_fairness.store.keys import Names

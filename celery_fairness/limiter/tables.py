@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import SlotRequest
+from celery_fairness.limiter.types import SlotRequest
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from celery_fairness.children import dying_with_parent
 from celery_fairness.errors import FairnessError
+from celery_fairness.testing.child_process import dying_with_parent
 
 if TYPE_CHECKING:
     from redis import Redis

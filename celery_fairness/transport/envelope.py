@@ -17,12 +17,12 @@ from typing import Any
 
 from kombu.utils.json import JSONEncoder, object_hook
 
-from celery_fairness.charge import charge_of
 from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import KeyMissing
-from celery_fairness.header import was_accepted
-from celery_fairness.limits import word_of
-from celery_fairness.partition import partition_of, partition_word
+from celery_fairness.message.attribution import charge_of
+from celery_fairness.message.headers import was_accepted
+from celery_fairness.message.limits import word_of
+from celery_fairness.message.partition import partition_of, partition_word
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.util.throttled_log import Notices, log_misspelling

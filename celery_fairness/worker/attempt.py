@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Lease
 
 
 class Attempt:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_fairness.charge import Charge
-from celery_fairness.decision import Reason, Refused
+from celery_fairness.limiter.types import Reason, Refused
+from celery_fairness.message.attribution import Charge
 
 _LIMITS_SAY = {
     Reason.AT_CONCURRENCY_LIMIT: "has no free slot",

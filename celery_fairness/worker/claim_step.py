@@ -21,7 +21,7 @@ from celery.worker.state import active_requests
 from redis.exceptions import RedisError
 
 from celery_fairness.config.worker_shares import NO_SHARES
-from celery_fairness.registry import find
+from celery_fairness.wiring import find
 from celery_fairness.worker.claimed_request import claimed_request
 from celery_fairness.worker.outcome_reporter import Mourner
 from celery_fairness.worker.pool_handoff import tasks_kept

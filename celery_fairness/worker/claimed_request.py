@@ -18,8 +18,8 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
 from celery.worker.state import task_ready
 
-from celery_fairness.registry import find
 from celery_fairness.scheduler.types import Verdict
+from celery_fairness.wiring import find
 from celery_fairness.worker.order import tell_of_order
 from celery_fairness.worker.unsaid import tell_of_unsaid
 

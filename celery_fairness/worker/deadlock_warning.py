@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from celery_fairness.charge import Charge
 from celery_fairness.config.limit_spec import read_limits
-from celery_fairness.decision import Reason, Refused
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Reason, Refused
+from celery_fairness.message.attribution import Charge
 from celery_fairness.util.ids import is_lease_of
 from celery_fairness.util.throttled_log import Notices
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from celery_fairness.events import Event
-from celery_fairness.looking import happened
-from celery_fairness.looking.reading import Reader
+from celery_fairness.control import events as happened
+from celery_fairness.control.event_types import Event
+from celery_fairness.control.scan import Reader
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 

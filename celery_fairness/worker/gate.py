@@ -25,12 +25,13 @@ from celery.app.trace import FAILURE, IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import EncodeError
 
-from celery_fairness.charge import Charge, charge_of
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import Reserved
-from celery_fairness.decision import (
+from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Job,
     Lease,
     Parking,
@@ -38,18 +39,17 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
-from celery_fairness.directory import TierDirectory
-from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
-from celery_fairness.header import (
+from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.headers import (
     COPY_HEADER,
     HEADER,
+    Copy,
     Header,
     first_copy,
     new_serial,
     parse_copy,
     was_accepted,
 )
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices, log_misspelling
 from celery_fairness.worker.attempt import Attempt, current_attempt

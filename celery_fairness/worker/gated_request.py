@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
 
-from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, parse_copy
-from celery_fairness.registry import find
+from celery_fairness.limiter.types import Lease
+from celery_fairness.message.headers import COPY_HEADER, parse_copy
 from celery_fairness.util.ids import new_lease_id
+from celery_fairness.wiring import find
 from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Lease
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
 

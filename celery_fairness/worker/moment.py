@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from celery_fairness.decision import Reason, Refused
+from celery_fairness.limiter.types import Reason, Refused
 
 Entered = TypeVar("Entered")
 

@@ -7,7 +7,7 @@ from typing import Any
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import KeyMissing
-from celery_fairness.partition import nobodys, partition_of, words_of
+from celery_fairness.message.partition import nobodys, partition_of, words_of
 
 
 def queue_of(request: dict[str, Any]) -> str:

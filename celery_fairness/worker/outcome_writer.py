@@ -34,7 +34,7 @@ from celery_fairness.errors import (
     RateLimitDropped,
     TenantInvalid,
 )
-from celery_fairness.header import HEADER, parse_header
+from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Obituary
 from celery_fairness.worker.failure import write_failure
 

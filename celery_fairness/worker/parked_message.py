@@ -18,8 +18,8 @@ from typing import Any
 from kombu import Producer
 
 from celery_fairness.config.queue_policy import queue_of_route
-from celery_fairness.decision import Promoted
-from celery_fairness.header import COPY_HEADER
+from celery_fairness.limiter.types import Promoted
+from celery_fairness.message.headers import COPY_HEADER
 
 #: What a message says that nobody shall run: whoever receives it writes that it was revoked.
 LONG_AGO = "1970-01-01T00:00:00+00:00"

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_fairness.registry import find
+from celery_fairness.wiring import find
 
 
 class WorkerParts(bootsteps.StartStopStep):

@@ -29,9 +29,9 @@ from collections.abc import Callable
 from kombu.exceptions import OperationalError
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import Promoted
-from celery_fairness.header import new_serial
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Promoted
+from celery_fairness.message.headers import new_serial
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.resend import NotTaken

@@ -11,10 +11,10 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_fairness import registry
-from celery_fairness.charge import Charge, charge_of
+from celery_fairness import wiring as registry
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
+from celery_fairness.message.attribution import Charge, charge_of
 from celery_fairness.util.retry_after import wait_after, wait_until
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.unsaid import says_too_little, with_declared

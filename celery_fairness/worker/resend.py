@@ -40,10 +40,10 @@ from kombu.transport.native_delayed_delivery import (
 )
 
 from celery_fairness.config.queue_policy import queue_of_route
-from celery_fairness.decision import Copy, Promoted
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, new_serial
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Promoted
+from celery_fairness.message.headers import COPY_HEADER, Copy, new_serial
 from celery_fairness.worker.parked_message import Taken, publish
 
 logger = logging.getLogger("celery_fairness")

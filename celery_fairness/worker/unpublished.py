@@ -13,8 +13,8 @@ from celery.exceptions import TaskRevokedError
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_fairness.decision import Promoted
 from celery_fairness.errors import PublishFailed
+from celery_fairness.limiter.types import Promoted
 from celery_fairness.worker.outcome_writer import request_of_message
 from celery_fairness.worker.parked_message import body_of
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.declaration import source_of
-from celery_fairness.directory import TierDirectory
-from celery_fairness.header import HEADER
-from celery_fairness.limits import FIELD
-from celery_fairness.stamp import Stamp
+from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.message.headers import HEADER
+from celery_fairness.message.limits import FIELD
+from celery_fairness.message.stamp import Stamp
+from celery_fairness.message.task_options import source_of
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.of_queue import queue_of
 

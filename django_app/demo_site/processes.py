@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 
 STOP_SECONDS = 10.0
 

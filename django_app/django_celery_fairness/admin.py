@@ -26,7 +26,7 @@ from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.pages import FairnessAdmin
 
 if TYPE_CHECKING:
-    from celery_fairness.looking.values import TenantLimit
+    from celery_fairness.control.views import TenantLimit
 
 WARNING = '<span class="fairness-warning">⚠ {}</span>'
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from celery_fairness import Fairness
     from celery_fairness.config.tiers import Tier
-    from celery_fairness.looking.values import TenantLimit
+    from celery_fairness.control.views import TenantLimit
 
 #: How long the questions of one page may take together.
 PAGE_SECONDS = 1.0

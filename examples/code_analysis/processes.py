@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 
 #: Where `python -m celery -A examples…` finds the examples.
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
 from celery_fairness import Fairness
+from celery_fairness.control.views import Explanation
 from celery_fairness.errors import NotFound
-from celery_fairness.looking.values import Explanation
 from tests.integration.conftest import Shop
 from tests.support.shop import make_app
 from tests.support.waiting import eventually

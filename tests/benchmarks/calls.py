@@ -6,8 +6,8 @@ import statistics
 import time
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.testing.server import RedisServer

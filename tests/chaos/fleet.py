@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 from tests.chaos import ledger
 from tests.support.local_process import ROOT, clean_environment
 

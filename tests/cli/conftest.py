@@ -16,7 +16,7 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
-from celery_fairness.looking.values import Audit
+from celery_fairness.control.views import Audit
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url

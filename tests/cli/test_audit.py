@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from celery_fairness.looking import audit as audit_module
-from celery_fairness.looking import reading, sums
+from celery_fairness.control import audit as audit_module
+from celery_fairness.control import scan as reading
+from celery_fairness.control import sums
 from celery_fairness.scheduler import calls
 from tests.cli.conftest import Installation
 

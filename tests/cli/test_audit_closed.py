@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from celery_fairness.looking.audit import Auditor
-from celery_fairness.looking.closed import ClosedTenant
-from celery_fairness.looking.keys import Keys
-from celery_fairness.looking.reading import Reader
+from celery_fairness.control.audit import Auditor
+from celery_fairness.control.closed import ClosedTenant
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.scan import Reader
 from celery_fairness.scheduler import calls
 from tests.cli.conftest import RULES, Installation
 from tests.support.waiting import eventually

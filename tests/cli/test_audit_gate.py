@@ -9,8 +9,9 @@ import pytest
 from redis import Redis
 
 from celery_fairness import Fairness
-from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
-from celery_fairness.looking.values import Audit
+from celery_fairness.control.views import Audit
+from celery_fairness.limiter.types import Lease, Parking, SlotRequest
+from celery_fairness.message.headers import Copy
 
 #: Server time in ms that never comes.
 FAR = 9_000_000_000_000

@@ -10,12 +10,12 @@ from collections import Counter
 import pytest
 
 from celery_fairness.config.limit_spec import shape_of
-from celery_fairness.looking import places
-from celery_fairness.looking.audit import Auditor
-from celery_fairness.looking.closed import ClosedTenant
-from celery_fairness.looking.keys import Keys
-from celery_fairness.looking.owners import Owners
-from celery_fairness.looking.reading import Reader
+from celery_fairness.control import places
+from celery_fairness.control.audit import Auditor
+from celery_fairness.control.closed import ClosedTenant
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.owners import Owners
+from celery_fairness.control.scan import Reader
 from celery_fairness.scheduler.types import Rules, Verdict
 from tests.cli.conftest import RULES
 from tests.lua.dispatching import PREFIX, Dispatch
@@ -410,7 +410,7 @@ def test_nothing_may_be_missing(waiting, client, audit):
 
 def test_more_lanes_than_are_summed_are_told(waiting, client, audit, monkeypatch):
     monkeypatch.setattr(places, "LANES_AT_MOST", 1)
-    monkeypatch.setattr("celery_fairness.looking.owners.LANES_AT_MOST", 1)
+    monkeypatch.setattr("celery_fairness.control.owners.LANES_AT_MOST", 1)
     found = audit()
     assert found.findings == ()
     assert "tenant:b q: it has more than 1 lanes: no sum was made" in found.notes

@@ -8,7 +8,8 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
+from celery_fairness.limiter.types import Lease, Parking, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.clearing import bury, send, tag_of

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from celery_fairness.cli.tables import table
-from celery_fairness.looking import queues
+from celery_fairness.control import queue_rows as queues
 from celery_fairness.scheduler.types import Verdict
 from celery_fairness.testing.server import RedisServer
 from tests.cli.conftest import Installation
@@ -211,7 +211,7 @@ def test_inspect_shows_tasks_without_a_tenant(installation, run):
 
 
 def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run):
-    from celery_fairness.decision import Lease, SlotRequest
+    from celery_fairness.limiter.types import Lease, SlotRequest
 
     gate = make_fairness(url=redis_url)
     gate.limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))

@@ -9,8 +9,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Copy, Job, Lease, Parking, SlotRequest
-from celery_fairness.events import TYPES
+from celery_fairness.control.event_types import TYPES
+from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import RULES
@@ -307,7 +308,7 @@ def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
 
 
 def test_a_page_is_read_in_pieces(fairness, shop, monkeypatch):
-    monkeypatch.setattr("celery_fairness.looking.happened.TOGETHER", 2)
+    monkeypatch.setattr("celery_fairness.control.events.TOGETHER", 2)
     keys = [f"k{number}" for number in range(4)]
     stop_all(fairness, keys)
     page = fairness.events(types=["fairness.resumed"])
@@ -421,7 +422,7 @@ def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
 
 
 def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monkeypatch):
-    monkeypatch.setattr("celery_fairness.looking.happened.WATCH_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
     followed = fairness.follow(types=["task.watched", *TASKS])
     assert next(followed).type == "task.watched"
 
@@ -441,7 +442,7 @@ def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monk
 def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
     fairness, shop, causes, monkeypatch
 ):
-    monkeypatch.setattr("celery_fairness.looking.happened.WATCH_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
     followed = fairness.follow(types=["task.put"])
     # Others of its batch are still to come.
     for number in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.looking.values import KeyRefusals
+from celery_fairness.control.views import KeyRefusals
 from celery_fairness.scheduling.blocking import EXCEEDED_AT_MOST
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Admitted, Parking
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Admitted, Parking
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.durations import Milliseconds

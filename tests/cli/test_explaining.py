@@ -11,7 +11,8 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.decision import Copy, Lease, Parking, SlotRequest
+from celery_fairness.limiter.types import Lease, Parking, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from celery_fairness.util.ids import new_lease_id

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from celery_fairness.decision import Admitted, Copy, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.util.ids import new_lease_id
 
 WORD = "api|1|||w"

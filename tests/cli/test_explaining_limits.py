@@ -8,7 +8,7 @@ import re
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.partition import partition_word
+from celery_fairness.message.partition import partition_word
 from tests.cli.clearing import send
 from tests.cli.test_explaining import ONE, by_no_limit, shop, told
 from tests.cli.test_queue_limits import declare

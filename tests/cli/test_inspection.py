@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_fairness import RateLimitPolicy
+from celery_fairness.app.publish_settings import publish_queues
+from celery_fairness.app.task import FairTask
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.tenants import key_part, tier_key
-from celery_fairness.decision import Admitted, Copy, LimitState, Refused, SlotRequest
-from celery_fairness.decision import Lease as Slot
 from celery_fairness.errors import NotFound
-from celery_fairness.limits import word_of
-from celery_fairness.partition import words_of
-from celery_fairness.publishing import publish_queues
+from celery_fairness.limiter.types import Admitted, LimitState, Refused, SlotRequest
+from celery_fairness.limiter.types import Lease as Slot
+from celery_fairness.message.headers import Copy
+from celery_fairness.message.limits import word_of
+from celery_fairness.message.partition import words_of
 from celery_fairness.scheduler.types import Verdict
-from celery_fairness.task import FairTask
 from tests.cli.conftest import Installation
 
 API = word_of((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))

@@ -10,9 +10,9 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Job, Lease, SlotRequest
+from celery_fairness.control.views import MinuteCount, WaitCount
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.looking.values import MinuteCount, WaitCount
+from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from celery_fairness.app.publish_settings import publish_queues
 from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.control.views import QueueLimit
 from celery_fairness.errors import NotFound, PolicyInvalid
-from celery_fairness.looking.values import QueueLimit
-from celery_fairness.partition import partition_word
-from celery_fairness.publishing import publish_queues
+from celery_fairness.message.partition import partition_word
 from tests.cli.conftest import Installation
 
 HOSTILE = ["a b\n}|,", "a:b", "h_1", "ü", "x" * 300]

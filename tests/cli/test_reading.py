@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_fairness.control import scan as reading
+from celery_fairness.control.keys import Keys, read_record, read_row
+from celery_fairness.control.scan import Reader
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.looking import reading
-from celery_fairness.looking.keys import Keys, read_record, read_row
-from celery_fairness.looking.reading import Reader
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 

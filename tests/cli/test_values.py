@@ -11,9 +11,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.observing import Observing
-from celery_fairness.overriding import Overriding
-from celery_fairness.steering import Steering
+from celery_fairness.control.observing import Observing
+from celery_fairness.control.overriding import Overriding
+from celery_fairness.control.steering import Steering
 from celery_fairness.util.value import Value
 from tests.cli.clearing import bury, send
 

@@ -11,8 +11,9 @@ import pytest
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
-from celery_fairness.decision import Admitted, Copy, Lease, Reason, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)

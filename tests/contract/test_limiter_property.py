@@ -28,9 +28,10 @@ from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Admitted, Copy, Job, Lease, Parking, Refused, SlotRequest
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.contract.conftest import FrozenClock, override_key, stop_key

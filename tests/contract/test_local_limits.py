@@ -10,9 +10,10 @@ import pytest
 
 from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import Admitted, Copy, Lease, Parking, Reason, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.partition import words_of
+from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
+from celery_fairness.message.partition import words_of
 from tests.contract.conftest import FrozenClock
 from tests.support.jitter import Jittered
 

@@ -18,9 +18,10 @@ from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import (
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Job,
     Lease,
     Parking,
@@ -28,8 +29,7 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)

@@ -13,9 +13,9 @@ import pytest
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.decision import Admitted, Lease, Reason, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limits import word_of
+from celery_fairness.limiter.types import Admitted, Lease, Reason, SlotRequest
+from celery_fairness.message.limits import word_of
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import TWO, admitted, ask, held, refused, starts
 

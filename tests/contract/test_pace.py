@@ -13,8 +13,8 @@ import pytest
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Refused, SlotRequest
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import admitted, ask, refused
 from tests.support.jitter import Jittered

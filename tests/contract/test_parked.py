@@ -12,9 +12,9 @@ from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import (
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Lease,
     Parking,
     Promoted,
@@ -22,7 +22,7 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
 
 _serials = itertools.count(1)

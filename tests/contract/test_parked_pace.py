@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.decision import Admitted, Lease, Parking, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Admitted, Lease, Parking, SlotRequest
 from celery_fairness.worker.moment import soon_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask

@@ -13,8 +13,8 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import ONE, TWO, again, ask, names, park, promote, take
 

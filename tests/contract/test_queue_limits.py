@@ -8,9 +8,9 @@ import pytest
 
 from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import Admitted, Lease, Reason, Refused, SlotRequest
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.partition import words_of
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Refused, SlotRequest
+from celery_fairness.message.partition import words_of
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_fairness.looking import happened
-from celery_fairness.looking.keys import Keys
-from celery_fairness.looking.reading import Reader
+from celery_fairness.control import events as happened
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.scan import Reader
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.event_forwarder import (

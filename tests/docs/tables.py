@@ -12,7 +12,7 @@ from pathlib import Path
 
 from celery_fairness.config.environment import documentation
 from celery_fairness.config.settings import Settings, expected
-from celery_fairness.events import TYPES
+from celery_fairness.control.event_types import TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each file with the tables that it has.

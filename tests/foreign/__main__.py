@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 from tests.foreign.modes import MODE_VARIABLE, MODES, QUICK_VARIABLE, REPORT_VARIABLE
 from tests.foreign.plugin import OUTCOMES, outcomes_of
 from tests.foreign.source import ROOT, fetch, pinned_version

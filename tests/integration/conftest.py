@@ -14,7 +14,7 @@ from kombu import pools
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.looking.inspection import Inspection
+from celery_fairness.control.ojs_views import Inspection
 from tests.support.nodes import WorkerNode
 from tests.support.shop import make_app
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Admitted, Lease, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, key_taken, send
 from tests.integration.test_parked import assert_nothing_parked, await_parked

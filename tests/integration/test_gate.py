@@ -10,7 +10,7 @@ import pytest
 from celery import chain, chord, group
 
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Admitted, Lease, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
 from celery_fairness import RateLimitDropped, RateLimitPolicy
-from celery_fairness.decision import Admitted, Lease, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
-from celery_fairness.partition import partition_of
+from celery_fairness.message.partition import partition_of
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import assert_all_free, await_count
 from tests.integration.test_parked import await_parked

@@ -10,9 +10,9 @@ from celery import chain
 from celery.result import AsyncResult
 
 from celery_fairness import RateLimitPolicy
-from celery_fairness.decision import Promoted
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Promoted
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import (
     KEY,

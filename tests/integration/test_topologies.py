@@ -13,8 +13,9 @@ from redis.exceptions import ConnectionError as NotYet
 
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
-from celery_fairness.decision import Admitted, Copy, Lease, Refused, SlotRequest
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary

@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.keys import Names

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.queue_limits import SET, QueueNumbers
-from celery_fairness.decision import Admitted, Copy, Job, Lease, Reason, Refused, SlotRequest
-from celery_fairness.partition import words_of
+from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
+from celery_fairness.message.partition import words_of
 from celery_fairness.store.keys import Names
 from tests.lua.test_scripts import fill_leases
 

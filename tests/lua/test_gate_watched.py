@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from celery_fairness.config.settings import Enforcement, build_settings
-from celery_fairness.decision import Admitted, Copy, Job, Lease, Refused, SlotRequest
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Admitted, Job, Lease, Refused, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import (
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Lease,
     Parking,
     Promotion,
@@ -18,6 +17,7 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
+from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")

@@ -10,9 +10,9 @@ from redis import Redis
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.decision import (
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import (
     Admitted,
-    Copy,
     Job,
     Lease,
     Parking,
@@ -20,7 +20,7 @@ from celery_fairness.decision import (
     Refused,
     SlotRequest,
 )
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import override_key, stop_key
 

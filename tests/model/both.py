@@ -16,7 +16,7 @@ from redis import Redis
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
-from celery_fairness.events import TYPES
+from celery_fairness.control.event_types import TYPES
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting

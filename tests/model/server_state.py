@@ -12,7 +12,7 @@ from typing import Any
 from redis import Redis
 
 from celery_fairness.config.limit_spec import shape_of
-from celery_fairness.events import KEPT_APART, TYPES
+from celery_fairness.control.event_types import KEPT_APART, TYPES
 from celery_fairness.scheduler.calls import read_paused_by
 
 #: Every key with its type and all that it holds, in one call.

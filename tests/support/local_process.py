@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import psutil
 
-from celery_fairness.children import dying_with_parent
+from celery_fairness.testing.child_process import dying_with_parent
 from tests.support.waiting import eventually
 
 #: In the environment of every process that a LocalProcess started, and of its children.

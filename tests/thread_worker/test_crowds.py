@@ -12,10 +12,10 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Admitted, Lease, SlotRequest
-from celery_fairness.directory import TierDirectory
-from celery_fairness.header import HEADER
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
+from celery_fairness.message.headers import HEADER
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.throttled_log import Notices

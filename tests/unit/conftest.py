@@ -21,8 +21,8 @@ from kombu.transport import memory
 
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
-from celery_fairness.directory import TierDirectory
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.tier_cache import TierDirectory
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
 

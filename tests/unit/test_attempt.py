@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.worker.attempt import Attempt
 
 LEASE = Lease("l1", "tenant:42")

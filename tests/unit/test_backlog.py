@@ -8,12 +8,12 @@ import pytest
 from celery import Celery
 
 from celery_fairness import FairTask
+from celery_fairness.app.task import follows
 from celery_fairness.config.queue_policy import QueuePolicy
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tiers import MAX_WAITING, Tier
 from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler.types import Bounds
-from celery_fairness.task import follows
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery, chain, group
 
 from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy
+from celery_fairness.app.fairness import Fairness
 from celery_fairness.errors import TaskDeclarationError
-from celery_fairness.extension import Fairness
 from tests.unit.test_limits import API, API_WIRE, charged
 
 ORDER = RateLimitPolicy("order:{args.order}", concurrency=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.charge import Charge, charge_of
 from celery_fairness.config.policy import Limit
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved, key_part
-from celery_fairness.declaration import TenantSource
+from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.task_options import TenantSource
 
 SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
 

@@ -7,7 +7,7 @@ from celery import Celery
 from kombu.utils.json import dumps, loads
 
 from celery_fairness import Fairness
-from celery_fairness.claiming import prepare_worker
+from celery_fairness.app.broker_setup import prepare_worker
 from celery_fairness.transport import schemes
 
 IGNORED = {"tier_on_limit": "reschedule"}

@@ -9,11 +9,11 @@ from celery_fairness.config.environment import load_settings
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, SettingsError, TenantInvalid
-from celery_fairness.header import parse_header
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import Lease, SlotRequest
+from celery_fairness.message.headers import parse_header
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.keys import Names

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, Window
-from celery_fairness.looking.counting import Starts
+from celery_fairness.control.counting import Starts
 
 
 def seen(window: Window) -> Starts:

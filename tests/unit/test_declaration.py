@@ -9,8 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from celery_fairness.config.key_templates import KeyTemplate, KeyValues
-from celery_fairness.declaration import ArgumentSource, KeyArguments, TenantSource, check_service
 from celery_fairness.errors import KeyInvalid, TaskDeclarationError, TenantInvalid
+from celery_fairness.message.task_options import (
+    ArgumentSource,
+    KeyArguments,
+    TenantSource,
+    check_service,
+)
 
 
 def plain(repository, user_id=None):

@@ -11,7 +11,9 @@ import pytest
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import INVALID, NONE
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
-from celery_fairness.directory import (
+from celery_fairness.errors import LimiterUnavailable, SettingsError
+from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.tier_cache import (
     AWAY_SECONDS,
     CACHE_TENANTS,
     FAILURE_SECONDS,
@@ -19,8 +21,6 @@ from celery_fairness.directory import (
     TierDirectory,
     load_resolver,
 )
-from celery_fairness.errors import LimiterUnavailable, SettingsError
-from celery_fairness.limiter.memory import InMemoryLimiter
 
 
 class Watched:

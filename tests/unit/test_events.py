@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from celery_fairness.events import (
+from celery_fairness.control.event_types import (
     TYPES,
     EventPage,
     check_types,
@@ -16,7 +16,7 @@ from celery_fairness.events import (
     event_id,
     event_of,
 )
-from celery_fairness.looking.happened import source_of
+from celery_fairness.control.events import source_of
 from celery_fairness.store.address import address_from_url
 
 SOURCE = "ojs://shop/dispatch/localhost:6379"

@@ -10,12 +10,12 @@ from celery import Celery, Task
 from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_fairness import Fairness, FairTask
+from celery_fairness.app.fairness import LazyRouter
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
-from celery_fairness.decision import Lease, SlotRequest
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
-from celery_fairness.extension import LazyRouter
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.types import Lease, SlotRequest
 
 SECRET = "hunter2"
 URL = f"redis://user:{SECRET}@127.0.0.1:1/1"

@@ -11,8 +11,8 @@ from celery import chain, chord, group, uuid
 from celery.app.trace import build_tracer
 
 from celery_fairness import FairTask, KeyMissing, RateLimitPolicy
+from celery_fairness.app.fairness import Fairness
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
-from celery_fairness.extension import Fairness
 from tests.unit.test_limits import API, API_WIRE
 
 TENANT = RateLimitPolicy("t:{tenant}")

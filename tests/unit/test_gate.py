@@ -13,12 +13,12 @@ from celery.exceptions import Ignore, Reject
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Copy, Job, Lease, SlotRequest
-from celery_fairness.declaration import TenantSource
-from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import COPY_HEADER, HEADER
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.types import Job, Lease, SlotRequest
+from celery_fairness.message.headers import COPY_HEADER, HEADER, Copy
+from celery_fairness.message.task_options import TenantSource
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.gate import ATTEMPT_KEY, Gate, new_lease_id

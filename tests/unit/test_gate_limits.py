@@ -11,9 +11,9 @@ from celery import signals
 from celery.app.trace import FAILURE
 from celery.utils.threads import LocalStack
 
-from celery_fairness.decision import Lease, Reason, Refused, SlotRequest
 from celery_fairness.errors import RateLimitDropped
-from celery_fairness.header import HEADER
+from celery_fairness.limiter.types import Lease, Reason, Refused, SlotRequest
+from celery_fairness.message.headers import HEADER
 from celery_fairness.util.ids import new_lease_id
 from tests.unit.test_gate import World, a_task, is_ignored
 

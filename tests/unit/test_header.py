@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_fairness.decision import Copy
 from celery_fairness.errors import HeaderInvalid
-from celery_fairness.header import (
+from celery_fairness.message.headers import (
     HEADER_BYTES,
+    Copy,
     Header,
     first_copy,
     new_serial,

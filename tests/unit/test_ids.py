@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from celery_fairness.decision import Lease
+from celery_fairness.limiter.types import Lease
 from celery_fairness.util.ids import holder_of, is_lease_of, new_id, new_lease_id
 
 

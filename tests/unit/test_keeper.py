@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.decision import Lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.types import Lease
 from celery_fairness.worker import keeper as keeper_module
 from celery_fairness.worker.keeper import Keeper
 from tests.support.waiting import eventually
@@ -98,7 +98,7 @@ def child():
 
 
 def take(limiter, lease_id="l1", tenant="42"):
-    from celery_fairness.decision import SlotRequest
+    from celery_fairness.limiter.types import SlotRequest
 
     lease = Lease(lease_id, tier_key(tenant))
     limiter.acquire(SlotRequest(lease, tenant, "enterprise"))

@@ -14,14 +14,14 @@ from celery_fairness import (
     PolicyInvalid,
     RateLimitPolicy,
 )
-from celery_fairness.charge import charge_of
+from celery_fairness.app.fairness import Fairness
 from celery_fairness.config.policy import Limit
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import HeaderInvalid, TaskDeclarationError
-from celery_fairness.extension import Fairness
-from celery_fairness.header import parse_header
-from celery_fairness.limits import parse_limits, word_of
+from celery_fairness.message.attribution import charge_of
+from celery_fairness.message.headers import parse_header
+from celery_fairness.message.limits import parse_limits, word_of
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 

@@ -8,7 +8,8 @@ import pytest
 from kombu import Exchange, Queue
 from kombu.transport import memory
 
-from celery_fairness.decision import Copy, Promoted
+from celery_fairness.limiter.types import Promoted
+from celery_fairness.message.headers import Copy
 from celery_fairness.worker.parked_message import LONG_AGO, as_text, expires_ms
 from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.config.key_templates import KeyTemplate, KeyValues
 from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
-from celery_fairness.partition import partition_of
+from celery_fairness.message.partition import partition_of
 
 
 def body(customer_id: int, region: str | None = None) -> None:

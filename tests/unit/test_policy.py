@@ -18,7 +18,7 @@ from celery_fairness.config.key_templates import KeyValues
 from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
 from celery_fairness.config.rates import Rate
 from celery_fairness.errors import KeyMissing, PolicyInvalid
-from celery_fairness.limits import read_policies
+from celery_fairness.message.limits import read_policies
 from tests.unit.test_rates import rates
 
 KEY_EXPECTED = "letters, digits, '.', '_', ':' and '-' (ASCII), beginning with a letter or a digit"

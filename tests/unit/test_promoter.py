@@ -10,9 +10,10 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from celery_fairness.config.settings import Enforcement, build_settings
-from celery_fairness.decision import Copy, Lease, Parking, Reason, SlotRequest
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.types import Lease, Parking, Reason, SlotRequest
+from celery_fairness.message.headers import Copy
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.promoter import TRIES_AT_MOST, Promoter
 from celery_fairness.worker.resend import NotTaken

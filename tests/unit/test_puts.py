@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.directory import AWAY_SECONDS, LOOK_SECONDS, TierDirectory
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import HEADER
 from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.put_trace import Puts
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.puts import Puts
+from celery_fairness.limiter.tier_cache import AWAY_SECONDS, LOOK_SECONDS, TierDirectory
+from celery_fairness.message.headers import HEADER
 
 TASK = {"id": "t1", "eta": None, HEADER: {"v": 1, "tenant": "42", "tier": "pro", "cost": 2.5}}
 ETA, ETA_MS = "2026-11-24T12:00:00+01:00", 1_795_518_000_000

@@ -15,8 +15,8 @@ from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import KEY_PATTERN, key_hash
 from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
-from celery_fairness.header import parse_header
-from celery_fairness.partition import nobodys, partition_of, words_of
+from celery_fairness.message.headers import parse_header
+from celery_fairness.message.partition import nobodys, partition_of, words_of
 from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.book import Book
 from celery_fairness.transport.envelope import waiting_of

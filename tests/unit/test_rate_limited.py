@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 
 from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.header import HEADER
+from celery_fairness.message.headers import HEADER
 from celery_fairness.worker.rate_limited import answer
 
 WAITS = {"key": "api", "concurrency": 1}

@@ -12,9 +12,9 @@ from kombu.exceptions import EncodeError, OperationalError
 from kombu.transport import memory
 
 from celery_fairness import FairTask
-from celery_fairness.decision import Admitted, Copy, Lease, SlotRequest
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.header import parse_copy
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
+from celery_fairness.message.headers import Copy, parse_copy
 from celery_fairness.worker import resend as resend_module
 from celery_fairness.worker.resend import (
     IDLE_CONNECTIONS,

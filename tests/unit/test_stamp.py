@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.declaration import TenantSource
-from celery_fairness.directory import TierDirectory
 from celery_fairness.errors import TenantInvalid, TenantMissing
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.stamp import BEAT_HEADER, Stamp
+from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.message.stamp import BEAT_HEADER, Stamp
+from celery_fairness.message.task_options import TenantSource
 
 BARE = {"v": 1, "scheduled": False, "cost": 1}
 

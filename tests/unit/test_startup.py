@@ -7,14 +7,14 @@ from celery import Celery, Task
 from celery.concurrency import get_implementation
 
 from celery_fairness import FairTask
-from celery_fairness.config.settings import build_settings
-from celery_fairness.startup import (
+from celery_fairness.app.worker_setup import (
     BrokerFacts,
     broker_name,
     prepare_reconnect,
     prepare_worker,
     startup_warnings,
 )
+from celery_fairness.config.settings import build_settings
 
 
 def an_app(broker="memory://", **conf):

@@ -49,7 +49,7 @@ class TestClasses:
         work.apply_async_on_commit(("42",))
         assert shop.one().fairness["tenant"] == "42"
 
-    @pytest.mark.parametrize("task_cls", [FairTask, "celery_fairness.task:FairTask"])
+    @pytest.mark.parametrize("task_cls", [FairTask, "celery_fairness.app.task:FairTask"])
     def test_it_can_be_the_apps_task_class(self, make_shop, task_cls):
         shop = make_shop(task_cls=task_cls)
 

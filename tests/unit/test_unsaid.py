@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from celery_fairness.config.policy import RateLimitPolicy
-from celery_fairness.declaration import LimitSource, TenantSource
-from celery_fairness.header import HEADER
+from celery_fairness.message.headers import HEADER
+from celery_fairness.message.task_options import LimitSource, TenantSource
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.unsaid import tell_of_unsaid
 from tests.unit.test_gate import World, a_task

@@ -2,7 +2,7 @@
   stream: events, each appended by the function that caused it. The stream gives an event its id and time.
 
   Events of tasks can be a flood. So three kinds of events also go to smaller streams, with the same ids. These
-  kinds are acts of people, errors and cancellations. See `kept_with` and `celery_fairness/events.py`.
+  kinds are acts of people, errors and cancellations. See `kept_with` and `celery_fairness/control/event_types.py`.
 
   events_key  stream  the installation's; its name ends with "events"
   kept_key    stream  the smaller one

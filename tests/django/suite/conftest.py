@@ -24,7 +24,7 @@ from django.db.models import Model, QuerySet
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
-from celery_fairness.decision import Admitted, Lease, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.testing.server import RedisServer
 
 ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"

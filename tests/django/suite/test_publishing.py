@@ -11,7 +11,7 @@ from django_celery_fairness import publishing
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 from celery_fairness import Fairness
-from celery_fairness.decision import Lease, SlotRequest
+from celery_fairness.limiter.types import Lease, SlotRequest
 from tests.django.suite.recording import Publications
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]

@@ -1,0 +1,116 @@
+"""The Celery signals that this package listens to: the only place that connects them.
+
+Signals are of the whole process and do not say which app they come from, so every handler asks
+whether the event is its app's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import signals
+from kombu import Queue
+
+from celery_fairness.app.task import follows, not_kept, parent_headers
+from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER, first_copy
+from celery_fairness.message.limits import FIELD
+from celery_fairness.message.task_options import misplaced
+from celery_fairness.wiring import Wiring, publishing
+from celery_fairness.worker.resend import resending
+
+
+def connect(listener: Wiring) -> Callable[[], None]:
+    """Connect ``listener`` to Celery's signals; returns what disconnects it again."""
+    uid = f"celery_fairness:{id(listener)}"
+    connected: list[tuple[Any, str]] = []
+
+    def attach(signal: Any, handler: Callable[..., None]) -> None:
+        name = f"{uid}:{handler.__name__}"
+        signal.connect(handler, weak=False, dispatch_uid=name)
+        connected.append((signal, name))
+
+    def before_publish(
+        sender: str | None = None,
+        body: Any = None,
+        headers: Any = None,
+        routing_key: str | None = None,
+        declare: Any = None,
+        properties: Any = None,
+        **_: Any,
+    ) -> None:
+        if isinstance(headers, dict) and sender is not None:
+            declared = (each.name for each in declare or () if isinstance(each, Queue))
+            queue = next(declared, routing_key)
+            _stamp_message(listener, sender, body, headers, properties, queue)
+
+    def worker_init(instance: Any = None, **_: Any) -> None:
+        if _is_of(listener, instance):
+            listener.on_worker_init()
+
+    def worker_stopping(**_: Any) -> None:
+        listener.on_worker_stopping()
+
+    def pool_child(**_: Any) -> None:
+        listener.on_pool_child()
+
+    attach(signals.before_task_publish, before_publish)
+    attach(signals.celeryd_init, worker_init)
+    attach(signals.worker_shutting_down, worker_stopping)
+    attach(signals.worker_process_init, pool_child)
+
+    def disconnect() -> None:
+        while connected:
+            signal, name = connected.pop()
+            signal.disconnect(dispatch_uid=name)
+
+    return disconnect
+
+
+def _is_of(listener: Wiring, worker: Any) -> bool:
+    app = getattr(worker, "app", None)
+    return app is None or app is listener.app
+
+
+def _stamp_message(
+    listener: Wiring,
+    name: str,
+    body: Any,
+    headers: dict[str, Any],
+    properties: Any,
+    queue: str | None,
+) -> None:
+    """Put the headers into a message that is about to be published.
+
+    An error that is raised here reaches nobody: Celery's signals log it and publish all the same.
+    """
+    publisher = publishing.get()
+    if resending.get() is not None or (publisher is not None and publisher is not listener):
+        return
+    if follows(listener.app, name, headers, body):
+        headers[ACCEPTED_HEADER] = True
+    task = listener.app.tasks.get(name)
+    args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
+    # An option that Celery does not know is a property of the message, as of 'send_task' and of a
+    # plain task's apply_async.
+    called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
+    parent = parent_headers(listener.app)
+    option = misplaced(properties or {}, headers.get("stamped_headers"), (FIELD,))
+    if option is not None:
+        listener.notices.warning(
+            f"option:{name}",
+            "task %s was sent with the option %r, which has no effect; did you mean 'limits'?",
+            name,
+            option,
+        )
+    header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
+    if header is not None:
+        headers[HEADER] = header
+    if listener.claims:
+        return
+    listener.puts.tell(name, task, headers, args, kwargs, queue)
+    if header is not None:
+        headers[COPY_HEADER] = first_copy()
+        error = not_kept(task)
+        if error is not None and isinstance(header, Mapping) and header.get(FIELD):
+            listener.notices.error(f"kept:{name}", "task %s: %s", name, error)

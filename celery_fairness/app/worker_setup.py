@@ -1,0 +1,150 @@
+"""What a starting worker sets and warns about: queues, waiting times, Celery's own traps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery.concurrency.thread import TaskPool as ThreadPool
+from kombu import Connection
+
+from celery_fairness.config.settings import Enforcement, Settings, without_effect
+from celery_fairness.config.tenants import key_hash
+from celery_fairness.message.task_options import service_queues
+
+#: ``worker_lost_wait`` unless the user chose one, in seconds: billiard's ten are how long a killed
+#: child's slot would stay taken.
+WORKER_LOST_WAIT_SECONDS = 0.5
+#: kombu's default on Redis, in seconds.
+REDIS_VISIBILITY_SECONDS = 3600.0
+#: The part of the visibility timeout that a countdown may take.
+VISIBILITY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What the broker does to messages that wait in a worker.
+
+    Attributes:
+        visibility_seconds: After this an unacknowledged message is delivered again; None: never.
+    """
+
+    visibility_seconds: float | None
+
+    @classmethod
+    def of(cls, app: Any) -> BrokerFacts:
+        """Read the facts from the app's broker settings."""
+        options = app.conf.broker_transport_options or {}
+        value = options.get("visibility_timeout")
+        if value is None:
+            driver = app.connection_for_write().get_transport_cls().driver_type
+            value = {"redis": REDIS_VISIBILITY_SECONDS, "sqs": 1800.0}.get(driver)
+        return cls(None if value is None else float(value))
+
+    @property
+    def longest_countdown_seconds(self) -> float | None:
+        """The longest countdown that is not delivered twice; None: any."""
+        if self.visibility_seconds is None:
+            return None
+        return self.visibility_seconds * VISIBILITY_SHARE
+
+
+def broker_name(app: Any) -> str:
+    """Return what tells the app's broker from others: a hash of its addresses, which has no secret.
+
+    Weakness: one broker that workers call by two names is two.
+    """
+    broker = app.connection_for_write()
+    options = broker.transport_options or {}
+    places = {
+        f"{str(one.hostname).lower()} {one.port or one.get_transport_cls().default_port} "
+        f"{'' if one.virtual_host in (None, '/', '0') else one.virtual_host}"
+        for one in (map(Connection, broker.alt) if broker.alt else [broker])
+    }
+    within = (options.get("master_name", ""), options.get("global_keyprefix", ""))
+    return key_hash(repr((sorted(places), *within)))
+
+
+def startup_warnings(app: Any, settings: Settings) -> list[str]:
+    """Return what is legal and will hurt, one sentence each."""
+    warnings = []
+    longest = BrokerFacts.of(app).longest_countdown_seconds
+    snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
+    if longest is not None and snooze > longest:
+        warnings.append(
+            f"snooze_seconds + snooze_jitter_seconds is {snooze:g} s, and the broker delivers a "
+            f"waiting message again after {longest / VISIBILITY_SHARE:g} s (visibility_timeout): "
+            f"countdowns are cut to {longest:g} s"
+        )
+    if app.conf.get("worker_eta_task_limit"):
+        warnings.append(
+            f"worker_eta_task_limit is {app.conf.worker_eta_task_limit}: refused tasks wait in the "
+            "worker with a countdown, and when that many wait the worker takes no other task; "
+            "unset it"
+        )
+    return warnings
+
+
+def effect_warnings(settings: Settings, claims: bool) -> list[str]:
+    """Return which settings were set and do not act on the path of this worker.
+
+    ``broker_setup.prepare_worker`` warns about ``redis_url`` and ``tier_on_limit``.
+    """
+    own_warning = {"redis_url", "tier_on_limit"}
+    names = [name for name in without_effect(settings, claims) if name not in own_warning]
+    path = "on fairredis" if claims else "at a gate"
+    return [f"{name} is set and has no effect {path}; unset it" for name in names]
+
+
+def enforcement_text(settings: Settings, claims: bool) -> str:
+    """Return what a worker enforces, in one sentence.
+
+    Args:
+        settings: Of the worker.
+        claims: Whether its broker claims fairly.
+    """
+    if settings.enforcement is Enforcement.ON:
+        return "enabled is true: this worker enforces limits"
+    stays = (
+        "pauses, cool-downs and limits of 0 still hold"
+        if claims
+        else "pauses, cool-downs and limits of 0 do not hold either"
+    )
+    if settings.enforcement is Enforcement.OBSERVE:
+        return (
+            "enabled is 'observe': this worker counts the tasks that limits would reject, and "
+            f"rejects none; {stays}"
+        )
+    return f"enabled is false: this worker enforces no limit; {stays}"
+
+
+def prepare_worker(app: Any) -> None:
+    """Make a worker consume the queues of the app's services and notice dead children soon.
+
+    ``-Q`` still says exactly what is consumed.
+    """
+    if not app.conf.value_set_for("worker_lost_wait"):
+        app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
+    app.loader.import_default_modules()
+    app.finalize()
+    queues = app.amqp.queues
+    # Of a worker that is made without the program, -Q has been read by now.
+    if getattr(queues, "_consume_from", None) is not None:
+        return
+    for name in service_queues(app):
+        # Looked up and not made: a missing queue is made of the type that the settings say.
+        known = name in queues or queues.create_missing
+        queues.select_add(queues[name] if known else name)
+
+
+def prepare_reconnect(app: Any, pool: Any) -> None:
+    """Make a worker keep its tasks when the connection to its broker is cut.
+
+    Celery fetches less after a cut, and with each ack more again. It asks the broker for that from
+    where the pool acknowledges, and waits for the answer there. On threads and greenlets that is
+    beside the loop, which reads the same connection: each takes bytes of the other's answers. The
+    worker hangs, loses the connection again, and tasks that were acknowledged early are lost.
+    """
+    name = "worker_enable_prefetch_count_reduction"
+    if (pool.is_green or isinstance(pool, ThreadPool)) and not app.conf.value_set_for(name):
+        app.conf[name] = False

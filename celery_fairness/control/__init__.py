@@ -1,0 +1,1 @@
+"""What operators ask and change: limits, tenants, queues, tasks, events and statistics."""

@@ -1,0 +1,123 @@
+"""Which tasks of a key wait, and by what numbers: in lanes, and parked by a gate.
+
+Weakness: which lanes have a limit that is no tenant's is known from their names alone, so the names
+of all keys are read, and the messages of all that a gate has parked; once for a page of keys. Where
+tasks of more than a hundred lanes say different numbers, the last of the first hundred holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from celery_fairness.config.limit_spec import Limit, limit_numbered
+from celery_fairness.control.keys import (
+    is_tenants,
+    lane_parts,
+    limits_of,
+    part_length,
+    read_part,
+)
+from celery_fairness.control.parked import parked
+from celery_fairness.control.places import orders_of
+from celery_fairness.control.scan import Reader, batches
+
+#: Lanes whose last task is looked at, to find which of several numbers was said last.
+LAST_AT_MOST = 100
+#: Lanes asked for in one call.
+BATCH = 500
+
+
+@dataclass
+class WaitingOfKey:
+    """What waits with a limit of one key.
+
+    Attributes:
+        lanes: ``(key, part, queue)`` of each part of a lane, and the limit that it has.
+        queues: Of a tenant's key how many of its tasks wait, by queue.
+        parked: Tasks that a gate has parked.
+        last: Since when the last of those with a limit waits, and that.
+    """
+
+    lanes: dict[tuple[str, str, str], Limit] = field(default_factory=dict)
+    queues: dict[str, int] | None = None
+    parked: int = 0
+    last: tuple[int, Limit | None] = (0, None)
+
+    def count(self, reader: Reader, without: str | None = None) -> int:
+        """Return how many wait, in all queues but one."""
+        total = self.parked
+        if self.queues is not None:
+            return total + sum(self.queues.values())
+        lanes = [each for each in self.lanes if each[2] != without]
+        for some in batches(lanes, BATCH):
+            total += sum(reader.together([part_length(reader.keys, *lane) for lane in some]))
+        return total
+
+    def limit(self, reader: Reader) -> Limit | None:
+        """Return the limit of the task that was put last; None where none waits."""
+        said = set(self.lanes.values())
+        last = self.last[1]
+        if len(said | {last or next(iter(said), None)}) <= 1:
+            return last or next(iter(said), None)
+        seen = [self.last] if last else []
+        for lane in sorted(self.lanes)[:LAST_AT_MOST]:
+            seen += [(seq, self.lanes[lane]) for seq in _last_seq(reader, *lane)]
+        return max(seen, key=lambda each: each[0], default=(0, None))[1]
+
+
+def waiting_of(reader: Reader, keys: Collection[str]) -> dict[str, WaitingOfKey]:
+    """Return what waits with limits of some keys, by key; of a tenant what is in its own lanes."""
+    found = {key: WaitingOfKey() for key in keys}
+    for key in filter(is_tenants, found):
+        found[key].queues = queues = _queues(reader, key)
+        for queue in queues:
+            for part in orders_of(reader, key, queue)[1]:
+                _note(found, (key, part, queue), key)
+    # Where nothing waits in any queue, on the gate path for one, there are no lanes.
+    if not all(map(is_tenants, found)) and reader.read("EXISTS", reader.keys.waiting):
+        for kind in ("lane", "back"):
+            for name in reader.names(kind):
+                _note(found, lane_parts(kind, name))
+    _note_parked(reader, found)
+    return found
+
+
+def _queues(reader: Reader, key: str) -> dict[str, int]:
+    flat = reader.read("HGETALL", reader.keys.of("account", key))
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    return {name[2:]: int(count) for name, count in pairs if name.startswith("q:")}
+
+
+def _note(found: dict[str, WaitingOfKey], lane: tuple[str, str, str], only: str = "") -> None:
+    """Note a part of a lane with each key of which it has a limit."""
+    for word in limits_of(read_part(lane[1])[0]):
+        key = word.partition("|")[0]
+        if key in found and (only == key if only else not is_tenants(key)):
+            found[key].lanes[lane] = limit_numbered(word.rpartition("|")[0])
+
+
+def _note_parked(reader: Reader, found: dict[str, WaitingOfKey]) -> None:
+    seen: set[str] = set()
+    for task in parked(reader):
+        if task.tag in seen:
+            continue
+        seen.add(task.tag)
+        seq = int(task.fields[0])
+        limits: dict[str, Limit | None] = {task.key: None}
+        limits |= {limit.key: limit for limit in task.limits}
+        for key in limits.keys() & found.keys():
+            found[key].parked += 1
+            limit = limits[key]
+            if limit is not None and seq > found[key].last[0]:
+                found[key].last = (seq, limit)
+
+
+def _last_seq(reader: Reader, key: str, part: str, queue: str) -> list[int]:
+    lane, kind = read_part(part)
+    if kind is not None:
+        came_back = reader.keys.of("back", f"{key} {lane} {kind} {queue}")
+        found = reader.read("ZRANGE", came_back, -1, -1, "WITHSCORES")
+        return [int(float(found[1]))] if found else []
+    record = reader.read("LINDEX", reader.keys.of("lane", f"{key} {lane} {queue}"), -1)
+    return [int(record.partition(" ")[0])] if record else []

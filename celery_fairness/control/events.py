@@ -1,0 +1,196 @@
+"""What happened, read from its streams: the oldest first, as far as it is kept.
+
+One stream has all events, and others have some of them longer, with the same ids: a reader merges
+them. What becomes of each task has a stream of its own, which is written while somebody watches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery_fairness.control.event_types import (
+    WATCH_BEGINS,
+    WATCHED,
+    Event,
+    EventPage,
+    entry_of,
+    event_id,
+    event_of,
+)
+from celery_fairness.control.scan import Reader
+from celery_fairness.store.address import Address, hide_password
+
+#: Entries that one command reads.
+TOGETHER = 500
+#: Longest answer.
+LONGEST_PAGE = 1000
+#: How long one command waits for the next event, in ms: shorter than a connection does.
+WAIT_MS = 1000
+#: For how long a follower watches tasks each time, and how soon it does again, in seconds.
+WATCH_SECONDS, WATCH_AGAIN_SECONDS = 30.0, 10.0
+
+
+def source_of(app: str, address: Address) -> str:
+    """Return where events come from: all that read one stream say the same."""
+    host = address.master_name or urlsplit(hide_password(address.urls[0])).netloc
+    return f"ojs://{app}/dispatch/{host or 'localhost'}"
+
+
+def page(
+    reader: Reader, source: str, after: str | None, types: Collection[str], limit: int
+) -> EventPage:
+    """Return the next events of some types behind the one of the id ``after``."""
+    found: list[Event] = []
+    cursor = after
+    for event in _entries(reader, source, after, _streams(reader, types)):
+        if types and event.type not in types:
+            cursor = event.id if len(found) < limit else cursor
+        elif len(found) == limit:
+            return EventPage(events=tuple(found), cursor=cursor, has_more=True)
+        else:
+            found.append(event)
+            cursor = event.id
+    return EventPage(events=tuple(found), cursor=cursor, has_more=False)
+
+
+def last_page(reader: Reader, source: str, types: Collection[str], last: int) -> EventPage:
+    """Return the newest events of some types, the oldest of these first."""
+    found: list[Event] = []
+    streams, end = _streams(reader, types), "+"
+    while True:
+        entries = _merged(reader, "XREVRANGE", streams, end, "-")
+        for entry, fields in entries:
+            event = event_of(entry, fields, source)
+            if types and event.type not in types:
+                continue
+            if len(found) == last:
+                return EventPage(events=tuple(found[::-1]), cursor=found[0].id, has_more=True)
+            found.append(event)
+        if len(entries) < TOGETHER:
+            cursor = found[0].id if found else None
+            return EventPage(events=tuple(found[::-1]), cursor=cursor, has_more=False)
+        end = f"({entries[-1][0]}"
+
+
+def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
+    """Return the streams to merge; the first has the newest of all."""
+    keys = reader.keys
+    if WATCHED.isdisjoint(types):
+        return (keys.events, *keys.events_apart)
+    return (keys.task_events,)
+
+
+def _entries(
+    reader: Reader, source: str, after: str | None, streams: tuple[str, ...]
+) -> Iterator[Event]:
+    start = "-" if after is None else f"({entry_of(after)}"
+    while True:
+        entries = _merged(reader, "XRANGE", streams, start, "+")
+        for entry, fields in entries:
+            yield event_of(entry, fields, source)
+        if len(entries) < TOGETHER:
+            return
+        start = f"({entries[-1][0]}"
+
+
+def _merged(
+    reader: Reader, command: str, streams: tuple[str, ...], start: str, end: str
+) -> list[tuple[str, dict[str, str]]]:
+    """Return the first entries of several streams in the order of their ids, each once.
+
+    Args:
+        reader: Of the installation.
+        command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
+        streams: Which.
+        start: Where to begin.
+        end: Where to end.
+    """
+    answers = reader.together([(command, each, start, end, "COUNT", TOGETHER) for each in streams])
+    found = {entry: flat for answer in answers for entry, flat in answer}
+    ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
+    return [(entry, fields_of(found[entry])) for entry in ordered]
+
+
+def _place(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)
+
+
+def fields_of(flat: Any) -> dict[str, str]:
+    """Return the fields of an entry of a stream."""
+    # A client that reads for Sentinel makes pairs of them.
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def follow(
+    reader: Reader,
+    source: str,
+    after: str | None,
+    types: Collection[str],
+    watch: Callable[[], object],
+) -> Iterator[Event]:
+    """Return events as they happen, without an end: behind ``after``, or from now on.
+
+    Args:
+        reader: Of the installation.
+        source: Where its events come from.
+        after: The id of an event, or None.
+        types: Those that are asked for; none: all but what becomes of tasks.
+        watch: Lets what becomes of tasks be told for a while; called where that is asked for.
+    """
+    streams = _streams(reader, types)
+    place = _last(reader, streams[0]) if after is None else entry_of(after)
+    if streams[0] == reader.keys.task_events:
+        watch()
+    else:
+        watch = _nothing
+    return _follow(reader, source, streams, place, types, watch)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _follow(
+    reader: Reader,
+    source: str,
+    streams: tuple[str, ...],
+    place: str,
+    types: Collection[str],
+    watch: Callable[[], object],
+) -> Iterator[Event]:
+    watched_at = time.monotonic()
+
+    def watch_again() -> None:
+        nonlocal watched_at
+        if time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
+            watch()
+            watched_at = time.monotonic()
+
+    while True:
+        watch_again()
+        entries = _merged(reader, "XRANGE", streams, f"({place}", "+")
+        for entry, fields in entries:
+            event = event_of(entry, fields, source)
+            # Where a watch begins anew some may be missing.
+            if not types or event.type in types or event.type == WATCH_BEGINS:
+                yield event
+                watch_again()
+        if entries:
+            place = entries[-1][0]
+        else:
+            reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", streams[0], place)
+
+
+def last_id(reader: Reader, source: str) -> str:
+    """Return the id of the last event, "" where nothing has happened."""
+    last = _last(reader, reader.keys.events)
+    return "" if last == "0-0" else event_id(last, source)
+
+
+def _last(reader: Reader, stream: str) -> str:
+    last = reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
+    return str(last[0][0]) if last else "0-0"

@@ -1,0 +1,123 @@
+"""Where one task is, and why it does not run.
+
+All its limits are judged as the next claim would, whether one has met them yet or not.
+
+Weakness: which workers take its queue and know its name, and which of them are at its own
+``rate_limit``, Redis does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+
+from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.control.ancestors import ancestors_of, with_ancestors
+from celery_fairness.control.find_task import Place, read_message
+from celery_fairness.control.forecast import Places, wait_for_limit
+from celery_fairness.control.holds import logical_now, server_now
+from celery_fairness.control.judging import Judge, Judged
+from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row
+from celery_fairness.control.positions import Turns, means_of
+from celery_fairness.control.scan import Reader
+from celery_fairness.control.stats import Looker
+from celery_fairness.control.views import Blocker, Explanation
+from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.scheduling.pace import whole_of
+
+#: Running tasks that stand for all, where it is asked how soon a place is free.
+RUNNING_AT_MOST = 1000
+
+
+def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
+    """Return where a task is, and why it does not run.
+
+    Args:
+        reader: Of the installation.
+        place: Where the task lay just now.
+        looker: Of the same installation.
+    """
+    task = read_record(place.record)
+    told = read_message(place.record)
+    explained = partial(
+        Explanation,
+        task_id=place.task_id,
+        task=told.task,
+        key="" if task is None else task.key,
+        queue=place.queue,
+        state=place.state,
+        owner=place.owner,
+    )
+    if task is None or place.state not in ("waiting", "later"):
+        return explained()
+    rows = _running(reader)
+    judge = Judge(reader, looker, place.queue, rows)
+    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, place.tenant)]
+    judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
+    limits = tuple(each.told for each in judged)
+    if place.due_ms is not None:
+        due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
+        by = _put_back_by(reader, place.queue, task, judged)
+        return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
+    alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
+    group = group_of(task.key, task.lane, alone)
+    running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
+    if looker.fairness_by == "runtime":
+        means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
+    places = Places(rows, running, place.queue, logical_now(reader), means)
+    turns = Turns(reader, place.queue, task, looker, places)
+    # Of more urgent tasks nobody knows how many will come.
+    in_ring = None if looker.by_rank else turns.in_ring(group)
+    in_turn = None if in_ring is None else places.wait(in_ring)
+    blocked: list[Blocker] = []
+    opened: list[float | None] = []
+    for each in judged:
+        starts_in = None
+        if looker.enforced and each.closed in ("", "concurrency", "rate"):
+            before = turns.before(each.limit, group)
+            starts_in = wait_for_limit(reader, each.limit, each.state, before)
+        # One that is open now is closed when those have started that go before the task.
+        opened += [] if each.closed else [starts_in]
+        blocked += each.blockers(starts_in, in_turn)
+    ancestors = ancestors_of(reader, told) if blocked else ()
+    return explained(
+        limits=limits,
+        ahead_in_lane=turns.in_lane(group),
+        ahead_in_ring=turns.ahead_in_ring(),
+        blocked_by=tuple(with_ancestors(blocked, ancestors)),
+        starts_in_seconds=_latest(blocked, in_turn, opened),
+    )
+
+
+def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Judged]) -> str:
+    """Return the key of the limit that has a task that waits for its time tried again then.
+
+    A key remembers the first of them only; any other was told at least what refused it.
+    """
+    for key in (each.limit.key for each in judged if each.limit.on_limit == "reschedule"):
+        there = reader.keys.of("rescheduled", whole_of(key))
+        if reader.read("ZSCORE", there, f"{task.seq} {queue}") is not None:
+            return key
+    return task.refused.partition("|")[2]
+
+
+def _latest(
+    blocked: Iterable[Blocker], in_turn: float | None, opened: Iterable[float | None]
+) -> float | None:
+    """Return when all of these let a task start; None where that is not known.
+
+    Args:
+        blocked: What keeps it now: each must say a time.
+        in_turn: When it has a place; where nothing keeps it, this must be known.
+        opened: When limits that are open now let it start behind others, as far as that is known.
+    """
+    waits = [each.starts_in_seconds for each in blocked] or [in_turn]
+    if None in waits:
+        return None
+    return max(each for each in (*waits, in_turn, *opened) if each is not None)
+
+
+def _running(reader: Reader) -> list[Row]:
+    texts = islice(reader.pairs("HSCAN", reader.keys.running), RUNNING_AT_MOST)
+    return [row for _, text in texts if (row := read_row(text)) is not None]

@@ -1,0 +1,206 @@
+"""What people change of keys for a time: pauses, cool-downs and overrides.
+
+A key is that of limits, such as ``api.stripe.com``, or a tenant's: ``tenant:{tenant}`` with the
+tenant in plain, and its service behind it where each counts apart.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from celery_fairness.config.key_templates import KEY_CHARACTERS
+from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
+from celery_fairness.control.holds import read_override, server_now, stops_of
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.scan import Reader
+from celery_fairness.errors import got
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import KeyOverride, KeyStops
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.overrides import Override
+from celery_fairness.scheduler.types import Said
+from celery_fairness.util.durations import Milliseconds, milliseconds
+
+#: Longest time for which something is said, in seconds: 366 days.
+MOST_SECONDS = 366 * 86_400
+#: Longest watch at once, in seconds: nothing ends one before its time.
+WATCH_SECONDS = 86_400
+#: Of a longer reason the rest is left out of the event.
+REASON_CHARACTERS = 500
+#: Longest name of a person.
+PERSON_CHARACTERS = 200
+_FIELDS = ("concurrency", "rate", "throttle")
+#: In Python and to the functions.
+_WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
+
+
+class Holding:
+    """Changes what keys of one installation may.
+
+    Args:
+        limiter: Of the installation.
+        settings: Those in force.
+    """
+
+    def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
+        self._limiter = limiter
+        self._settings = settings
+        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+
+    def stop(
+        self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
+    ) -> KeyStops:
+        """Pause, resume or cool down a key as the functions write it; see ``calls.stop_args``."""
+        why = reason[:REASON_CHARACTERS]
+        args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
+        stopped = calls.read_stop(self._run(calls.STOP, args))
+        return stops_of(key, stopped)
+
+    def cools(self, key: str) -> bool:
+        """Say whether a key cools down, or has until lately."""
+        return self._reader.read("ZSCORE", self._reader.keys.cooled, key) is not None
+
+    def override(
+        self,
+        key: str,
+        numbers: Mapping[str, Any],
+        lasts_ms: int,
+        ends_ms: int | None,
+        details: Mapping[str, str],
+    ) -> None:
+        """Put numbers in the place of a key's own; see ``Fairness.override``.
+
+        Raises:
+            ValueError: Nothing is said, or the end is past.
+            PolicyInvalid: A number cannot be meant.
+        """
+        if not numbers:
+            raise ValueError(f"override: expected any of {', '.join(_FIELDS)}, got: none")
+        if key.startswith("tenant:") and set(numbers) != {"concurrency"}:
+            others = ", ".join(name for name in numbers if name != "concurrency")
+            raise ValueError(f"{others}: a tenant's key has a concurrency alone")
+        policy = RateLimitPolicy(key, **numbers)
+        text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
+        told = json.dumps(dict(details)) if details else ""
+        args = calls.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
+        if calls.read_override(self._run(calls.OVERRIDE, args)) is Said.PAST:
+            raise ValueError("expires_at: expected a time to come, got: one that is past")
+
+    def watch(self, lasts_ms: int) -> None:
+        """Let what becomes of each task be told for so long; see ``Fairness.watch_tasks``."""
+        self._run(calls.WATCH, calls.watch_args(lasts_ms))
+
+    def clear(self, key: str) -> bool:
+        """End an override; return whether there was one."""
+        found = self.overridden(key)
+        self._run(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
+        return found is not None
+
+    def overridden(self, key: str) -> KeyOverride | None:
+        """Return a key's override."""
+        row = self._reader.read("HGET", self._reader.keys.overrides, key)
+        return read_override(key, row, server_now(self._reader)) if row else None
+
+    @property
+    def _rules(self) -> tuple[int, str]:
+        lease_ms = milliseconds(self._settings.lease_seconds)
+        return lease_ms, self._settings.enforcement.value
+
+    def _run(self, verb: str, args: list[str]) -> Any:
+        return self._limiter.connection.run(verb, self._limiter.prefix, args)
+
+
+def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:
+    """Return a key as the functions write it.
+
+    Args:
+        key: As people say it; a queue's as :meth:`Limiting.find` returns it.
+        settings: Those in force.
+        tenants: It may be a tenant's.
+        of_all: It may be that of all services of a tenant, where each counts apart.
+
+    Raises:
+        TenantInvalid: It cannot be a tenant.
+        ValueError: It is of another form.
+    """
+    kind = key.partition(":")[0] if isinstance(key, str) else ""
+    if kind == "tenant" and tenants:
+        return _of_tenant(key, settings, of_all)
+    fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
+    if fits and kind != "tenant":
+        return str(key)
+    hint = "" if tenants else "; a tenant is paused: pause(tenant=…)"
+    raise ValueError(
+        f"key: expected the key of a limit such as 'api.stripe.com'{hint}, got: {got(key)}"
+    )
+
+
+def _of_tenant(key: str, settings: Settings, of_all: bool) -> str:
+    by_service = settings.tier_scope == "service"
+    found = read_tier_key(key, by_service)
+    tenant = normalise(found[0]) if found else None
+    if found is None or tenant is None or (by_service and found[1] is None and not of_all):
+        form = "tenant:{tenant}:{service}" if by_service else "tenant:{tenant}"
+        more = ", or tenant:{tenant} of all its services" if by_service and of_all else ""
+        raise ValueError(f"key: expected {form}{more}, got: {got(key)}")
+    return tier_key(reserved(tenant), found[1])
+
+
+def _number(policy: RateLimitPolicy, name: str) -> Any:
+    value = getattr(policy, name)
+    if name == "concurrency":
+        return value
+    window = None if value is None else (value.limit, int(value.period_ms))
+    return window if name == "throttle" else (window,) if window else ()
+
+
+def person(by: Any) -> str:
+    """Return who changes something: as given, else the user of this process; "" if unknown.
+
+    Raises:
+        ValueError: It is no text of 1 to 200 characters.
+    """
+    if by is None:
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):
+            # A container may have neither a name for the user nor a variable with one.
+            return ""
+    if not isinstance(by, str) or not 1 <= len(by) <= PERSON_CHARACTERS:
+        expected = f"a text of 1 to {PERSON_CHARACTERS} characters"
+        raise ValueError(f"by: expected {expected}, got: {got(by)}")
+    return by
+
+
+def lasts_ms(expires_in: Any, most: int = MOST_SECONDS) -> Milliseconds:
+    """Return for how long something is said, in ms.
+
+    Raises:
+        ValueError: It is no number of seconds from 0.001 to ``most``.
+    """
+    number = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
+    if not number or not 0.001 <= expires_in <= most:
+        expected = f"seconds from 0.001 to {most}"
+        raise ValueError(f"expires_in: expected {expected}, got: {got(expires_in)}")
+    return milliseconds(expires_in)
+
+
+def ends_ms(expires_at: Any) -> int:
+    """Return a time as Unix milliseconds.
+
+    Raises:
+        ValueError: It is neither a datetime with a time zone nor Unix seconds.
+    """
+    if isinstance(expires_at, datetime) and expires_at.tzinfo is not None:
+        expires_at = expires_at.timestamp()
+    number = isinstance(expires_at, (int, float)) and not isinstance(expires_at, bool)
+    if not number or not 0 <= expires_at < 1e11:
+        expected = "a datetime with a time zone or Unix seconds"
+        raise ValueError(f"expires_at: expected {expected}, got: {got(expires_at)}")
+    return milliseconds(expires_at)

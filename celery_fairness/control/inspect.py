@@ -1,0 +1,267 @@
+"""What a key holds and may hold, put together from all that is known of it.
+
+Which numbers a key has: those that people put in their place (an override); else those of its
+queue, and those of the task that was put last of all that wait. Where there are neither: those of
+a task that runs, else those by which the last start was judged, as long as starts are remembered,
+else those that this app declares for it: in the setting ``queues``, or as a task's policy whose key
+is made of nothing but the task's name. Of several that hold together the stricter number is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from celery_fairness.config.limit_spec import Limit, of_one_key, read_limits
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.tenants import Reserved, tier_key
+from celery_fairness.control.blocked_tasks import WaitingOfKey, waiting_of
+from celery_fairness.control.counting import Seen, Starts, starts_of
+from celery_fairness.control.holders import with_jobs
+from celery_fairness.control.holds import judged_by, logical_now, server_now, with_steering
+from celery_fairness.control.keys import Keys, is_tenants, read_row
+from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
+from celery_fairness.control.list_limits import known_keys
+from celery_fairness.control.ojs_views import (
+    Concurrency,
+    Inspection,
+    InspectionPage,
+    Override,
+    Pagination,
+    RateState,
+    ThrottleState,
+    at_ms,
+)
+from celery_fairness.control.parked import parked
+from celery_fairness.control.scan import Reader
+from celery_fairness.control.stats import Looker
+from celery_fairness.control.tenant_state import ROWS
+from celery_fairness.control.waiters import numbered, row_of
+from celery_fairness.errors import NotFound
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import KeyStops, LimitState
+from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.util.durations import iso_duration, seconds
+
+_NOT_KNOWN = (
+    "is not known: nothing holds it, nothing of it waits, it is forgotten, or no task had it yet; "
+    "a tenant's key is tenant:{tenant}"
+)
+
+
+class Inspector:
+    """Inspects keys of one installation.
+
+    Args:
+        looker: Of the installation.
+        limiter: Of the same; of one in memory there is less to see.
+        declared: Returns the limit that this app declares for a key.
+        by_service: Whether each service of a tenant counts apart.
+    """
+
+    def __init__(
+        self,
+        looker: Looker,
+        limiter: Limiter,
+        declared: Callable[[str], Limit | None],
+        by_service: bool,
+    ) -> None:
+        self._looker = looker
+        self._declared = declared
+        self._by_service = by_service
+        self._reader: Reader | None = None
+        if isinstance(limiter, RedisLimiter):
+            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+
+    def inspect(self, key: str, *, known: bool = True) -> Inspection:
+        """Return what a key holds; see ``Fairness.inspect``.
+
+        Args:
+            key: Which.
+            known: It is an error where nothing is known of it.
+
+        Raises:
+            NotFound: Nothing is.
+        """
+        state = self._looker.inspect(key)
+        if self._reader is None:
+            return _shown(state)
+        state = self._steered(self._reader, state)
+        if not self._looker.claims:
+            state = replace(state, leases=with_jobs(self._reader, state.leases))
+        waiting = waiting_of(self._reader, [state.key])[state.key]
+        if known and not self._is_known(self._reader, state, waiting):
+            raise NotFound("key", key, _NOT_KNOWN)
+        return self._look(self._reader, state, waiting)
+
+    def page(self, page: int, per_page: int) -> InspectionPage:
+        """Return a page of the known keys; see ``Fairness.list_limits``."""
+        reader = self._reader
+        if reader is None:
+            raise ValueError("limiter: expected one in Redis, whose keys can be listed")
+        keys = sorted({*known_keys(reader), *_parked_keys(reader)})
+        some = keys[(page - 1) * per_page : page * per_page]
+        waiting = waiting_of(reader, some) if some else {}
+        items = (
+            self._look(reader, self._steered(reader, self._looker.of_known(reader, key)), of_key)
+            for key, of_key in waiting.items()
+        )
+        return InspectionPage(
+            items=tuple(items),
+            pagination=Pagination(total=len(keys), page=page, per_page=per_page),
+        )
+
+    def _steered(self, reader: Reader, state: LimitState) -> LimitState:
+        """Return what a limiter knows with what people have said; it may know that already."""
+        if state.stops is not None:
+            return state
+        of_all = ""
+        if self._by_service and state.tier:
+            tenant = state.key.partition(":")[2].rpartition(":")[0]
+            of_all = tier_key(Reserved(tenant))
+        return with_steering(reader, state, of_all)
+
+    def _is_known(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> bool:
+        """Say whether a key answers; a tenant's always does: it has a tier."""
+        kept = (reader.keys.of(kind, state.key) for kind in ("leases", "window"))
+        row = row_of(reader, state.key)
+        return bool(
+            is_tenants(state.key)
+            or state.known
+            or waiting.lanes
+            or waiting.parked
+            or (row is not None and row.key == state.key)
+            or reader.read("EXISTS", *kept)
+            or self._was_used(reader, state.key)
+            or self._declared(state.key)
+        )
+
+    def _was_used(self, reader: Reader, key: str) -> bool:
+        """Say whether a lease of a key has ended lately."""
+        until = reader.read("ZSCORE", reader.keys.idle, f" {key}")
+        return until is not None and float(until) > logical_now(reader)
+
+    def _look(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> Inspection:
+        starts = starts_of(reader, state.key)
+        limit, in_force = self._limit(reader, state, waiting, starts)
+        now_ms, logical = server_now(reader), logical_now(reader)
+        stopped_ms = _stopped_ms(state.stops)
+        rates = [starts.rate(*each, logical) for each in limit.rates]
+        rate = max(rates, key=lambda each: (each.count / each.starts, each.wait_ms), default=None)
+        spaced = starts.throttle(*limit.throttle, logical) if limit.throttle else None
+        count = waiting.count(reader)
+        queue = reader.read("HGET", reader.keys.queue_keys, state.key)
+        if queue is not None:
+            # Every task of a queue waits for its limit, though no lane's name says so.
+            in_queue = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
+            count = waiting.count(reader, without=queue) + in_queue
+        return Inspection(
+            key=state.key,
+            concurrency=Concurrency(limit=limit.concurrency, active=state.held),
+            rate=None if rate is None else _rate(rate, now_ms, stopped_ms),
+            throttle=None if spaced is None else _throttle(spaced, now_ms, stopped_ms),
+            waiting_count=count,
+            override=None if state.override is None else Override.of(state.override),
+            in_force=in_force,
+            state=state,
+        )
+
+    def _limit(
+        self, reader: Reader, state: LimitState, waiting: WaitingOfKey, starts: Starts
+    ) -> tuple[Limit, LimitInForce]:
+        """Return by which numbers a key is judged, as far as they are known, and why."""
+        key = state.key
+        row = row_of(reader, key)
+        found = []
+        kinds: dict[int | None, Kind] = {}
+        if row is not None and row.parts == (key != row.key) and (row.said or row.declared):
+            found.append(row.numbers.limit(key))
+            kinds[row.numbers.concurrency] = "queue" if row.said else "settings"
+        said = waiting.limit(reader)
+        if said is None and not found:
+            said = _of_running(reader, state) or starts.asked or self._declared(key)
+        if said is not None:
+            found.append(numbered(reader, said))
+            declared: Kind = "settings" if key.startswith(PREFIX) else "tasks"
+            kinds.setdefault(found[-1].concurrency, declared)
+        if is_tenants(key):
+            found.append(Limit(key, state.entitled))
+            # The number of its tier, or its own.
+            kinds.pop(state.entitled, None)
+        limit = _stricter(key, found)
+        stricter = kinds.get(limit.concurrency)
+        own = None if stricter is None else LimitReason(kind=stricter, limit=limit.concurrency)
+        if state.override is not None:
+            limit = judged_by(limit, state.override)
+        stopped = state.stops is not None and state.stops.paused
+        in_force = limit_in_force(state, own)
+        return (limit._replace(concurrency=0) if stopped else limit), in_force
+
+
+def _parked_keys(reader: Reader) -> set[str]:
+    """Return the keys at whose limits a gate has parked tasks."""
+    tasks = parked(reader)
+    keys = {key for task in tasks for key in (task.key, *(limit.key for limit in task.limits))}
+    return keys - {SYSTEM}
+
+
+def _of_running(reader: Reader, state: LimitState) -> Limit | None:
+    """Return the limit of one of the claimed tasks that hold a key."""
+    ids = [each.id for each in state.leases[:ROWS]]
+    for text in reader.read("HMGET", reader.keys.running, *ids) if ids else ():
+        row = read_row(text) if text else None
+        for limit in read_limits(row.task.limits) if row is not None else ():
+            if limit.key == state.key:
+                return limit
+    return None
+
+
+def _stricter(key: str, limits: list[Limit]) -> Limit:
+    """Return limits of one key as one."""
+    numbers = [each.concurrency for each in limits if each.concurrency is not None]
+    (both,) = of_one_key(tuple(each._replace(key=key) for each in limits)) or [Limit(key)]
+    return both._replace(concurrency=min(numbers, default=None))
+
+
+def _stopped_ms(stops: KeyStops | None) -> int | None:
+    """Return for how long nothing starts whatever the limits say; None: for ever."""
+    if stops is None:
+        return 0
+    if stops.paused and stops.pause_seconds is None:
+        return None
+    return round(1000 * max(stops.cool_down_seconds, stops.pause_seconds or 0.0))
+
+
+def _rate(rate: Seen, now_ms: int, stopped_ms: int | None) -> RateState:
+    return RateState(
+        limit=rate.starts,
+        period=iso_duration(seconds(rate.period_ms)),
+        current_count=rate.count,
+        window_resets_at=_until(rate, now_ms, stopped_ms),
+    )
+
+
+def _throttle(spaced: Seen, now_ms: int, stopped_ms: int | None) -> ThrottleState:
+    return ThrottleState(
+        limit=spaced.starts,
+        period=iso_duration(seconds(spaced.period_ms)),
+        next_allowed_at=_until(spaced, now_ms, stopped_ms),
+    )
+
+
+def _until(seen: Seen, now_ms: int, stopped_ms: int | None) -> datetime | None:
+    return None if stopped_ms is None else at_ms(now_ms + max(seen.wait_ms, stopped_ms))
+
+
+def _shown(state: LimitState) -> Inspection:
+    """Return what a limiter in memory knows."""
+    active = Concurrency(limit=state.limit, active=state.held)
+    return Inspection(
+        key=state.key,
+        concurrency=active,
+        waiting_count=state.parked,
+        in_force=limit_in_force(state),
+        state=state,
+    )

@@ -1,0 +1,51 @@
+"""What claims and gates did in each of the last minutes, as they count it themselves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from celery_fairness.control.holds import server_now
+from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.views import Minute, MinuteCount, WaitCount
+from celery_fairness.scheduling.minutes import MINUTE_MS, NOISY, QUIET
+from celery_fairness.util.durations import seconds
+
+#: Minutes that are read at once.
+BATCH = 20
+
+
+def minutes(reader: Reader, last: int) -> Iterator[Minute]:
+    """Yield the last minutes in which something was counted, the oldest first; this one too."""
+    now = server_now(reader) // MINUTE_MS
+    for some in batches(range(now - last + 1, now + 1), BATCH):
+        commands: list[Command] = [
+            ("HGETALL", reader.keys.of("minute", str(each))) for each in some
+        ]
+        for number, fields in zip(some, reader.together(commands), strict=True):
+            if fields:
+                at = datetime.fromtimestamp(seconds(number * MINUTE_MS), UTC)
+                yield Minute(at=at, counts=tuple(_counts(fields)))
+
+
+def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
+    found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for field, count in fields.items():
+        what, tier, queue = field.split(" ", 2)
+        found[queue, tier][what] = int(count)
+    for (queue, tier), counts in sorted(found.items()):
+        refused = counts.pop("refused", 0)
+        started = sum(counts.values())
+        yield MinuteCount(
+            *(queue, tier, started, refused), _waits(counts, QUIET), _waits(counts, NOISY)
+        )
+
+
+def _waits(counts: Mapping[str, int], word: str) -> tuple[WaitCount, ...]:
+    found = {}
+    for what, tasks in counts.items():
+        of, _, bits = what.partition(":")
+        if of == word:
+            found[int(bits)] = tasks
+    return tuple(WaitCount(seconds(1 << bits), tasks) for bits, tasks in sorted(found.items()))

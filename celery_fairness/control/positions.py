@@ -1,0 +1,359 @@
+"""Who goes before a task: in its lane, in the ring of its queue, and at a limit that many share.
+
+What a tenant's tasks charge and take is read off its first ones: they stand for the others.
+
+Weakness: a tenant's limit is here that of its tier, or its own, without what people say of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from celery_fairness.config.limit_spec import WHOLE, Limit
+from celery_fairness.control.forecast import Before, Places, Turn, before_it
+from celery_fairness.control.keys import (
+    TaskName,
+    key_of_limit,
+    order_key,
+    part_key,
+    part_length,
+    read_part,
+    read_record,
+)
+from celery_fairness.control.places import LANES_AT_MOST
+from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.stats import Looker
+from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.scheduling.charging import FIRST_SECONDS, charge_of
+
+#: Tenants that are asked how much they have before a task; of more, these stand for all.
+TENANTS_AT_MOST = 1000
+#: Tenants asked in one call.
+BATCH = 100
+#: First tasks of a tenant that stand for all of it: each holds a message.
+FIRST_TASKS = 4
+
+
+class Ask(NamedTuple):
+    """A tenant of which is asked what its tasks are like.
+
+    Attributes:
+        key: Who.
+        at: Where it stands.
+        group: In which its lanes stand, "": they are ready.
+        queue: Of which queue.
+    """
+
+    key: str
+    at: float
+    group: str
+    queue: str
+
+
+class Account(NamedTuple):
+    """What is known of a tenant.
+
+    Attributes:
+        limit: How many of its tasks run at once; None is unlimited.
+        weight: Its share among those that wait.
+        mean: How long its tasks hold their places, in seconds, where they are charged so.
+    """
+
+    limit: int | None
+    weight: float
+    mean: float | None
+
+
+def means_of(reader: Reader, tenants: Iterable[str]) -> dict[str, float]:
+    """Return how long tasks of tenants take, in seconds, of those that are charged by it."""
+    found: dict[str, float] = {}
+    for some in batches(tenants, BATCH):
+        means = reader.together([("HGET", reader.keys.of("account", key), "mean") for key in some])
+        found |= {key: float(mean) for key, mean in zip(some, means, strict=True) if mean}
+    return found
+
+
+class Turns:
+    """Reads who goes before a task.
+
+    Args:
+        reader: Of the installation.
+        queue: In which it waits.
+        task: Which.
+        looker: Of the same installation.
+        places: That tasks of the queue hold.
+    """
+
+    def __init__(
+        self, reader: Reader, queue: str, task: TaskName, looker: Looker, places: Places
+    ) -> None:
+        self._reader = reader
+        self._queue = queue
+        self._task = task
+        self._looker = looker
+        self._places = places
+        self._tiers = looker.tiers()
+
+    def in_lane(self, group: str) -> int:
+        """Return how many of its tenant go before it in its lane, which stands in a group."""
+        return sum(
+            self._older(part)
+            for part in self._parts(group)
+            if read_part(part)[0] == self._task.lane
+        )
+
+    def in_group(self, group: str) -> int:
+        """Return how many of its tenant go before it in all lanes of a group, or that are ready."""
+        parts = self._parts(group)
+        higher = [part for part in parts if part[0] > self._task.rank]
+        lengths = self._reader.together([self._length(self._task.key, part) for part in higher])
+        same = [part for part in parts if part[0] == self._task.rank]
+        return sum(map(int, lengths)) + sum(map(self._older, same))
+
+    def before(self, limit: Limit, group: str) -> Before:
+        """Return what goes before it at one of its limits.
+
+        Args:
+            limit: Which, as it is judged.
+            group: In which its lane stands.
+        """
+        if limit.of == WHOLE:
+            return self.in_ring(group) or Before(0)
+        if limit.key == self._task.key:
+            mine = self._mine(0.0, group, self.in_group(group))
+            return Before(mine.tasks, mine.takes)
+        return self._at_limit(limit, group)
+
+    def in_ring(self, group: str) -> Before | None:
+        """Return what goes before it in the ring; None where its tenant is nowhere in it.
+
+        Who is at its limit comes back to its place there when a task of it ends. Who is paused does
+        not, nor does who waits for other limits.
+
+        Args:
+            group: In which its lane stands.
+        """
+        keys, queue, own = self._reader.keys, self._queue, self._task.key
+        ring, full = keys.of("ring", queue), keys.of("full", queue)
+        virtual, ready, waits = self._reader.together(
+            [("HGET", keys.virtual, queue), ("ZSCORE", ring, own), ("ZSCORE", full, own)]
+        )
+        if ready is None and waits is None:
+            return None
+        now = float(virtual or 0.0)
+        at = float(ready) if ready is not None else max(float(waits), now)
+        mine = self._mine(at, group, self.in_group(group))
+        until = mine.at + mine.tasks * mine.charge
+        of_ring, in_ring = self._until(ring, until)
+        of_full, in_full = self._until(full, until)
+        back = self._at_their_limit(in_full)
+        asks = [Ask(key, start, "", queue) for key, start in in_ring.items()]
+        asks += [Ask(key, max(in_full[key], now), "", queue) for key in back]
+        of_all = of_ring + (of_full * len(back) // len(in_full) if in_full else 0)
+        return before_it(self._turns(asks), mine, of_all, self._places.held)
+
+    def ahead_in_ring(self) -> int | None:
+        """Return how many tenants stand before its own in the ring; None where it is in none.
+
+        Where the highest rank of the queue goes first that is by each tenant's first ready task.
+        """
+        keys, key = self._reader.keys, self._task.key
+        ranked = keys.of("ranked", self._queue)
+        found = self._reader.read("ZSCORE", ranked, key) if self._looker.by_rank else None
+        if found is None:
+            place = self._reader.read("ZRANK", keys.of("ring", self._queue), key)
+            return None if place is None else int(place)
+        rank = int(float(found))
+        higher, place = self._reader.together(
+            [
+                ("ZCOUNT", ranked, f"({rank}", "+inf"),
+                ("ZRANK", keys.of("rank", f"{rank} {self._queue}"), key),
+            ]
+        )
+        return None if place is None else int(higher) + int(place)
+
+    def _at_limit(self, limit: Limit, group: str) -> Before:
+        """Return what goes before it of all that wait at a limit, each in its turn."""
+        keys = self._reader.keys
+        lane, at = self.in_lane(group), self._tag(limit.key, group)
+        mine = self._mine(at or 0.0, group, lane)
+        if at is None:
+            return Before(lane, mine.takes)
+        until = mine.at + mine.tasks * mine.charge
+        asks: list[Ask] = []
+        of_all = 0
+        for name, where in self._groups(limit.key):
+            members = keys.of("group", f"{name} {where}")
+            number, tags = self._until(members, until, TENANTS_AT_MOST - len(asks))
+            of_all += number
+            asks += [Ask(key, tag, name, where) for key, tag in tags.items()]
+        return before_it(self._turns(asks), mine, of_all, limit.concurrency or 0)
+
+    def _tag(self, limit_key: str, group: str) -> float | None:
+        """Return where it stands at a limit, or would; None where nobody waits there."""
+        keys, own = self._reader.keys, self._task.key
+        name, tag, due, virtual = self._reader.together(
+            [
+                ("HGET", keys.of("groups", self._queue), group),
+                ("ZSCORE", keys.of("group", f"{group} {self._queue}"), own),
+                ("ZSCORE", keys.of("tags", limit_key), own),
+                ("HGET", keys.shared, limit_key),
+            ]
+        )
+        if tag is not None and name is not None and key_of_limit(name) == limit_key:
+            return float(tag)
+        return None if virtual is None else max(float(due or 0.0), float(virtual))
+
+    def _until(
+        self, name: str, until: float, most: int = TENANTS_AT_MOST
+    ) -> tuple[int, dict[str, float]]:
+        """Return how many stand in an order until there, and where the first of them do."""
+        count, flat = self._reader.together(
+            [
+                ("ZCOUNT", name, "-inf", until),
+                ("ZRANGEBYSCORE", name, "-inf", until, "WITHSCORES", "LIMIT", 0, most),
+            ]
+        )
+        return int(count), dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+
+    def _at_their_limit(self, tenants: Iterable[str]) -> list[str]:
+        """Return those that stand in no ring because of their own limit, and are not paused."""
+        found: list[str] = []
+        for some in batches(tenants, BATCH):
+            closed = self._reader.together([("ZSCORE", self._reader.keys.closed, x) for x in some])
+            found += [
+                key
+                for key, judged in zip(some, closed, strict=True)
+                if judged is not None and float(judged) >= 0
+            ]
+        return found
+
+    # -- what a tenant has ------------------------------------------------------------------------
+
+    def _parts(self, group: str) -> list[str]:
+        order = order_key(self._reader.keys, self._task.key, group, self._queue)
+        return list(self._reader.read("ZRANGE", order, 0, LANES_AT_MOST))
+
+    def _length(self, key: str, part: str, queue: str | None = None) -> Command:
+        return part_length(self._reader.keys, key, part, self._queue if queue is None else queue)
+
+    def _older(self, part: str) -> int:
+        """Return how many tasks of a part are older than the task: they are in their order."""
+        key = part_key(self._reader.keys, self._task.key, part, self._queue)
+        if read_part(part)[1] is not None:
+            return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
+        first, end = 0, int(self._reader.read("LLEN", key))
+        while first < end:
+            middle = (first + end) // 2
+            record = self._reader.read("LINDEX", key, middle)
+            if record is not None and int(record.partition(" ")[0]) < self._task.seq:
+                first = middle + 1
+            else:
+                end = middle
+        return first
+
+    def _groups(self, limit_key: str) -> Iterator[tuple[str, str]]:
+        """Yield the groups that wait at a key, and their queues."""
+        keys = self._reader.keys
+        for both in self._reader.read("LRANGE", keys.of("waited", limit_key), 0, LANES_AT_MOST):
+            queue = both.partition(" ")[2]
+            for group in self._reader.read("ZRANGE", keys.of("wait", both), 0, LANES_AT_MOST):
+                yield group, queue
+
+    # -- what its tasks are like ------------------------------------------------------------------
+
+    def _mine(self, at: float, group: str, tasks: int) -> Turn:
+        (mine,) = self._turns([Ask(self._task.key, at, group, self._queue)])
+        return mine._replace(tasks=tasks)
+
+    def _turns(self, asks: Iterable[Ask]) -> list[Turn]:
+        return [turn for some in batches(asks, BATCH) for turn in self._some_turns(some)]
+
+    def _some_turns(self, asks: Sequence[Ask]) -> Iterator[Turn]:
+        keys = self._reader.keys
+        shelves = self._reader.together(
+            [
+                ("ZRANGE", order_key(keys, each.key, each.group, each.queue), 0, LANES_AT_MOST)
+                for each in asks
+            ]
+        )
+        lengths = iter(
+            self._reader.together(
+                [
+                    self._length(each.key, part, each.queue)
+                    for each, shelf in zip(asks, shelves, strict=True)
+                    for part in shelf
+                ]
+            )
+        )
+        sizes = [sum(int(next(lengths)) for _ in shelf) for shelf in shelves]
+        accounts = self._accounts([each.key for each in asks])
+        firsts = self._firsts(asks, shelves)
+        for each, tasks, account, first in zip(asks, sizes, accounts, firsts, strict=True):
+            yield Turn(
+                *(
+                    each.key,
+                    each.at,
+                    tasks,
+                    charge_of(self._expected(account, first), account.weight),
+                ),
+                *(self._takes(account, first), account.limit),
+            )
+
+    def _firsts(self, asks: Sequence[Ask], shelves: Sequence[list[str]]) -> list[list[TaskName]]:
+        """Return the first tasks of each, as far as one of its lanes has some."""
+        keys, last = self._reader.keys, FIRST_TASKS - 1
+        parts = [shelf[0] if shelf else self._task.rank for shelf in shelves]
+        heads = [
+            part_key(keys, each.key, part, each.queue)
+            for each, part in zip(asks, parts, strict=True)
+        ]
+        back = [read_part(part)[1] is not None for part in parts]
+        found = self._reader.together(
+            [
+                ("ZRANGE" if came_back else "LRANGE", head, 0, last)
+                for head, came_back in zip(heads, back, strict=True)
+            ]
+        )
+        for number, came_back in enumerate(back):
+            if came_back and found[number]:
+                found[number] = self._reader.read("HMGET", keys.returned, *found[number])
+        return [
+            [task for record in some if record and (task := read_record(record)) is not None]
+            for some in found
+        ]
+
+    def _expected(self, account: Account, first: Sequence[TaskName]) -> float:
+        """Return what one of its tasks charges, before the weight."""
+        by = self._looker.fairness_by
+        if by == "runtime":
+            return FIRST_SECONDS if account.mean is None else account.mean
+        return sum(each.cost for each in first) / len(first) if first and by == "cost" else 1.0
+
+    def _takes(self, account: Account, first: Sequence[TaskName]) -> float | None:
+        if account.mean is not None and self._looker.fairness_by == "runtime":
+            return account.mean
+        takes = (self._places.takes(each.kind) for each in first)
+        known = [each for each in takes if each is not None]
+        return sum(known) / len(known) if known else None
+
+    def _accounts(self, tenants: Sequence[str]) -> list[Account]:
+        keys = self._reader.keys
+        rows = self._reader.together(
+            [("HMGET", keys.of("account", key), "tier", "tenant", "mean") for key in tenants]
+        )
+        told = self._reader.together(
+            [("HMGET", keys.of("tenant", row[1] or ""), "tier", "concurrency") for row in rows]
+        )
+        return [self._account(*each) for each in zip(tenants, rows, told, strict=True)]
+
+    def _account(self, key: str, row: Sequence[str], told: Sequence[str]) -> Account:
+        mean = float(row[2]) if row[2] else None
+        if key == SYSTEM:
+            return Account(None, 1.0, mean)
+        tier = self._tiers.get(told[0] or row[0] or "", self._tiers[""])
+        limit = tier.concurrency
+        if told[0] and told[1]:
+            limit = None if told[1] == "unlimited" else int(told[1])
+        return Account(limit if self._looker.enforced else None, tier.weight, mean)

@@ -1,0 +1,116 @@
+"""The queues of the dispatch path, and who holds leases.
+
+Invariant: whatever the number of tasks and tenants, a bounded number of them is read: what waits is
+counted by the functions already, and only what runs is counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+
+from celery_fairness.control.keys import read_row
+from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.views import OwnerStatus, QueueStatus, Status
+
+#: Queues, running tasks, and tenants at their limit in one queue, that one status reads.
+QUEUES_AT_MOST = 10_000
+RUNNING_AT_MOST = 100_000
+FULL_AT_MOST = 10_000
+#: Calls that look for queues in which something waits for its time, or is dead, alone.
+SCANS_AT_MOST = 200
+#: Tenants asked for in one call.
+BATCH = 500
+
+
+def with_queues(reader: Reader, status: Status, known_queues: Iterable[str]) -> Status:
+    """Return ``status`` with queues, owners and totals."""
+    notes: list[str] = []
+    owners, running = _running(reader, notes)
+    names = {*known_queues, *running, *_named(reader, notes)}
+    queues = [_queue(reader, name, running[name], notes) for name in sorted(names)]
+    held = sorted(owners.items(), key=lambda each: (-each[1], each[0]))
+    found = {
+        "queues": tuple(queues),
+        "total": _total(queues),
+        "owners": tuple(OwnerStatus(owner, leases) for owner, leases in held),
+        "notes": tuple(notes),
+    }
+    return status.model_copy(update=found)
+
+
+def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[str]]:
+    owners: Counter[str] = Counter()
+    queues: Counter[str] = Counter()
+    rows = reader.pairs("HSCAN", reader.keys.running)
+    for _, text in islice(rows, RUNNING_AT_MOST):
+        row = read_row(text)
+        if row is not None:
+            owners[row.owner] += 1
+            queues[row.queue] += 1
+    if next(rows, None) is not None:
+        notes.append(f"only the first {RUNNING_AT_MOST} running tasks were counted")
+    return owners, queues
+
+
+def _named(reader: Reader, notes: list[str]) -> set[str]:
+    keys = reader.keys
+    names: set[str] = set()
+    for hash_key in (keys.waiting, keys.virtual):
+        names.update(name for name, _ in islice(reader.pairs("HSCAN", hash_key), QUEUES_AT_MOST))
+    for kind in ("later", "dead"):
+        note = f"too many keys to look for every {kind}:QUEUE: a queue may be missing"
+        for name in reader.scan(kind, SCANS_AT_MOST, partial(notes.append, note)):
+            if len(names) < QUEUES_AT_MOST:
+                names.add(name.partition(":")[2])
+    return names
+
+
+def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueStatus:
+    keys = reader.keys
+    full_key = keys.of("full", queue)
+    waiting, virtual, later, dead, ring, full = reader.together(
+        [
+            ("HGET", keys.waiting, queue),
+            ("HGET", keys.virtual, queue),
+            ("ZCARD", keys.of("later", queue)),
+            ("LLEN", keys.of("dead", queue)),
+            ("ZCARD", keys.of("ring", queue)),
+            ("ZCARD", full_key),
+        ]
+    )
+    behind: int | None = 0
+    if full > FULL_AT_MOST:
+        behind = None
+        notes.append(f"{queue}: too many tenants are full to count what waits behind them")
+    elif full:
+        behind = _behind(reader, queue)
+    return QueueStatus(
+        queue, int(waiting or 0), later, ring, full, behind, running, dead, float(virtual or 0)
+    )
+
+
+def _behind(reader: Reader, queue: str) -> int:
+    keys, total = reader.keys, 0
+    tenants = (key for key, _ in reader.pairs("ZSCAN", keys.of("full", queue)))
+    for some in batches(set(tenants), BATCH):
+        commands: list[Command] = [("HGET", keys.of("account", key), f"q:{queue}") for key in some]
+        total += sum(int(count or 0) for count in reader.together(commands))
+    return total
+
+
+def _total(queues: list[QueueStatus]) -> QueueStatus:
+    behind = [queue.behind_full for queue in queues]
+    return QueueStatus(
+        "",
+        sum(queue.waiting for queue in queues),
+        sum(queue.later for queue in queues),
+        sum(queue.ring for queue in queues),
+        sum(queue.full for queue in queues),
+        None if None in behind else sum(each or 0 for each in behind),
+        sum(queue.running for queue in queues),
+        sum(queue.dead for queue in queues),
+        None,
+    )

@@ -1,0 +1,241 @@
+"""What waits goes to the queue of its tenant's new tier.
+
+Only tasks that are routed by tier move: those in the priority or the default queue of their own
+service that were not submitted as scheduled ones. Each is moved by one step of a function, where it
+waits as it was read: who claims, puts or cancels meanwhile never sees it twice, or nowhere.
+
+Invariant: to do it again changes nothing; who was stopped halfway is made up for by the next.
+
+Weakness: a producer that has not heard of the new tier yet (at most a second) puts into the old
+queue, and what runs and comes back goes back there. To find what waits until its time, all of that
+is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tiers import Tier, queues_of, select_queue
+from celery_fairness.control.keys import (
+    ORDER_LENGTH,
+    Keys,
+    group_of,
+    order_key,
+    part_key,
+    read_part,
+    read_record,
+)
+from celery_fairness.control.scan import Reader, batches
+from celery_fairness.errors import HeaderInvalid
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.message.headers import HEADER, Header, parse_header
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import SYSTEM
+
+#: Tasks that one call moves.
+TOGETHER = 50
+#: A task that moves from one place to another while they are read is met at the second look.
+LOOKS = 2
+
+
+class Mover:
+    """Moves the waiting tasks of one installation.
+
+    Args:
+        limiter: Of the installation.
+        settings: Tiers where none are published, the default tier, and the scope of its limit.
+    """
+
+    def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
+        self._limiter = limiter
+        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+        self._default, self._scope = settings.default_tier, settings.tier_scope
+        self._tiers: Mapping[str, Tier] = limiter.published_tiers()[1] or settings.tiers
+
+    def of_tenants(self, tenants: Collection[str]) -> int:
+        """Move what waits of tenants, given as written in keys; return how many tasks."""
+        moved = 0
+        for _ in range(LOOKS if tenants else 0):
+            services = {queue.rpartition("_")[0] for queue in self._queues()}
+            for key in (key for tenant in tenants for key in self._keys(tenant, services)):
+                fields = self._reader.read("HKEYS", self._reader.keys.of("account", key))
+                queues = (field[2:] for field in fields if field.startswith("q:"))
+                moved += sum(self._of_key(queue, key) for queue in filter(_is_routed, queues))
+            moved += self._later(frozenset(tenants), ())
+        return moved
+
+    def of_tiers(self, changed: Collection[str]) -> int:
+        """Move what waits of every tenant of tiers; return how many tasks."""
+        moved = 0
+        for _ in range(LOOKS if changed else 0):
+            for queue in self._queues():
+                for key in self._members(queue):
+                    tenant, tier = self._account(key)
+                    if self._tier(tenant, tier) in changed:
+                        moved += self._of_key(queue, key)
+            moved += self._later((), changed)
+        return moved
+
+    # -- who waits where --------------------------------------------------------------------------
+
+    def _queues(self) -> list[str]:
+        """Return the queues with waiting tasks between which a tier may decide."""
+        return list(filter(_is_routed, self._reader.read("HKEYS", self._reader.keys.waiting)))
+
+    def _keys(self, tenant: str, services: Collection[str]) -> list[str]:
+        """Return the keys of a tenant's tier limit."""
+        if self._scope == "global":
+            return [f"tenant:{tenant}"]
+        return [f"tenant:{tenant}:{service}" for service in services]
+
+    def _members(self, queue: str) -> Iterator[str]:
+        for kind in ("ring", "full"):
+            for key, _ in self._reader.pairs("ZSCAN", self._reader.keys.of(kind, queue)):
+                if key != SYSTEM:
+                    yield key
+
+    def _account(self, key: str) -> tuple[str, str]:
+        """Return tenant and tier of a key, as its last put knew them."""
+        found = self._reader.read("HMGET", self._reader.keys.of("account", key), "tenant", "tier")
+        return found[0] or "", found[1] or ""
+
+    def _tier(self, tenant: str, tier: str) -> str:
+        """Return the tier by which a claim judges."""
+        published = self._reader.read("HGET", self._reader.keys.of("tenant", tenant), "tier")
+        name = published or tier
+        return name if name in self._tiers else self._default
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def _of_key(self, queue: str, key: str) -> int:
+        tenant, known = self._account(key)
+        if not tenant:
+            return 0
+        tier = self._tier(tenant, known)
+        if queue == select_queue(queue.rpartition("_")[0], tier, False, self._tiers):
+            return 0
+        return sum(self._of_part(queue, key, part, tier) for part in self._parts(queue, key))
+
+    def _parts(self, queue: str, key: str) -> list[str]:
+        """Return the parts of a tenant's lanes, parked ones too."""
+        keys, pairs = self._reader.keys, self._reader.pairs
+        parked = pairs("ZSCAN", keys.of("parked", f"{key} {queue}"))
+        groups = dict.fromkeys(["", *(group_of(key, lane, alone) for lane, alone in parked)])
+        return [
+            part
+            for group in groups
+            for part, _ in pairs("ZSCAN", order_key(keys, key, group, queue))
+        ]
+
+    def _of_part(self, queue: str, key: str, part: str, tier: str) -> int:
+        name = part_key(self._reader.keys, key, part, queue)
+        if read_part(part)[1] is not None:
+            tags = [tag for tag, _ in self._reader.pairs("ZSCAN", name)]
+            returned = self._reader.keys.returned
+            some = batches((self._reader.read("HGET", returned, tag) for tag in tags), TOGETHER)
+            return sum(self._move(queue, list(filter(None, each)), tier) for each in some)
+        moved = others = 0
+        for _ in range(0, self._reader.read("LLEN", name), TOGETHER):
+            records = self._reader.read("LRANGE", name, others, others + TOGETHER - 1)
+            gone = self._move(queue, records, tier)
+            moved, others = moved + gone, others + len(records) - gone
+        return moved
+
+    def _later(self, tenants: Collection[str], tiers: Collection[str]) -> int:
+        """Move what waits until its time of some tenants, or of all of some tiers."""
+        moved = 0
+        for queue in list(filter(_is_routed, self._reader.names("later"))):
+            found = self._reader.pairs("ZSCAN", self._reader.keys.of("later", queue))
+            records = (member[ORDER_LENGTH:] for member, _ in found)
+            for some in batches((each for each in records if _charges(each, tenants)), TOGETHER):
+                by_tier: dict[str, list[str]] = {}
+                for key, its in _by_key(some).items():
+                    tenant, known = _tenant_of(its[0])
+                    tier = self._tier(tenant, self._account(key)[1] or known)
+                    if not tiers or tier in tiers:
+                        by_tier.setdefault(tier, []).extend(its)
+                moved += sum(self._move(queue, its, tier) for tier, its in by_tier.items())
+        return moved
+
+    def _move(self, queue: str, records: Sequence[str], tier: str) -> int:
+        """Return how many of them still waited where they were read, and are where they belong."""
+        service = queue.rpartition("_")[0]
+        target = select_queue(service, tier, False, self._tiers)
+        read = ((record, _header(record)) for record in records)
+        its = [(each, _partition(head, target)) for each, head in read if _service(head) == service]
+        if target == queue or not its:
+            return 0
+        args = calls.move_args(queue, target, its)
+        answer = self._limiter.connection.run(calls.MOVE, self._limiter.prefix, args)
+        return sum(calls.read_move(answer))
+
+
+def changed_tiers(
+    before: Mapping[str, Tier], after: Mapping[str, Tier], default_tier: str
+) -> set[str]:
+    """Return the names of tiers whose tenants' tasks may go to another class of queue than before.
+
+    Whose tier is gone is of the default tier.
+    """
+    changed = {
+        name for name, tier in after.items() if _class_of(before.get(name)) != _class_of(tier)
+    }
+    return changed | ({default_tier} if set(before) - set(after) else set())
+
+
+def _class_of(tier: Tier | None) -> str:
+    return "default" if tier is None else tier.queue_class
+
+
+def _is_routed(queue: str) -> bool:
+    service = queue.rpartition("_")[0]
+    return bool(service) and queue in queues_of(service)[:2]
+
+
+def _header(record: str) -> Header:
+    """Return the header of a task; one that says nothing where it cannot be read."""
+    try:
+        headers: Any = json.loads(record.partition("\n")[2])["headers"]
+        return parse_header(headers[HEADER])
+    except (ValueError, TypeError, KeyError, RecursionError, HeaderInvalid):
+        return Header()
+
+
+def _service(header: Header) -> str | None:
+    """Return the service of a task that is routed by its tier; None of any other."""
+    return None if header.scheduled else header.service
+
+
+def _partition(header: Header, queue: str) -> str:
+    """Return the key of a task's partition in ``queue``, "" where it says none.
+
+    What it said of the queue that it was sent to says it of any other too.
+    """
+    if header.partition is None:
+        return ""
+    sent_to, key = header.partition
+    return queue_key(queue) + key.removeprefix(queue_key(sent_to))
+
+
+def _charges(record: str, tenants: Collection[str]) -> bool:
+    """Say whether a record is a tenant's, of ``tenants`` where there are some."""
+    task, (tenant, _) = read_record(record), _tenant_of(record)
+    return task is not None and bool(tenant) and (not tenants or tenant in tenants)
+
+
+def _tenant_of(record: str) -> tuple[str, str]:
+    """Return the tenant and the tier that a record says."""
+    fields = record.partition("\n")[0].split(" ")
+    return (fields[6], fields[8]) if len(fields) > 8 else ("", "")
+
+
+def _by_key(records: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in records:
+        if task := read_record(record):
+            found.setdefault(task.key, []).append(record)
+    return found

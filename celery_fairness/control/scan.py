@@ -1,0 +1,120 @@
+"""Reads of an installation's Redis that are bounded in memory, and never KEYS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from celery_fairness.control.keys import Keys
+from celery_fairness.store.connection import Connection
+
+Item = TypeVar("Item")
+Command = tuple[Any, ...]
+
+#: Keys that one SCAN looks at.
+SCAN_COUNT = 1000
+#: Members that one HSCAN, SSCAN or ZSCAN looks at, and tasks that one LRANGE returns: each may
+#: hold a message.
+WALK_COUNT = 100
+
+
+class Reader:
+    """Reads one installation.
+
+    Args:
+        connection: Its Redis.
+        keys: Names of its keys.
+    """
+
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
+        self.keys = keys
+
+    def read(self, command: str, *args: Any) -> Any:
+        """Run one plain command."""
+        return self._connection.read(command, *args)
+
+    def together(self, commands: Sequence[Command]) -> list[Any]:
+        """Run plain commands as one: no other client's write comes between them.
+
+        On a Redis at its memory limit one may: see ``Connection.read_together``.
+        """
+        return self._connection.read_together(commands)
+
+    def scan(
+        self,
+        kind: str = "",
+        most_calls: int | None = None,
+        on_cut: Callable[[], None] = lambda: None,
+    ) -> Iterator[str]:
+        """Yield what stands behind the prefix of every key, or of those of one kind.
+
+        A key may come twice. Where ``most_calls`` are not enough, ``on_cut`` is called.
+
+        Raises:
+            ValueError: The Redis is a cluster.
+        """
+        start = len(self.keys.prefix)
+        cursor, calls = "0", 0
+        while True:
+            if calls == most_calls:
+                on_cut()
+                return
+            pattern = self.keys.pattern(kind)
+            cursor, found = self.read("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            if isinstance(cursor, dict):
+                raise ValueError("redis_url: expected one Redis for this, got: a cluster")
+            calls += 1
+            for key in found:
+                yield key[start:]
+            if str(cursor) == "0":
+                return
+
+    def names(self, kind: str) -> Iterator[str]:
+        """Yield what stands behind ``kind:`` in every key of that kind."""
+        for key in self.scan(kind):
+            yield key[len(kind) + 1 :]
+
+    def members(self, key: str) -> Iterator[str]:
+        """Yield the members of a set."""
+        for part in self._walk("SSCAN", key):
+            yield from part
+
+    def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
+        """Yield fields and values with HSCAN, members and scores with ZSCAN."""
+        for part in self._walk(command, key):
+            if isinstance(part, dict):
+                # Of a cluster's hash.
+                yield from part.items()
+            else:
+                yield from zip(part[::2], part[1::2], strict=True)
+
+    def _walk(self, command: str, key: str) -> Iterator[Any]:
+        cursor = "0"
+        while True:
+            cursor, part = self.read(command, key, cursor, "COUNT", WALK_COUNT)
+            yield part
+            if str(cursor) == "0":
+                return
+
+    def list_items(self, key: str) -> Iterator[str]:
+        """Yield a list's elements from its end to its beginning.
+
+        Elements are taken at the beginning and added at the end, so none that stays is missed; one
+        may come twice. People take some from between, by which others are: who must find one looks
+        twice.
+        """
+        last = -1
+        while part := self.read("LRANGE", key, last - WALK_COUNT + 1, last):
+            yield from reversed(part)
+            if len(part) < WALK_COUNT:
+                return
+            last -= WALK_COUNT
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield ``items`` in lists of at most ``size``."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,122 @@
+"""One tenant on the dispatch path: its leases, what it has waiting, whether it is closed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from celery_fairness.control.find_task import read_message
+from celery_fairness.control.holds import logical_now, with_steering
+from celery_fairness.control.keys import Row, part_length, read_row
+from celery_fairness.control.places import LANES_AT_MOST, orders_of
+from celery_fairness.control.scan import Command, Reader
+from celery_fairness.limiter.types import HeldLease, LimitState, WaitingLane
+from celery_fairness.util.ids import holder_of
+
+#: Leases whose rows are read at once: each holds a message.
+ROWS = 20
+
+
+def tier_of_waiting(reader: Reader, key: str) -> str:
+    """Return the tier that claims judge ``key`` by before the news; "" where nothing waits."""
+    return str(reader.read("HGET", reader.keys.of("account", key), "tier") or "")
+
+
+def waiting_in_lanes(reader: Reader, key: str) -> tuple[str, int]:
+    """Return the tier that claims judge ``key`` by, and how many of its tasks wait.
+
+    The tier is "" and the number 0 where nothing waits.
+    """
+    flat = reader.read("HGETALL", reader.keys.of("account", key))
+    # A cluster answers with a mapping.
+    fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+    tasks = sum(int(number) for name, number in fields.items() if name.startswith("q:"))
+    return str(fields.get("tier", "")), tasks
+
+
+def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
+    """Return ``state`` with what the dispatch path knows beside the limiter.
+
+    Args:
+        reader: Of the dispatch path.
+        state: Of a tenant.
+        of_all: Key of the tenant where ``state`` is of one service of it.
+    """
+    keys = reader.keys
+    account = keys.of("account", state.key)
+    state = with_steering(reader, state, of_all)
+    fields = reader.read("HKEYS", account)
+    queues = sorted(field[2:] for field in fields if field.startswith("q:"))
+    commands: list[Command] = [("HGET", account, "closed"), ("ZSCORE", keys.closed, state.key)]
+    commands += [("ZSCORE", keys.of("full", queue), state.key) for queue in queues]
+    closed, judged, *full = reader.together(commands)
+    waiting: list[WaitingLane] = []
+    for queue in queues:
+        waiting += _lanes(reader, state.key, queue)
+    return replace(
+        state,
+        leases=tuple(with_rows(reader, state.key, state.leases)),
+        waiting=tuple(waiting),
+        closed=closed is not None,
+        full_in=tuple(
+            queue for queue, start in zip(queues, full, strict=True) if start is not None
+        ),
+        # 0: a put said another tier since.
+        judged_by=abs(int(float(judged))) - 1 if judged and float(judged) else None,
+    )
+
+
+def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
+    """Yield how much waits in each rank, 9 first, whether ready, parked, or come back."""
+    parts = orders_of(reader, key, queue)[1][:LANES_AT_MOST]
+    lengths = reader.together([part_length(reader.keys, key, part, queue) for part in parts])
+    of_rank: Counter[str] = Counter()
+    for part, length in zip(parts, lengths, strict=True):
+        of_rank[part[0]] += length
+    for rank in sorted(+of_rank, reverse=True):
+        yield WaitingLane(queue, int(rank), of_rank[rank])
+
+
+def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
+    """Yield leases of a key with what is known of the tasks that hold them."""
+    logical = logical_now(reader) if leases else 0.0
+    mean = reader.read("HGET", reader.keys.of("pace", key), "mean") if leases else None
+    for start in range(0, len(leases), ROWS):
+        some = leases[start : start + ROWS]
+        ids = [lease.id for lease in some]
+        rows, began = reader.together(
+            [
+                ("HMGET", reader.keys.running, *ids),
+                ("ZMSCORE", reader.keys.of("began", key), *ids),
+            ]
+        )
+        for lease, text, since in zip(some, rows, began, strict=True):
+            row = read_row(text) if text else None
+            if row is not None:
+                yield with_row(lease, row, logical)
+                continue
+            # One of the gate, or one that has ended since.
+            owner, task_id = holder_of(lease.id)
+            yield replace(
+                lease,
+                owner=owner,
+                task_id=task_id,
+                held_seconds=None if since is None else max(0.0, (logical - float(since)) / 1000),
+                usual_seconds=None if since is None or not mean else float(mean) / 1000,
+            )
+
+
+def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
+    """Return a lease with what the row of its task says."""
+    return replace(
+        lease,
+        owner=row.owner,
+        queue=row.queue,
+        state=row.state,
+        task=row.task.kind,
+        charged=row.task.key,
+        task_id=read_message(row.record).task_id,
+        held_seconds=None if row.since is None else max(0.0, (logical - row.since) / 1000),
+        usual_seconds=None if row.mean_ms is None else row.mean_ms / 1000,
+    )

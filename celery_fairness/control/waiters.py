@@ -1,0 +1,136 @@
+"""A limit's key that is no tenant's: who holds it, and what waits at it.
+
+What waits is found from the key, by limit, group and tenant; nothing else of the queues is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, limit_numbered
+from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
+from celery_fairness.control.holds import with_steering
+from celery_fairness.control.keys import key_of_limit, order_key, part_length
+from celery_fairness.control.places import LANES_AT_MOST
+from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.tenant_state import with_rows
+from celery_fairness.limiter.types import LimitState, WaitedLimit
+from celery_fairness.scheduling.declared import Declared
+from celery_fairness.scheduling.parking import PAUSED
+
+#: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
+LIMITS_AT_MOST = 100
+GROUPS_AT_MOST = 10_000
+TENANTS_AT_MOST = 10_000
+#: Tenants asked for in one call.
+BATCH = 500
+
+
+def _state(looked: float, cools: bool) -> str:
+    if looked >= 0:
+        return "open"
+    # Of a partition the version of its queue's numbers is taken off.
+    stopped = "cool-down" if cools else "paused"
+    return stopped if looked <= PAUSED else "closed"
+
+
+def with_waited(reader: Reader, state: LimitState) -> LimitState:
+    """Return ``state`` with whose the leases are, and with what waits."""
+    keys = reader.keys
+    waited = keys.of("waited", state.key)
+    both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
+    row = row_of(reader, state.key)
+    numbers = row.numbers if row is not None and row.parts == (state.key != row.key) else None
+    state = with_steering(reader, state)
+    stops = state.stops
+    cools = stops is not None and stops.cool_down_seconds > 0 and not stops.paused
+    return replace(
+        state,
+        # Those of other keys come with the tasks.
+        limit=numbers.concurrency if numbers and row and state.key == row.key else None,
+        local_limit=numbers.local if numbers else None,
+        leases=tuple(with_rows(reader, state.key, state.leases)),
+        waited=tuple(each for name in both if (each := _waited(reader, name, cools)) is not None),
+    )
+
+
+def numbered(reader: Reader, limit: Limit) -> Limit:
+    """Return a limit with the newest numbers of its key, or those of its queue."""
+    if limit.of == OF_QUEUE:
+        row = row_of(reader, limit.key)
+        return limit if row is None else row.numbers.limit(limit.key, limit.of)
+    return _declared(reader, limit.key).judged(limit)
+
+
+def _declared(reader: Reader, key: str) -> Declared:
+    """Return what a key declares."""
+    declared, text = Declared(), reader.read("GET", reader.keys.of("declared", key))
+    if text is not None:
+        declared.numbers[key] = limit_numbered(f"{key}|{text}")
+    return declared
+
+
+def row_of(reader: Reader, key: str) -> QueueRow | None:
+    """Return what is known of the queue whose key this is, or whose partition's."""
+    if not key.startswith(PREFIX):
+        return None
+    queue = reader.read("HGET", reader.keys.queue_keys, ":".join(key.split(":")[:2]))
+    row = reader.read("HGET", reader.keys.queue_limits, queue) if queue is not None else None
+    return read_row(row) if row else None
+
+
+def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
+    """Return what waits at one limit in one queue; None where nothing does any more.
+
+    Args:
+        reader: Of the dispatch path.
+        both: The limit and the queue.
+        cools: Its key cools down, and is not paused.
+    """
+    keys = reader.keys
+    name, _, queue = both.partition(" ")
+    looked, groups = reader.together(
+        [
+            ("ZSCORE", keys.of("candidates", queue), name),
+            ("ZRANGE", keys.of("wait", both), 0, GROUPS_AT_MOST),
+        ]
+    )
+    if looked is None:
+        return None
+    tenants = 0
+    for some in batches(groups, BATCH):
+        cards: list[Command] = [("ZCARD", keys.of("group", f"{each} {queue}")) for each in some]
+        tenants += sum(reader.together(cards))
+    few = tenants <= TENANTS_AT_MOST and len(groups) <= GROUPS_AT_MOST
+    limit = numbered(reader, _declared(reader, key_of_limit(name)).at(name))
+    return WaitedLimit(
+        queue,
+        limit.concurrency,
+        limit.rates,
+        limit.throttle,
+        _state(float(looked), cools and limit.concurrency != 0),
+        tenants,
+        sum(_tasks(reader, groups, queue)) if few else None,
+    )
+
+
+def _tasks(reader: Reader, groups: list[str], queue: str) -> Iterator[int]:
+    """Yield how many tasks each part has that is parked in one of these groups."""
+    keys = reader.keys
+    members = (
+        (key, group)
+        for group in groups
+        for key, _ in reader.pairs("ZSCAN", keys.of("group", f"{group} {queue}"))
+    )
+    for some in batches(members, BATCH):
+        shelves: list[Command] = [
+            ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for key, group in some
+        ]
+        parts = [
+            part_length(keys, key, part, queue)
+            for (key, _), shelf in zip(some, reader.together(shelves), strict=True)
+            for part in shelf
+        ]
+        for lengths in batches(parts, BATCH):
+            yield from reader.together(lengths)

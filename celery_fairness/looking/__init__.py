@@ -1,1 +1,0 @@
-"""Reads what an installation holds, for people and their programs; writes nothing."""

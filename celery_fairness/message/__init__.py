@@ -1,0 +1,1 @@
+"""What a message carries: headers, the tenant, limits, and the queue that it goes to."""

@@ -1,0 +1,400 @@
+"""What a FairTask declares: where its tenant and keys are in the arguments, its limits and service.
+
+Checked when the task is registered, so that a misspelled parameter is an error then and not a task
+that nobody is charged for, or that a limit does not count.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from celery_fairness.config.key_templates import KeyTemplate, KeyValues
+from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
+from celery_fairness.config.tenants import normalise
+from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queues_of
+from celery_fairness.errors import (
+    FairnessError,
+    HeaderInvalid,
+    PolicyInvalid,
+    TaskDeclarationError,
+    TenantInvalid,
+    Wrong,
+    got,
+    misspelled,
+    raise_it,
+)
+from celery_fairness.message.headers import Header, check_size
+from celery_fairness.message.limits import FIELD, check_keys, no_list, read_policies, to_wire
+
+TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
+
+#: The options of a FairTask, each with the type of a value that may be meant for it.
+OPTIONS: Mapping[str, type] = {
+    "tenant": object,
+    "limits": object,
+    "service": str,
+    "scheduled": bool,
+}
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class ArgumentSource:
+    """Reads one argument of a task, or what a dotted path finds in it.
+
+    Args:
+        task: The task's name, for messages.
+        path: A parameter's name, or a dotted path that begins with one.
+        body: The task's function; its signature says where the parameter stands.
+        option: The option of the task that names the argument, for messages.
+        within: What of the option names it, for messages: ``"key 'a:{args.b}': "``.
+
+    Raises:
+        TaskDeclarationError: There is no such parameter.
+    """
+
+    def __init__(
+        self, task: str, path: str, body: Callable[..., Any], option: str, within: str = ""
+    ) -> None:
+        self._name, *steps = path.split(".")
+        self._steps = tuple(steps)
+        self._position = -1
+        self._default: Any = None
+        parameters = inspect.signature(body).parameters
+        parameter = parameters.get(self._name)
+        if parameter is not None and parameter.kind in _BY_NAME:
+            self._default = None if parameter.default is parameter.empty else parameter.default
+            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                self._position = list(parameters).index(self._name)
+        elif parameter is not None or not any(
+            p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
+        ):
+            names = ", ".join(n for n, p in parameters.items() if p.kind in _BY_NAME) or "none"
+            raise TaskDeclarationError(
+                task,
+                option,
+                f"{within}expected one of the task's parameters ({names}), got: {self._name!r}",
+            )
+
+    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the value, None where there is none: not given, no default, no such mapping key.
+
+        Raises:
+            AttributeError: The path goes over an object without such an attribute; a property may
+                raise anything else.
+        """
+        if self._name in kwargs:
+            value = kwargs[self._name]
+        elif 0 <= self._position < len(args):
+            value = args[self._position]
+        else:
+            value = self._default
+        for step in self._steps:
+            if value is None:
+                return None
+            value = value.get(step) if isinstance(value, Mapping) else getattr(value, step)
+        return value
+
+
+class TenantSource:
+    """Reads a task's tenant from its arguments.
+
+    Args:
+        task: The task's name, for messages.
+        option: A parameter's name, a dotted path that begins with one, or a callable
+            ``(args, kwargs) -> tenant``.
+        body: The task's function; its signature says where the parameter stands.
+
+    Raises:
+        TaskDeclarationError: There is no such parameter, or the option is of another type.
+    """
+
+    def __init__(self, task: str, option: TenantOption, body: Callable[..., Any]) -> None:
+        self.task = task
+        self.parameter = option if isinstance(option, str) else "tenant="
+        self._value: Callable[[Sequence[Any], Mapping[str, Any]], Any]
+        if callable(option):
+            self._value = option
+        elif isinstance(option, str) and option:
+            self._value = ArgumentSource(task, option, body, "tenant").read
+        else:
+            raise TaskDeclarationError(
+                task,
+                "tenant",
+                "expected a parameter's name, a dotted path or a callable (args, kwargs), "
+                f"got: {got(option)}",
+            )
+
+    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Return the tenant, None where there is none.
+
+        Raises:
+            TenantInvalid: The value cannot be a tenant, or the callable raised.
+        """
+        try:
+            return normalise(self._value(args, kwargs))
+        except TenantInvalid as error:
+            raise TenantInvalid(error.problem, self.task, self.parameter) from None
+        except Exception as error:
+            problem = f"expected a value, got: {type(error).__name__}: {error}"
+            raise TenantInvalid(problem[:500], self.task, self.parameter) from error
+
+
+class KeyArguments:
+    """Reads the arguments that the keys of a task's limits are made from.
+
+    Args:
+        task: The task's name, for messages.
+        templates: The keys as they are declared.
+        body: The task's function; its signature says where the parameters stand.
+
+    Raises:
+        TaskDeclarationError: A field ``{args.NAME}`` names no parameter of the task.
+    """
+
+    def __init__(
+        self, task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any]
+    ) -> None:
+        self._sources = {
+            path: ArgumentSource(task, path, body, "limits", f"key {template.text!r}: ")
+            for template in templates
+            for path in template.arguments
+        }
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], Any]:
+        """Return what reads one message: from a path such as ``order.id`` to its value."""
+        return lambda path: self._sources[path].read(args, kwargs)
+
+
+class LimitSource:
+    """Makes the limits of a task's messages.
+
+    Args:
+        task: The task's name, for messages.
+        option: Its option ``limits``.
+        body: The task's function; its signature says where arguments stand. None where this process
+            does not know the task: its limits can have no keys with arguments.
+
+    Raises:
+        TaskDeclarationError: A policy is wrong, or names an argument that the task has not.
+    """
+
+    def __init__(self, task: str, option: Any, body: Callable[..., Any] | None) -> None:
+        self._task = task
+        self._body = body
+        try:
+            self._declared = read_policies(option)
+        except PolicyInvalid as error:
+            problem = "; ".join(p.removeprefix("limits: ") for p in error.problems)
+            raise TaskDeclarationError(task, FIELD, problem) from None
+        self._arguments = self._arguments_of(self._declared)
+
+    @property
+    def declares(self) -> bool:
+        """Whether the task declares any."""
+        return bool(self._declared)
+
+    def declared(self, key: str) -> list[Limit]:
+        """Return the declared limits of a key that is made of nothing but the task's name."""
+        values = KeyValues(task=self._task)
+        return [
+            each.limit(key)
+            for each in self._declared
+            if {"task"}.issuperset(each.template.fields) and each.template.resolve(values)[0] == key
+        ]
+
+    def of(
+        self,
+        called: Any,
+        header: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        queue: Callable[[], str | None],
+        wrong: Wrong = raise_it,
+    ) -> Any:
+        """Return the ``fairness`` header of one message with its limits.
+
+        Args:
+            called: The option ``limits`` of the call, added to what the task declares; None where
+                it gives none.
+            header: The header without them; limits that it has stand for the declared ones, which
+                are in it already where it was sent before.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            queue: Returns where the message goes; asked where a key needs it.
+            wrong: Told of each error; where it goes on, all limits that can be made are kept.
+
+        Raises:
+            KeyMissing: A field of a key has no value.
+            KeyInvalid: A value cannot stand in a key.
+            PolicyInvalid: The call's option is wrong, or there are more than 16 keys.
+            HeaderInvalid: The header is no object or its limits are no list, so that none can be
+                added; or there are so many of one key that it is too long.
+            TaskDeclarationError: The call's policies name an argument that the task has not.
+        """
+        if called is None and not self._declared:
+            return header
+        added = () if called is None else read_policies(called, wrong)
+        header, carried = _opened(header, wrong)
+        policies = (*self._declared, *added) if carried is None else added
+        if not policies:
+            return header
+        made = self._made(policies, header, args, kwargs, queue, wrong)
+        limits = [*(carried or ()), *made]
+        header = {**header, FIELD: limits}
+        try:
+            check_keys(limits)
+            if len(limits) > MAX_LIMITS:
+                # As many keys as there may be are short; limits of one key have no bound.
+                check_size(header)
+        except FairnessError as error:
+            wrong(error)
+        return header
+
+    def _made(
+        self,
+        policies: Sequence[RateLimitPolicy],
+        header: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        queue: Callable[[], str | None],
+        wrong: Wrong,
+    ) -> list[dict[str, Any]]:
+        """Return policies as they travel, without those whose keys cannot be made."""
+        routed = queue() if any("queue" in each.template.fields for each in policies) else None
+        made: list[dict[str, Any]] = []
+        for each in policies:
+            try:
+                known = each in self._declared
+                arguments = self._arguments if known else self._arguments_of([each])
+                reader = arguments.of(args, kwargs)
+                tenant, tier = header.get("tenant"), header.get("tier")
+                made.append(to_wire(each, KeyValues(self._task, routed, tenant, tier, reader)))
+            except FairnessError as error:
+                wrong(error)
+        return made
+
+    def _arguments_of(self, policies: Iterable[RateLimitPolicy]) -> KeyArguments:
+        templates = [each.template for each in policies]
+        if self._body is not None:
+            return KeyArguments(self._task, templates, self._body)
+        for template in templates:
+            if template.arguments:
+                raise PolicyInvalid(
+                    f"task {self._task}: limits: expected keys without arguments, as this process "
+                    f"does not know the task's parameters, got: {got(template.text)}"
+                )
+        return KeyArguments(self._task, (), lambda: None)
+
+
+def _opened(header: Any, wrong: Wrong) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+    """Return a header that limits can be put into, and those that it has; None where it has none.
+
+    Where it, or its field, cannot carry any and ``wrong`` goes on, it is one without them.
+    """
+    if not isinstance(header, Mapping):
+        wrong(HeaderInvalid(f"expected an object, to put limits into, got: {got(header)}"))
+        return Header().to_wire(), None
+    carried = header.get(FIELD)
+    if FIELD in header and not isinstance(carried, (list, tuple)):
+        wrong(no_list(carried))
+        return header, None
+    return header, carried
+
+
+def source_of(task: Any) -> LimitSource | None:
+    """Return what makes the limits of a FairTask's messages, None of another task's."""
+    source = getattr(task, "limit_source", None)
+    return source if isinstance(source, LimitSource) else None
+
+
+def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
+    """Return the limit that tasks declare for a key whatever their arguments are."""
+    sources = filter(None, map(source_of, tasks))
+    found = merge(limit for source in sources for limit in source.declared(key))
+    return found[0] if found else None
+
+
+def service_of(task: Any) -> str | None:
+    """Return the service of a FairTask; an attribute of that name on another task is not ours."""
+    return task.service if hasattr(task, "tenant_source") else None
+
+
+def check_names(task: str, given: Iterable[tuple[str, Any]]) -> None:
+    """Check that no attribute of a task is a misspelled option.
+
+    Celery takes any attribute, so a misspelled option would be one that nobody reads.
+
+    Args:
+        task: The task's name, for messages.
+        given: Name and value of each attribute that is neither Celery's nor ours.
+
+    Raises:
+        TaskDeclarationError: One is.
+    """
+    for name, value in given:
+        near = misspelled(name, tuple(OPTIONS))
+        if near and isinstance(value, OPTIONS[near]):
+            raise TaskDeclarationError(
+                task,
+                name,
+                f"expected one of {', '.join(OPTIONS)}, or a name less like these, got: {name!r}, "
+                f"did you mean {near!r}?",
+            )
+
+
+def check_call(task: str, options: Mapping[str, Any]) -> None:
+    """Check that a call of a FairTask gives none of its options but ``limits``, rightly spelled.
+
+    Celery would make a property of the message of it, which nobody reads.
+
+    Raises:
+        PolicyInvalid: It does.
+    """
+    name = misplaced(options, options.get("stamped_headers"), tuple(OPTIONS))
+    if name is None:
+        return
+    hint = "did you mean 'limits'?"
+    if misspelled(name, (FIELD,)) is None:
+        hint = (
+            "which is an option of the task; name a call's own tenant or service in "
+            "headers={'fairness': {'v': 1, 'tenant': …}}"
+        )
+    raise PolicyInvalid(
+        f"task {task}: expected the option 'limits' of a call, got: {name!r}, {hint}"
+    )
+
+
+def misplaced(options: Mapping[str, Any], stamps: Any, known: tuple[str, ...]) -> str | None:
+    """Return the option of a call that is one of ``known``, or nearly, and has no effect there.
+
+    Args:
+        options: By name.
+        stamps: Names that the caller has stamped, which are free.
+        known: Names of ours; the option ``limits`` itself has an effect.
+    """
+    free = stamps if isinstance(stamps, (list, tuple, set)) else ()
+    for name in options:
+        if name != FIELD and name not in free and (name in known or misspelled(name, known)):
+            return name
+    return None
+
+
+def check_service(task: str, service: Any) -> None:
+    """Check the option ``service`` of a task.
+
+    Raises:
+        TaskDeclarationError: It is neither None nor a name that queues can have.
+    """
+    if service is not None and not is_service_name(service):
+        raise TaskDeclarationError(
+            task, "service", f"{SERVICE_EXPECTED} (queue names are made from it), got: {service!r}"
+        )
+
+
+def service_queues(app: Any) -> list[str]:
+    """Return the queues of the services that the app's tasks name."""
+    services = {service for task in app.tasks.values() if (service := service_of(task))}
+    return [name for service in sorted(services) for name in queues_of(service)]
