@@ -24,6 +24,7 @@ from celery import _state
 from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
 
 from celery_fairness.testing.server import RedisServer, ServerFailed
+from tests.support.fork_server import ForkServer
 from tests.support.local_process import SCRUBBED_PREFIXES
 from tests.support.nodes import WorkerNode
 from tests.support.postgres import PostgresServer
@@ -217,9 +218,29 @@ def postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def fork_server(pytestconfig: pytest.Config) -> Iterator[Callable[[str], ForkServer]]:
+    """Return the process that forks workers of this pool; it has imported what they import."""
+    servers: dict[bool, ForkServer] = {}
+
+    def of_pool(pool: str) -> ForkServer:
+        gevent = pool == "gevent"
+        if gevent not in servers:
+            servers[gevent] = ForkServer(gevent=gevent)
+        return servers[gevent]
+
+    pytestconfig.stash[_long_lived].append(lambda: [each.pid for each in servers.values()])
+    yield of_pool
+    for server in servers.values():
+        server.stop()
+
+
 @pytest.fixture
 def start_worker(
-    request: pytest.FixtureRequest, redis_server: RedisServer, redis_url: str
+    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
+    redis_url: str,
+    fork_server: Callable[[str], ForkServer],
 ) -> Iterator[Callable[..., WorkerNode]]:
     """Start real workers; broker and result backend are `redis_url` unless `env` says otherwise."""
     nodes: list[WorkerNode] = request.node.stash.setdefault(_workers, [])
@@ -235,6 +256,8 @@ def start_worker(
         alone: bool = True,
     ) -> WorkerNode:
         urls = {"CELERY_BROKER_URL": redis_url, "CELERY_RESULT_BACKEND": redis_url}
+        # It decides what an import finds.
+        imports_anew = "PYTHONPATH" in (env or {})
         node = WorkerNode.launch(
             app,
             pool=pool,
@@ -243,6 +266,7 @@ def start_worker(
             env={**urls, **(env or {})},
             args=args,
             alone=alone,
+            fork_server=None if imports_anew else fork_server(pool),
         )
         nodes.append(node)
         return node.wait_ready() if wait else node

@@ -122,7 +122,13 @@ def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, poo
     eventually(lambda: len(fair_shop.ledger("start")) == 3)
     gates[0].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
-    assert "ok" in control.pool_shrink(2, destination=[name], reply=True, timeout=5)[0][name]
+
+    def shrinks() -> None:
+        # A process is busy a moment longer than its result says.
+        (answer,) = control.pool_shrink(2, destination=[name], reply=True, timeout=5)
+        assert "ok" in answer[name]
+
+    eventually(shrinks)
     more = [send(fair_shop, "kinds.late", None, gate=str(gates[1])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 4)
     assert ask(fair_shop, worker).reserved() == {name: []}

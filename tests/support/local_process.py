@@ -1,7 +1,7 @@
 """A process of our own that looks like a Docker container to pytest-celery.
 
 Invariant: it has a session of its own, so its children are found and ended with it; every process
-that comes from it carries a mark in its environment, and `assert_gone` looks for that mark.
+that comes from it is in that session or has a mark in its environment. `assert_gone` finds both.
 
 Weakness: it is no container. There is one network, one file system, one process table.
 """
@@ -20,6 +20,7 @@ from uuid import uuid4
 import psutil
 
 from celery_fairness.testing.child_process import dying_with_parent
+from tests.support.fork_server import Forked, ForkServer
 from tests.support.waiting import eventually
 
 #: In the environment of every process that a LocalProcess started, and of its children.
@@ -43,13 +44,15 @@ class LocalProcess:
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         cwd: Path | str = ROOT,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self.id = uuid4().hex
         self.name = name
         self.argv = list(argv)
         self.env = {**clean_environment(), **(env or {}), MARK: self.id}
         self.cwd = Path(cwd)
-        self.popen: subprocess.Popen[bytes] | None = None
+        self.popen: subprocess.Popen[bytes] | Forked | None = None
+        self._fork_server = fork_server
         with tempfile.NamedTemporaryFile(
             prefix=f"{name}-", suffix=".log", delete=False
         ) as log_file:
@@ -89,8 +92,11 @@ class LocalProcess:
     def start(self) -> LocalProcess:
         """Start it; the log of an earlier run is kept and continued."""
         assert not self.alive, f"{self.name} runs already"
+        self._log_offset = self._log_path.stat().st_size
+        if self._fork_server is not None:
+            self.popen = self._fork_server.start(self.argv, self.env, self.cwd, self._log_path)
+            return self
         with self._log_path.open("ab") as log:
-            self._log_offset = log.tell()
             self.popen = subprocess.Popen(
                 dying_with_parent(self.argv),
                 env=self.env,
@@ -111,15 +117,19 @@ class LocalProcess:
 
     def survivors(self) -> list[psutil.Process]:
         """Every living process that came from this one, whoever its parent is by now."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        return [process for process in psutil.process_iter(["name"]) if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            return (
-                process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.id
-            )
-        except psutil.Error:
+            # The environment of a forked process is that of the fork server here.
+            ours = os.getsid(process.pid) == self._session or process.environ().get(MARK) == self.id
+            return ours and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, ProcessLookupError):
             return False
+
+    @property
+    def _session(self) -> int | None:
+        return None if self.popen is None else self.popen.pid
 
     def kill(self, signal: str | int | None = None) -> None:
         """Send a signal. SIGKILL (the default) ends all its processes, as a host's death would.
@@ -177,7 +187,7 @@ class LocalProcess:
         """Fail when any process that came from this one still lives."""
 
         def nothing_left() -> None:
-            left = [f"{process.pid} {process.name()}" for process in self.survivors()]
+            left = [f"{process.pid} {process.info['name']}" for process in self.survivors()]
             assert not left, f"{self.name} left processes behind: {left}"
 
         eventually(nothing_left, timeout_seconds=5.0)

@@ -24,6 +24,7 @@ from pytest_celery.vendors.redis.broker.api import RedisTestBroker
 from pytest_celery.vendors.redis.container import RedisContainer
 from pytest_celery.vendors.worker.container import CeleryWorkerContainer
 
+from tests.support.fork_server import ForkServer
 from tests.support.local_process import LocalProcess
 from tests.support.waiting import eventually
 
@@ -131,6 +132,7 @@ class WorkerNode(CeleryTestWorker):
         env: Mapping[str, str],
         args: Sequence[str],
         alone: bool = True,
+        fork_server: ForkServer | None = None,
     ) -> Self:
         """Start a worker without waiting for it; without `queues` it is given no -Q."""
         name = f"worker-{uuid4().hex[:8]}"
@@ -142,7 +144,8 @@ class WorkerNode(CeleryTestWorker):
             argv += ["--without-mingle", "--without-gossip"]
         if queues is not None:
             argv += ["--queues", ",".join(queues)]
-        return cls(LocalProcess(name, [*argv, *args], env=env).start(), hostname)
+        process = LocalProcess(name, [*argv, *args], env=env, fork_server=fork_server)
+        return cls(process.start(), hostname)
 
     @property
     def pid(self) -> int:
