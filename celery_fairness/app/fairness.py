@@ -36,9 +36,9 @@ from celery_fairness.control.steering import Steering
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.put_trace import Puts
+from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.router import LazyRouter, TierRouter
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
@@ -46,9 +46,9 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.event_forwarder import Herald
+from celery_fairness.worker.event_forwarder import EventForwarder
 from celery_fairness.worker.gate import Gate
-from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.keeper import LeaseRenewer
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
@@ -98,7 +98,7 @@ class Fairness(Steering):
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
-        self._herald: Herald | None = None
+        self._forwarder: EventForwarder | None = None
         # Whether the program has prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
@@ -128,7 +128,7 @@ class Fairness(Steering):
         """Undo the wiring and close the connections: for tests that make many apps."""
         self._disconnect()
         registry.wire(self.app, None)
-        self._stop_herald()
+        self._stop_forwarder()
         for resender in self._resenders:
             resender.close()
         for limiter in self._limiters:
@@ -229,10 +229,10 @@ class Fairness(Steering):
         return self.make_limiter()
 
     @cached_property
-    def directory(self) -> TierDirectory:
+    def directory(self) -> TierCache:
         """Tiers in force and tiers of tenants."""
         quick = self.make_limiter(PRODUCER_SECONDS, retries=0)
-        return TierDirectory(self.settings, lambda: quick, self.notices)
+        return TierCache(self.settings, lambda: quick, self.notices)
 
     @cached_property
     def stamp(self) -> Stamp:
@@ -240,9 +240,9 @@ class Fairness(Steering):
         return Stamp(self.settings, self.directory, self.notices)
 
     @cached_property
-    def puts(self) -> Puts:
+    def puts(self) -> PutTrace:
         """Tells what a broker that does not claim fairly is given."""
-        return Puts(self.settings, self.directory)
+        return PutTrace(self.settings, self.directory)
 
     @cached_property
     def router(self) -> TierRouter:
@@ -250,9 +250,11 @@ class Fairness(Steering):
         return TierRouter(self.stamp, self.directory, self.notices)
 
     @cached_property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> LeaseRenewer:
         """Keeps a worker's leases."""
-        return Keeper(self.make_limiter, self.settings.lease_seconds, self.notices, self.republish)
+        return LeaseRenewer(
+            self.make_limiter, self.settings.lease_seconds, self.notices, self.republish
+        )
 
     @cached_property
     def promoter(self) -> Promoter:
@@ -373,9 +375,9 @@ class Fairness(Steering):
             self.keeper.worker = self.announcement(worker.hostname)
             self.keeper.start()
             self.promoter.start()
-        if self._herald is None and isinstance(self.limiter, RedisLimiter):
-            self._herald = self._make_herald(worker)
-            self._herald.start()
+        if self._forwarder is None and isinstance(self.limiter, RedisLimiter):
+            self._forwarder = self._make_forwarder(worker)
+            self._forwarder.start()
         self._publish_settings()
 
     def announcement(self, name: str) -> str:
@@ -395,14 +397,14 @@ class Fairness(Steering):
 
     def on_worker_stopped(self) -> None:
         """Release what is left; ``WorkerParts``."""
-        self._stop_herald()
+        self._stop_forwarder()
         self.keeper.stop(self.limiter)
         if not self.claims:
             self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
 
-    def _make_herald(self, worker: Any) -> Herald:
+    def _make_forwarder(self, worker: Any) -> EventForwarder:
         def sends() -> bool:
             dispatcher = getattr(worker.consumer, "event_dispatcher", None)
             return dispatcher is not None and dispatcher.enabled
@@ -410,12 +412,12 @@ class Fairness(Steering):
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return Herald(sends, dispatcher, *self._stream())
+        return EventForwarder(sends, dispatcher, *self._stream())
 
-    def _stop_herald(self) -> None:
-        if self._herald is not None:
-            self._herald.stop()
-            self._herald = None
+    def _stop_forwarder(self) -> None:
+        if self._forwarder is not None:
+            self._forwarder.stop()
+            self._forwarder = None
 
     def on_pool_child(self) -> None:
         """Drop what belongs to the process that forked; signal ``worker_process_init``."""

@@ -12,7 +12,7 @@ from celery_fairness.config.tiers import Tier
 from celery_fairness.control.forecast import Before, Turn, before_it
 from celery_fairness.control.keys import read_parked, turn_name
 from celery_fairness.control.scan import Reader, batches
-from celery_fairness.scheduling.charging import charge_of
+from celery_fairness.scheduling.charging import cost_of
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000
@@ -60,7 +60,7 @@ def before_parked(
     if at is None:
         return BeforeParked(int(ahead), 0, Before(int(ahead)))
     (weight,) = _weights(reader, tiers, place, [tenant])
-    mine = Turn(own, float(at), int(ahead), charge_of(1.0, weight))
+    mine = Turn(own, float(at), int(ahead), cost_of(1.0, weight))
     until = mine.at + mine.tasks * mine.charge
     number, flat = reader.together(
         [
@@ -86,7 +86,7 @@ def _turns(
         lanes = [reader.keys.of("gate_at", f"{tenant} {place}") for tenant in some]
         sizes += map(int, reader.together([("ZCARD", lane) for lane in lanes]))
     rows = zip(names, sizes, weights, strict=True)
-    return [Turn(name, starts[name], size, charge_of(1.0, weight)) for name, size, weight in rows]
+    return [Turn(name, starts[name], size, cost_of(1.0, weight)) for name, size, weight in rows]
 
 
 def _weights(

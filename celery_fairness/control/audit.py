@@ -44,7 +44,7 @@ NAMES_AT_MOST = 1_000_000
 #: Further looks for a tag that was nowhere.
 LOOKS = 3
 
-#: Kinds of keys that hold waiting tasks.
+#: TaskFilter of keys that hold waiting tasks.
 _WAITING = ("lane", "back", "later")
 
 

@@ -16,7 +16,7 @@ from celery_fairness.control.views import Finding
 from celery_fairness.scheduling.lanes import tag_of
 
 _INFINITE = float("inf")
-#: Kinds of keys that a queue has only while something waits in its lanes.
+#: TaskFilter of keys that a queue has only while something waits in its lanes.
 _OF_QUEUE = ("ring", "full", "out", "groups", "candidates", "ranked")
 
 

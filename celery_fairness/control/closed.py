@@ -18,7 +18,7 @@ from celery_fairness.config.tiers import Tier
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Command
 from celery_fairness.control.views import Finding
-from celery_fairness.scheduler.overrides import UNSAID
+from celery_fairness.scheduler.overrides import UNCHANGED
 from celery_fairness.scheduler.types import Rules
 from celery_fairness.scheduling.entitlements import Entitlements
 
@@ -69,8 +69,8 @@ class ClosedTenant:
         if any(pauses):
             return
         limit = self._limit(tier or "", tiers, record)
-        number = override.partition("|")[0] if override else UNSAID
-        if number != UNSAID:
+        number = override.partition("|")[0] if override else UNCHANGED
+        if number != UNCHANGED:
             # Where it has ended, the next claim judges the tenant anew.
             limit = int(number) if number else None
         if limit is None or leases < limit:

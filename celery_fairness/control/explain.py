@@ -21,7 +21,7 @@ from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row
 from celery_fairness.control.positions import Turns, means_of
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
 from celery_fairness.scheduling.pace import whole_of
@@ -30,7 +30,7 @@ from celery_fairness.scheduling.pace import whole_of
 RUNNING_AT_MOST = 1000
 
 
-def explain(reader: Reader, place: Place, looker: Looker) -> Explanation:
+def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     """Return where a task is, and why it does not run.
 
     Args:

@@ -155,9 +155,9 @@ def letter(place: Place) -> DeadLetter:
     )
 
 
-def obituary(reader: Reader, place: Place) -> str:
-    """Return the obituary of a dead letter whose result is not written yet, else ""."""
-    for text, _ in reader.pairs("ZSCAN", reader.keys.obituaries):
+def outcome(reader: Reader, place: Place) -> str:
+    """Return the outcome of a dead letter whose result is not written yet, else ""."""
+    for text, _ in reader.pairs("ZSCAN", reader.keys.outcomes):
         if text.endswith(place.record):
             return text
     return ""

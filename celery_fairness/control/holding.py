@@ -94,7 +94,7 @@ class Holding:
 
     def watch(self, lasts_ms: int) -> None:
         """Let what becomes of each task be told for so long; see ``Fairness.watch_tasks``."""
-        self._run(calls.WATCH, calls.watch_args(lasts_ms))
+        self._run(calls.TRACE, calls.watch_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""

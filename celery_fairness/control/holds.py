@@ -13,7 +13,7 @@ from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.limiter.types import KeyOverride, KeyStops, LimitState
 from celery_fairness.scheduler.calls import Stopped, read_paused_by
-from celery_fairness.scheduler.overrides import UNSAID
+from celery_fairness.scheduler.overrides import UNCHANGED
 from celery_fairness.util.durations import Milliseconds, seconds
 
 
@@ -103,7 +103,7 @@ def read_override(key: str, row: str, now_ms: int) -> KeyOverride | None:
         return None
     said: dict[str, Any] = {}
     for name, word in zip(("concurrency", "rate", "throttle"), numbers.split("|"), strict=True):
-        if word == UNSAID:
+        if word == UNCHANGED:
             continue
         if name == "concurrency":
             said[name] = int(word) if word else None

@@ -35,7 +35,7 @@ from celery_fairness.control.ojs_views import (
 )
 from celery_fairness.control.parked import parked
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.tenant_state import ROWS
 from celery_fairness.control.waiters import numbered, row_of
 from celery_fairness.errors import NotFound
@@ -63,7 +63,7 @@ class Inspector:
 
     def __init__(
         self,
-        looker: Looker,
+        looker: Stats,
         limiter: Limiter,
         declared: Callable[[str], Limit | None],
         by_service: bool,

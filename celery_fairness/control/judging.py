@@ -17,7 +17,7 @@ from celery_fairness.control.keys import Row
 from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.control.opening import starts_wait_seconds
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.control.views import Blocker, TaskLimit
 from celery_fairness.control.waiters import numbered, row_of
@@ -89,7 +89,7 @@ class Judge:
     """
 
     def __init__(
-        self, reader: Reader, looker: Looker, queue: str = "", rows: Sequence[Row] = ()
+        self, reader: Reader, looker: Stats, queue: str = "", rows: Sequence[Row] = ()
     ) -> None:
         self._reader = reader
         self._looker = looker

@@ -9,7 +9,7 @@ from celery_fairness.control.holds import logical_now
 from celery_fairness.control.scan import Reader
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Kinds of keys that a limit's key stands behind.
+#: TaskFilter of keys that a limit's key stands behind.
 _KINDS = ("account", "leases", "waited", "window")
 #: As the Open Job Spec's routes have them (10.3).
 PAGE_LENGTH, LONGEST_PAGE = 20, 100

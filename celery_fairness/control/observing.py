@@ -21,7 +21,7 @@ from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_limits import Limiting
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.tasks import Clearing
 from celery_fairness.control.views import (
     Audit,
@@ -34,7 +34,7 @@ from celery_fairness.control.views import (
 from celery_fairness.errors import NotFound, TenantInvalid, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.limits import word_of
 from celery_fairness.message.task_options import declared_limit, service_queues
 from celery_fairness.scheduling.minutes import KEPT
@@ -58,7 +58,7 @@ class Observing(ABC):
 
     @property
     @abstractmethod
-    def directory(self) -> TierDirectory:
+    def directory(self) -> TierCache:
         """Tiers in force and tiers of tenants."""
 
     @property
@@ -69,8 +69,8 @@ class Observing(ABC):
     # -- looking ----------------------------------------------------------------------------------
 
     @cached_property
-    def _looker(self) -> Looker:
-        return Looker(self.limiter, self.directory, self.settings, self.claims)
+    def _looker(self) -> Stats:
+        return Stats(self.limiter, self.directory, self.settings, self.claims)
 
     @cached_property
     def _inspector(self) -> Inspector:

@@ -61,15 +61,15 @@ _SINGLE = {
         "looks",
         "news",
     ),
-    *("obituaries", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
-    *("charged", "herald", "heralded", "workers"),
+    *("outcomes", "opens", "paused", "returned", "running", "sequence", "shared", "tiers"),
+    *("charged", "forwarder", "forwarded", "workers"),
     *("gate_bell", "gate_expires", "gate_looks", "gate_promoted", "gate_tasks"),
     *("gate_virtual", "gate_waiting", "gate_watched"),
     *("overrides", "overrides_end", "people_events", "trouble_events", "cancel_events"),
     *("paused_by", "paused_until", "queue_keys"),
     *("queue_limits", "task_events", "unused", "virtual", "waiting"),
 }
-#: Kinds of keys that need nothing else, and those that go away by themselves.
+#: TaskFilter of keys that need nothing else, and those that go away by themselves.
 _FREE = {
     *("aside", "bell", "left", "copy", "dead", "declared", "expires", "freed", "gate_promised"),
     *("later", "minute", "here", "pace", "reply", "rescheduled", "tenant", "unranked"),

@@ -16,7 +16,7 @@ from celery_fairness.control.forecast import Before, wait_for_limit
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
 
@@ -82,7 +82,7 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
         yield ParkedTask(tag, record)
 
 
-def explain(reader: Reader, task: ParkedTask, looker: Looker) -> Explanation:
+def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
     """Return at which limit a task waits, and what goes before it there."""
     judge = Judge(reader, looker)
     of_tenant = []

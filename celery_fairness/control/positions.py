@@ -23,9 +23,9 @@ from celery_fairness.control.keys import (
 )
 from celery_fairness.control.places import LANES_AT_MOST
 from celery_fairness.control.scan import Command, Reader, batches
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.scheduler.types import SYSTEM
-from celery_fairness.scheduling.charging import FIRST_SECONDS, charge_of
+from celery_fairness.scheduling.charging import FIRST_SECONDS, cost_of
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000
@@ -86,7 +86,7 @@ class Turns:
     """
 
     def __init__(
-        self, reader: Reader, queue: str, task: TaskName, looker: Looker, places: Places
+        self, reader: Reader, queue: str, task: TaskName, looker: Stats, places: Places
     ) -> None:
         self._reader = reader
         self._queue = queue
@@ -296,7 +296,7 @@ class Turns:
                     each.key,
                     each.at,
                     tasks,
-                    charge_of(self._expected(account, first), account.weight),
+                    cost_of(self._expected(account, first), account.weight),
                 ),
                 *(self._takes(account, first), account.limit),
             )

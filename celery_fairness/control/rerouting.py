@@ -42,7 +42,7 @@ TOGETHER = 50
 LOOKS = 2
 
 
-class Mover:
+class Rerouter:
     """Moves the waiting tasks of one installation.
 
     Args:
@@ -170,7 +170,7 @@ class Mover:
         if target == queue or not its:
             return 0
         args = calls.move_args(queue, target, its)
-        answer = self._limiter.connection.run(calls.MOVE, self._limiter.prefix, args)
+        answer = self._limiter.connection.run(calls.REROUTE, self._limiter.prefix, args)
         return sum(calls.read_move(answer))
 
 

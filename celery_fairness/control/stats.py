@@ -35,14 +35,14 @@ from celery_fairness.control.workers import living
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierAnswer, TierDirectory
+from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
 from celery_fairness.limiter.types import LimitState
 from celery_fairness.scheduler.types import SYSTEM, Rules
 
 _REFUSED = "refused:"
 
 
-class Looker:
+class Stats:
     """Reads one installation.
 
     Args:
@@ -53,7 +53,7 @@ class Looker:
     """
 
     def __init__(
-        self, limiter: Limiter, directory: TierDirectory, settings: Settings, claims: bool
+        self, limiter: Limiter, directory: TierCache, settings: Settings, claims: bool
     ) -> None:
         self._limiter = limiter
         self._directory = directory

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from celery_fairness.config.tenants import normalise, reserved, tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.overriding import UNSET, Overriding, Unset
-from celery_fairness.control.rerouting import Mover, changed_tiers
+from celery_fairness.control.rerouting import Rerouter, changed_tiers
 from celery_fairness.control.views import Cancelled, DeadLetter, PublishedTier, Purged, Requeued
 from celery_fairness.limiter.redis import RedisLimiter
 
@@ -104,8 +104,8 @@ class Steering(Overriding):
     def _moves(self) -> bool:
         return self.claims and isinstance(self.limiter, RedisLimiter)
 
-    def _mover(self) -> Mover:
-        return Mover(self._claimed_limiter(), self.settings)
+    def _mover(self) -> Rerouter:
+        return Rerouter(self._claimed_limiter(), self.settings)
 
     def _route_changed(self, before: Mapping[str, Tier]) -> None:
         """The tier table was another: let tasks go where its queues are."""

@@ -18,7 +18,7 @@ from celery_fairness.control.find_task import Place
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.parked import ParkedTask
 from celery_fairness.control.scan import Reader, batches
-from celery_fairness.control.stats import Looker
+from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import (
     Cancelled,
     DeadLetter,
@@ -93,7 +93,7 @@ class Clearing:
                     return place
         raise NotFound("task", task_id, self._nowhere)
 
-    def explain(self, task_id: str, looker: Looker) -> Explanation:
+    def explain(self, task_id: str, looker: Stats) -> Explanation:
         """Return where a task is, and why it does not run; see ``Fairness.explain``."""
         for task in self._parked(task_id):
             found = parked.explain(self._reader, task, looker)
@@ -141,7 +141,7 @@ class Clearing:
         """Let a dead letter wait again; see ``Fairness.requeue``."""
         for _ in range(LOOKS):
             for place in _of_id(finding.dead(self._reader), task_id):
-                unwritten = finding.obituary(self._reader, place)
+                unwritten = finding.outcome(self._reader, place)
                 # Where it is gone by now it was requeued: by us, if the answer was lost.
                 self._run(calls.REQUEUE, calls.requeue_args(place.queue, place.record, unwritten))
                 return Requeued(task_id=task_id, queue=place.queue)

@@ -30,7 +30,7 @@ from celery_fairness.limiter.types import (
     Parking,
     Promotion,
     Reason,
-    Refused,
+    Rejected,
     Renewal,
     SlotRequest,
     Unparked,
@@ -72,7 +72,7 @@ class InMemoryLimiter(SaidInMemory):
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
-    ) -> Admitted | Refused:
+    ) -> Admitted | Rejected:
         """Take every slot, or say why not."""
         lease, copy = request.lease, request.copy
         with self._lock:
@@ -93,7 +93,7 @@ class InMemoryLimiter(SaidInMemory):
                 return Admitted(lease, tier, limit, held, news=news)
             if copy is not None and self._copies.superseded(copy):
                 self._counts["superseded"] += 1
-                return Refused(Reason.SUPERSEDED, None, tier, limit, held, news)
+                return Rejected(Reason.SUPERSEDED, None, tier, limit, held, news)
             ahead = self._parked.known
             if ahead and copy is not None and self._copies.seq(copy) is not None:
                 self._parked.forget(copy.message, request)
@@ -116,7 +116,7 @@ class InMemoryLimiter(SaidInMemory):
                     self._copies.admitted(copy)
                 else:
                     self._copies.refused(copy, request.next_serial)
-                return Refused(reason, wait, tier, limit, held, news, key, action)
+                return Rejected(reason, wait, tier, limit, held, news, key, action)
             self._copies.admitted(copy)
             for key in lease.keys:
                 self._leases.setdefault(key, {})[lease.id] = now + self._lease_ms

@@ -19,7 +19,7 @@ from celery_fairness.limiter.types import (
     LimitState,
     Parking,
     Promotion,
-    Refused,
+    Rejected,
     Renewal,
     SlotRequest,
     Unparked,
@@ -36,7 +36,7 @@ class Limiter(Protocol):
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
-    ) -> Admitted | Refused:
+    ) -> Admitted | Rejected:
         """Take a slot of the tier and of each other limit, or none and say why not.
 
         The same lease again is admitted without a change.

@@ -14,15 +14,15 @@ from typing import Any
 from celery_fairness.config.settings import Settings
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter, job_text
-from celery_fairness.limiter.tier_cache import LOOK_SECONDS, TierDirectory
+from celery_fairness.limiter.tier_cache import LOOK_SECONDS, TierCache
 from celery_fairness.limiter.types import Job
-from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.message.task_options import service_of
 from celery_fairness.scheduler import calls
 from celery_fairness.util.timestamps import eta_ms
 
 
-class Puts:
+class PutTrace:
     """Tells each task with limits, a tenant's too, while somebody watches.
 
     Args:
@@ -34,7 +34,7 @@ class Puts:
     def __init__(
         self,
         settings: Settings,
-        directory: TierDirectory,
+        directory: TierCache,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class Puts:
         if not self._watched and now < self._look_at:
             return
         source = getattr(task, "tenant_source", None)
-        charge = charge_of(headers, args, kwargs, source, service_of(task), self._settings)
+        charge = attribution_of(headers, args, kwargs, source, service_of(task), self._settings)
         if not charge.keys and queue not in self._settings.queues:
             # No gate is asked about it, so its start would not be told either.
             return
@@ -77,9 +77,9 @@ class Puts:
         self._watched = bool(told)
 
 
-def _tell(limiter: Limiter, job: Job, charge: Charge, start_ms: int) -> int:
+def _tell(limiter: Limiter, job: Job, charge: Attribution, start_ms: int) -> int:
     if not isinstance(limiter, RedisLimiter):
         return 0
     cost = f"{charge.cost:.17g}"
     args = (job_text(job), charge.key, charge.tier or "", cost, start_ms, "")
-    return int(limiter.connection.run(calls.GATE_PUT, limiter.prefix, args))
+    return int(limiter.connection.run(calls.TRACE_PUT, limiter.prefix, args))

@@ -27,7 +27,7 @@ from celery_fairness.limiter.types import (
     Promoted,
     Promotion,
     Reason,
-    Refused,
+    Rejected,
     Renewal,
     SlotRequest,
     Unparked,
@@ -126,7 +126,7 @@ class RedisLimiter:
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
-    ) -> Admitted | Refused:
+    ) -> Admitted | Rejected:
         """Take every slot, or say why not."""
         args = (
             request.lease.id,
@@ -149,7 +149,7 @@ class RedisLimiter:
             watched = action == "t"
             return Admitted(request.lease, judged, number, held, code == 2, news, watched)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
-        return Refused(_REFUSALS[code], wait, judged, number, held, news, key, _ACTIONS[action])
+        return Rejected(_REFUSALS[code], wait, judged, number, held, news, key, _ACTIONS[action])
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Keep ``leases`` and move the limiter's clock."""
@@ -336,7 +336,7 @@ class RedisLimiter:
             *(how, queue, queue_key(queue), parts, text),
             *(self._lease_ms, self._enforcement, self._now_text()),
         )
-        row = self._redis.run(calls.QUEUE, self._names.prefix, args)
+        row = self._redis.run(calls.SET_QUEUE_LIMIT, self._names.prefix, args)
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:

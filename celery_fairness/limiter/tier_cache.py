@@ -3,7 +3,7 @@
 A tenant's tier is, the first that answers: what an administrator published in Redis, the user's
 resolver, or where there is none what the message's producer knew, the default tier. A resolver that
 fails means the default tier and a log line, never an exception in a producer. Commands and the
-admin read :meth:`TierDirectory.answer`, which returns why a tier is unknown instead of the default.
+admin read :meth:`TierCache.answer`, which returns why a tier is unknown instead of the default.
 
 The cache is believed for ``tier_cache_seconds`` or until news: every publication raises a version
 in Redis. Workers learn it with every answer of the limiter; producers look at most once a second,
@@ -64,7 +64,7 @@ class _Known(NamedTuple):
     problem: Exception | None = None
 
 
-class TierDirectory:
+class TierCache:
     """Knows tiers and tenants. Safe to share between threads.
 
     Args:

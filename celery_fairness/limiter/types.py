@@ -133,7 +133,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """No slot is taken; nothing was changed but a count.
 
     Attributes:

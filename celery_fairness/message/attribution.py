@@ -27,7 +27,7 @@ from celery_fairness.message.task_options import TenantSource
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class Attribution:
     """Who is charged.
 
     Attributes:
@@ -78,7 +78,7 @@ class Scopes(Protocol):
         """What a task without a tenant is."""
 
 
-def charge_of(
+def attribution_of(
     headers: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -86,7 +86,7 @@ def charge_of(
     service: str | None,
     settings: Scopes,
     problem: str = "",
-) -> Charge:
+) -> Attribution:
     """Return who is charged for a message that arrived.
 
     Args:
@@ -116,7 +116,7 @@ def charge_of(
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Charge(
+        return Attribution(
             None, limits=header.limits, partition=header.partition, misspelling=wrong_name
         )
     scope = None
@@ -124,6 +124,6 @@ def charge_of(
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
     key = tier_key(tenant, scope)
-    return Charge(
+    return Attribution(
         tenant, key, header.tier, problem, cost, header.limits, header.partition, wrong_name
     )

@@ -9,7 +9,7 @@ from celery_fairness.config.tiers import Tier
 
 
 class TierLookup(Protocol):
-    """Returns tiers; :class:`~celery_fairness.limiter.tier_cache.TierDirectory` is the real one."""
+    """Returns tiers; :class:`~celery_fairness.limiter.tier_cache.TierCache` is the real one."""
 
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force by name."""

@@ -23,7 +23,7 @@ from celery_fairness.scheduler.texts import (
 from celery_fairness.scheduler.types import (
     Claim,
     Full,
-    Obituary,
+    Outcome,
     Passing,
     Put,
     Rules,
@@ -39,22 +39,22 @@ PUT = "put"
 ADOPT = "adopt"
 CLAIM = "claim"
 SETTLE = "settle"
-ASIDE = "aside"
+QUARANTINE = "quarantine"
 PURGE = "purge"
 SIZE = "size"
 RENEW = "renew"
-UNUSED = "unused"
+EXPIRE_QUEUES = "expire_queues"
 #: Its answer if a queue that is used now has ended, and is not forgotten whole.
 ENDS_FIRST = -2
-MOURN = "mourn"
+NEXT_OUTCOME = "next_outcome"
 STOP = "stop"
 OVERRIDE = "override"
-QUEUE = "queue"
+SET_QUEUE_LIMIT = "set_queue_limit"
 CANCEL = "cancel"
 REQUEUE = "requeue"
-MOVE = "move"
-WATCH = "watch"
-GATE_PUT = "gate_put"
+REROUTE = "reroute"
+TRACE = "trace"
+TRACE_PUT = "trace_put"
 ANNOUNCE = "announce"
 #: The gate's.
 ACQUIRE = "acquire"
@@ -64,7 +64,7 @@ SUPERSEDE = "supersede"
 FORGET = "forget"
 FREE = "free"
 IDLE = "idle"
-PARK = "park_message"
+PARK = "park"
 PROMOTE = "promote"
 UNPARK = "unpark"
 PUT_OFF = "put_off"
@@ -268,11 +268,11 @@ def unused_args(
     return args
 
 
-def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
-    """Return the arguments of a mourning.
+def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a call for the next outcome.
 
     Args:
-        written: Text of the obituary whose result is written; "" for none.
+        written: Text of the outcome whose result is written; "" for none.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
     """
@@ -283,12 +283,12 @@ def mourn_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
     ]
 
 
-def read_mourn(answer: Sequence[Any]) -> Obituary | None:
-    """Read the answer to a mourning."""
+def read_next_outcome(answer: Sequence[Any]) -> Outcome | None:
+    """Read the answer to a call for the next outcome."""
     if not answer:
         return None
     text, owner, state, queue, tenant, deaths, message = map(as_text, answer)
-    return Obituary(text, owner, state, queue, tenant, int(deaths), message)
+    return Outcome(text, owner, state, queue, tenant, int(deaths), message)
 
 
 def stop_args(
@@ -426,15 +426,15 @@ def read_cancel(answer: Sequence[Any]) -> list[bool]:
     return [int(each) == 1 for each in answer]
 
 
-def requeue_args(queue: str, record: str, obituary: str = "") -> list[str]:
+def requeue_args(queue: str, record: str, outcome: str = "") -> list[str]:
     """Return the arguments of a dead letter's return.
 
     Args:
         queue: Of whose dead letters it is one.
         record: As it lies there.
-        obituary: Its own, where its result is not written yet.
+        outcome: Its own, where its result is not written yet.
     """
-    return [queue, record, obituary]
+    return [queue, record, outcome]
 
 
 def move_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from celery_fairness.config.limit_spec import Limit, window_text
 
 #: What stands for a number that an override does not say.
-UNSAID = "-"
+UNCHANGED = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Override:
     def text(self) -> str:
         """The same as the functions keep it, without its end."""
         said = self.numbers
-        concurrency = said.get("concurrency", UNSAID)
-        throttle = said.get("throttle", UNSAID)
-        rates = "+".join(map(window_text, said["rates"])) if "rates" in said else UNSAID
+        concurrency = said.get("concurrency", UNCHANGED)
+        throttle = said.get("throttle", UNCHANGED)
+        rates = "+".join(map(window_text, said["rates"])) if "rates" in said else UNCHANGED
         return "|".join(
             (
                 "" if concurrency is None else str(concurrency),
                 rates,
-                throttle if throttle == UNSAID else window_text(throttle) if throttle else "",
+                throttle if throttle == UNCHANGED else window_text(throttle) if throttle else "",
             )
         )
 

@@ -149,8 +149,8 @@ class Passing:
     """What one claim leaves where it is, for reasons of its own process alone.
 
     Attributes:
-        never: Kinds that it does not take.
-        once: Kinds of which it takes one task at most.
+        never: TaskFilter that it does not take.
+        once: TaskFilter of which it takes one task at most.
         places: By queue, how many members of its ring the claim before has passed over: where a
             look goes on that one call could not finish.
         held: By key, how many slots of limits of queues this process holds.
@@ -173,7 +173,7 @@ class Passing:
         )
 
 
-class Obituary(NamedTuple):
+class Outcome(NamedTuple):
     """A task that ended for good while nobody was there to write its result.
 
     Attributes:

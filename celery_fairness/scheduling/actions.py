@@ -3,7 +3,7 @@
 Of several limits that refuse at once ``drop`` goes before ``reschedule``, and that before ``wait``.
 A pause and a cool-down only wait, and keep no other from what it says.
 
-    lane --refused, drop-------> obituary   (a worker writes its result)
+    lane --refused, drop-------> outcome   (a worker writes its result)
          --refused, reschedule-> later      (and from there, last in its lane)
 
 Whoever is dropped or tried again has not started: its tenant is not charged, its attempts are those
@@ -77,7 +77,7 @@ class Actions(Blocking):
             self.expires[queue].pop(task.tag, None)
             self.counts["dropped"] += 1
             self.happenings.tell_of("rate_limit.dropped", queue, task, key=by.key)
-            self.obituaries[Running(by.key, "dropped", queue, task)] = logical
+            self.outcomes[Running(by.key, "dropped", queue, task)] = logical
             return None
         self.counts["rescheduled"] += 1
         task = self.tell_blocked(queue, task, closed)

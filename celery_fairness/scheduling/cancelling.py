@@ -1,6 +1,6 @@
 """What people take out of a queue, and what they put back into one.
 
-    lane, later --cancel--> obituary      (a worker writes that it was revoked)
+    lane, later --cancel--> outcome      (a worker writes that it was revoked)
     dead -------requeue---> lane          (last in it, its deaths counted from 0)
 
 What runs is not touched by either.
@@ -37,26 +37,26 @@ class Cancelling(WholeQueues):
         if len(left) < len(later):
             later[:] = left
         elif not self.take_out(queue, task.key, lambda lanes: lanes.cancel(task)):
-            return row in self.obituaries
+            return row in self.outcomes
         self.known.discard(task.tag)
         self.expires[queue].pop(task.tag, None)
         self.counts["cancelled"] += 1
         self.happenings.tell_of("fairness.cancelled", queue, task)
-        self.obituaries[row] = logical
+        self.outcomes[row] = logical
         return True
 
-    def requeue(self, queue: str, task: Task, obituary: str) -> bool:
+    def requeue(self, queue: str, task: Task, outcome: str) -> bool:
         """Let a dead letter wait again; say whether it was one.
 
         Args:
             queue: Of whose dead letters it is one.
             task: As it lies there.
-            obituary: Its own, where its result is not written yet; "" elsewhere.
+            outcome: Its own, where its result is not written yet; "" elsewhere.
         """
         if task not in self.dead[queue]:
             return False
         self.dead[queue].remove(task)
-        self.obituaries = {row: at for row, at in self.obituaries.items() if row.text != obituary}
+        self.outcomes = {row: at for row, at in self.outcomes.items() if row.text != outcome}
         self.counts["requeued"] += 1
         self.enqueue(queue, replace(task, seq=self.next_seq(), deaths=0))
         self.happenings.tell_of("fairness.requeued", queue, task)

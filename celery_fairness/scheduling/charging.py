@@ -30,7 +30,7 @@ FIRST_SECONDS = 1.0
 MEAN_PARTS = 8
 
 
-def charge_of(cost: float, weight: float) -> float:
+def cost_of(cost: float, weight: float) -> float:
     """Return what a task of ``cost`` charges a tenant of ``weight``."""
     return min(max(cost / weight, LEAST_CHARGE), LARGEST_CHARGE)
 
@@ -63,5 +63,5 @@ class Charged(NamedTuple):
 
     def missing(self, logical: int) -> float:
         """Return by how much the tenant was charged too little; below 0: too much."""
-        real = charge_of(self.held_seconds(logical), self.weight)
-        return real - charge_of(self.estimate, self.weight)
+        real = cost_of(self.held_seconds(logical), self.weight)
+        return real - cost_of(self.estimate, self.weight)

@@ -1,6 +1,6 @@
 """Waiting tasks whose expiry comes: they end where they wait, without a start.
 
-    lane, later --expiry--> obituary      (a worker writes that it was revoked)
+    lane, later --expiry--> outcome      (a worker writes that it was revoked)
 
 A task that may expire stands among those that came back (``lanes``), where it is found by its tag;
 its place is by its sequence number all the same. Until its time it waits no longer than its expiry.
@@ -59,5 +59,5 @@ class Expiring(Cancelling):
             self.known.discard(task.tag)
             self.counts["expired_waiting"] += 1
             self.happenings.tell_of("fairness.expired", queue, task)
-            self.obituaries[Running(NOBODY, "expired", queue, task)] = logical
+            self.outcomes[Running(NOBODY, "expired", queue, task)] = logical
         return len(ended)

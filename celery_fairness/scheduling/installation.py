@@ -70,7 +70,7 @@ class Installation(Counting):
         self.replies: dict[str, tuple[int, list[str]]] = {}
         self.dead: defaultdict[str, list[Task]] = defaultdict(list)
         #: Ends that nobody was there to tell, and the logical time from which each is handed out.
-        self.obituaries: dict[Running, int] = {}
+        self.outcomes: dict[Running, int] = {}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.parking = Parking(self.budget.tags)
         #: Waiting limits that this call may still look at.
@@ -401,4 +401,4 @@ class Installation(Counting):
         self.counts["dead_lettered"] += 1
         fields = {"reason": row.state, "deaths": row.task.deaths}
         self.happenings.tell_of("fairness.dead_lettered", row.queue, row.task, **fields)
-        self.obituaries[row] = logical
+        self.outcomes[row] = logical

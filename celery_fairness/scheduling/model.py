@@ -12,8 +12,8 @@ A limit beside the tier's may let what it refuses wait in its lane, put it back 
 drop it (``actions``).
 
 Where a task ends for good and nobody is there to write its result (a dead letter, a dropped one, a
-cancelled one (``cancelling``), and an acknowledged one whose lease ended) it leaves an obituary,
-which ``mourn`` hands to a worker until one says that the result is written.
+cancelled one (``cancelling``), and an acknowledged one whose lease ended) it leaves an outcome,
+which ``next_outcome`` hands to a worker until one says that the result is written.
 
 What a put is told is its own matter (``putting``), who is served the ring's (``ring``), which of
 its tasks the lanes' (``lanes``), what a process leaves to others its own (``passing``), how long a
@@ -58,7 +58,7 @@ from celery_fairness.config.limit_spec import NEVER, read_limits
 from celery_fairness.scheduler.types import (
     Claim,
     Claimed,
-    Obituary,
+    Outcome,
     Passing,
     Rules,
     Settle,
@@ -66,7 +66,7 @@ from celery_fairness.scheduler.types import (
     Verdict,
 )
 from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.charging import Charged, charge_of
+from celery_fairness.scheduling.charging import Charged, cost_of
 from celery_fairness.scheduling.entering import Entering
 from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
 from celery_fairness.scheduling.moving import other_queue
@@ -208,7 +208,7 @@ class Scheduler(Entering):
         self.minutes.note_start(self.now_ms(), task, entitled.tier, queue)
         self.watch.started(self.now_ms(), queue, task, owner)
         expected, by_runtime = self.expected(task, rules), rules.fairness_by == "runtime"
-        charge = charge_of(expected, weight)
+        charge = cost_of(expected, weight)
         finish = ring.charge(key, charge, lags=by_runtime)
         lease = task.lease_of(owner)
         if by_runtime:
@@ -246,7 +246,7 @@ class Scheduler(Entering):
                 self.known.discard(row.task.tag)
                 self.counts["abandoned"] += 1
                 self.happenings.tell_of("fairness.abandoned", row.queue, row.task, owner=row.owner)
-                self.obituaries[row] = logical
+                self.outcomes[row] = logical
             elif row.state == "begun":
                 self.after_death(row, logical, rules)
             else:
@@ -341,18 +341,18 @@ class Scheduler(Entering):
 
     # -- ends that nobody was there to tell -------------------------------------------------------
 
-    def mourn(self, written: str, rules: Rules) -> Obituary | None:
-        """Forget the obituary whose text is ``written``, and hand out the next for a lease."""
+    def next_outcome(self, written: str, rules: Rules) -> Outcome | None:
+        """Forget the outcome whose text is ``written``, and hand out the next for a lease."""
         logical = self.begin(rules.lease_ms)
         self._expire(logical, rules)
-        left = {row: due for row, due in self.obituaries.items() if row.text != written}
-        self.obituaries = left
+        left = {row: due for row, due in self.outcomes.items() if row.text != written}
+        self.outcomes = left
         row = min(left, key=lambda row: (left[row], row.text), default=None)
         if row is None or left[row] > logical:
             return None
         left[row] = logical + rules.lease_ms
         task = row.task
-        return Obituary(
+        return Outcome(
             row.text, row.owner, row.state, row.queue, task.tenant, task.deaths, task.message
         )
 

@@ -29,10 +29,10 @@ class Account:
 class Running:
     """A claimed task, or one that ended for good.
 
-    ``state`` is claimed, begun or acked; of an obituary acked, dead, unreadable, dropped,
+    ``state`` is claimed, begun or acked; of an outcome acked, dead, unreadable, dropped,
     cancelled or expired. Who owns what was dropped is the limit, by its key; what was cancelled or
     has expired nobody does. ``since`` is the logical time of its claim, ``mean_ms`` how long those
-    of its kind took lately (``took``); an obituary has neither.
+    of its kind took lately (``took``); an outcome has neither.
     """
 
     owner: str
@@ -44,7 +44,7 @@ class Running:
 
     @property
     def text(self) -> str:
-        """The same as the functions write it, by which obituaries of one time are ordered."""
+        """The same as the functions write it, by which outcomes of one time are ordered."""
         length = len(self.queue.encode())
         return f"{self.owner} {self.state} {length} {self.queue}{self.task.record}"
 

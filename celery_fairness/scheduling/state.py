@@ -55,7 +55,7 @@ def dump(installation: Installation) -> dict[str, Any]:
         "dead": {
             queue: [astuple(t) for t in dead] for queue, dead in installation.dead.items() if dead
         },
-        "obituaries": {astuple(row): due for row, due in installation.obituaries.items()},
+        "outcomes": {astuple(row): due for row, due in installation.outcomes.items()},
         "counts": dict(installation.counts),
         "exceeded": dict(installation.exceeded),
         "minutes": {number: dict(each) for number, each in installation.minutes.counts.items()},

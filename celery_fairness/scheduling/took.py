@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 #: The part that the last run has in a mean is one of so many.
 PARTS = 8
-#: Kinds that are kept between calls.
+#: TaskFilter that are kept between calls.
 KINDS = 8
 
 

@@ -21,7 +21,7 @@ REST = 16
 
 
 class Spin:
-    """Looks for the answers on one connection after the other, in one thread at a time."""
+    """ScanCursor for the answers on one connection after the other, in one thread at a time."""
 
     def __init__(self) -> None:
         self._number = -1

@@ -73,7 +73,7 @@ class Held:
         self.since = monotonic()
 
 
-class Book:
+class LeaseTable:
     """Leases and ends of one process with one Redis."""
 
     def __init__(self) -> None:

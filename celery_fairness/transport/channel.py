@@ -42,10 +42,10 @@ from celery_fairness.transport.envelope import kind_of
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
-from celery_fairness.transport.queue_ops import QueuesMixin
-from celery_fairness.transport.scan_cursor import Looks
+from celery_fairness.transport.queue_ops import QueueOperationsMixin
+from celery_fairness.transport.scan_cursor import ScanCursor
 from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant
-from celery_fairness.transport.wakeups import BellsMixin
+from celery_fairness.transport.wakeups import WakeupsMixin
 
 logger = logging.getLogger("celery_fairness")
 
@@ -63,7 +63,7 @@ NAP_SECONDS = 0.01
 NOT_READY_SECONDS = 0.5
 
 
-class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
+class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
     """What makes a Redis channel of kombu fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -97,9 +97,9 @@ class FairMixin(PlaceMixin, PublishMixin, QueuesMixin, BellsMixin):
     # -- which queues -----------------------------------------------------------------------------
 
     @cached_property
-    def looks(self) -> Looks:
+    def looks(self) -> ScanCursor:
         """What its claims pass over."""
-        return Looks(self.home.kinds)
+        return ScanCursor(self.home.kinds)
 
     def is_fair(self, queue: str) -> bool:
         """Say whether a queue is claimed from."""

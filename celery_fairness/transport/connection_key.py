@@ -10,7 +10,7 @@ from redis import Redis
 from celery_fairness.store.address import Address
 from celery_fairness.store.readiness import attentive
 from celery_fairness.transport.options import DispatchOptions
-from celery_fairness.transport.session import Home, home_of
+from celery_fairness.transport.session import Session, home_of
 
 if TYPE_CHECKING:
     _Channel = Any
@@ -22,7 +22,7 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
     """The part of a fair channel that finds its home."""
 
     @cached_property
-    def home(self) -> Home:
+    def home(self) -> Session:
         """This process's home of the channel's Redis."""
         client = self.connection.client
         options = DispatchOptions.of(client.transport_options)

@@ -19,7 +19,7 @@ from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import KeyMissing
-from celery_fairness.message.attribution import charge_of
+from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import was_accepted
 from celery_fairness.message.limits import word_of
 from celery_fairness.message.partition import partition_of, partition_word
@@ -122,7 +122,7 @@ def _charged(
     name = headers.get("task")
     if isinstance(name, str) and name.startswith(OWN):
         return "", "", "", 1.0, ""
-    charge = charge_of(headers, (), {}, None, None, options)
+    charge = attribution_of(headers, (), {}, None, None, options)
     if charge.misspelling:
         log_misspelling(_notices, name, charge.misspelling)
     if charge.problem:

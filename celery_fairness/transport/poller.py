@@ -18,7 +18,7 @@ from weakref import ref
 from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
 
-from celery_fairness.transport.session import Home
+from celery_fairness.transport.session import Session
 
 #: How long a loop without a hub waits while its worker stops, in seconds.
 STOPPING_SECONDS = 0.05
@@ -33,14 +33,14 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
 
     def __init__(self) -> None:
         super().__init__()
-        self._homes: list[Home] = []
+        self._homes: list[Session] = []
         self._pipe: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
         self._on_readable: Callable[[int], Any] | None = None
 
-    def serve(self, home: Home) -> None:
+    def serve(self, home: Session) -> None:
         """Wake for the ends of ``home`` and tell them."""
         if home not in self._homes:
             self._homes.append(home)

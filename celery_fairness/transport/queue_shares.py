@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from celery_fairness.transport.book import Book
+from celery_fairness.transport.book import LeaseTable
 
 #: How long the bell of a claimant stays that does not hear it, in ms: longer than it sleeps.
 ROOM_BELL_MS = 2000
@@ -20,7 +20,7 @@ def room_bell(prefix: str, owner: str) -> str:
     return f"{prefix}room:{owner}"
 
 
-class Rooms:
+class QueueShares:
     """Of one process.
 
     Args:
@@ -29,7 +29,7 @@ class Rooms:
         lends: Places that their queue cannot use now are lent to the others.
     """
 
-    def __init__(self, book: Book, places: Mapping[str, int], lends: bool = False) -> None:
+    def __init__(self, book: LeaseTable, places: Mapping[str, int], lends: bool = False) -> None:
         self._book = book
         self._places = dict(places)
         self.lends = lends

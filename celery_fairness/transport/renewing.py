@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import Connection
-from celery_fairness.transport.book import Book, Held
+from celery_fairness.transport.book import Held, LeaseTable
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
 
@@ -71,7 +71,7 @@ class Renewals:
 
     def __init__(
         self,
-        book: Book,
+        book: LeaseTable,
         client: Any,
         connection: Connection,
         prefix: str,

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from celery_fairness.scheduler.types import Claim, Passing
-from celery_fairness.transport.book import Book
-from celery_fairness.transport.queue_shares import Rooms
-from celery_fairness.transport.task_filter import NOTHING, Kinds
+from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.queue_shares import QueueShares
+from celery_fairness.transport.task_filter import NOTHING, TaskFilter
 
 #: A look that comes after one in vain rests for so many seconds whenever so many claims have gone
 #: on with it.
@@ -21,14 +21,14 @@ LOOKS_AT_ONCE = 8
 LOOK_SECONDS = 0.5
 
 
-class Looks:
+class ScanCursor:
     """Of one channel.
 
     Args:
         kinds: What its process does not take.
     """
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: TaskFilter) -> None:
         self._kinds = kinds
         #: By queue, how many tenants the last claim has passed over; and where the next goes on.
         self.passed: Mapping[str, int] = {}
@@ -39,7 +39,7 @@ class Looks:
         self._claims = 0
         self._asked = NOTHING
 
-    def ask(self, book: Book, rooms: Rooms, is_strict: bool) -> Passing:
+    def ask(self, book: LeaseTable, rooms: QueueShares, is_strict: bool) -> Passing:
         """Return what the next claim passes over, of a process with this book and these shares.
 
         Args:

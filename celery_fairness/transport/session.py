@@ -24,14 +24,14 @@ from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Claim, Claimed, Full, Obituary, Put, Verdict, Waiting
+from celery_fairness.scheduler.types import Claim, Claimed, Full, Outcome, Put, Verdict, Waiting
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
-from celery_fairness.transport.book import Book, Held
+from celery_fairness.transport.book import Held, LeaseTable
 from celery_fairness.transport.options import DispatchOptions
-from celery_fairness.transport.queue_shares import ROOM_BELL_MS, Rooms, room_bell
+from celery_fairness.transport.queue_shares import ROOM_BELL_MS, QueueShares, room_bell
 from celery_fairness.transport.renewing import Call, Renewals
-from celery_fairness.transport.task_filter import Kinds
+from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.util.threads import native_lock
 from celery_fairness.util.throttled_log import Notices
 
@@ -69,7 +69,7 @@ class Claimant:
             self._sent, self.sent_at = self.number, monotonic()
 
 
-class Home:
+class Session:
     """A Redis, and what this process holds there.
 
     Args:
@@ -91,16 +91,16 @@ class Home:
 
     def forget(self) -> None:
         """Hold nothing, as in the beginning: in a forked child all of it is the parent's."""
-        self.book = Book()
+        self.book = LeaseTable()
         self.book.changed = self._wake
         #: Lines of an outage, which comes with every try.
         self.notices = Notices(logger)
         #: What this process does not take now.
-        self.kinds = Kinds()
+        self.kinds = TaskFilter()
         #: Free places are this less what is held in them; None without a worker.
         self.slots: Callable[[], int] | None = None
         #: The shares of the worker's queues in its places.
-        self.rooms = Rooms(self.book, {})
+        self.rooms = QueueShares(self.book, {})
         #: No new claims: the worker is stopping.
         self.stopping = False
         #: Ends are told at once: no loop turns any more that would gather them.
@@ -188,9 +188,11 @@ class Home:
         args = calls.put_args(waiting, "", bindings, bound)
         return calls.read_put(self.call(calls.PUT, args))
 
-    def mourn(self, written: str) -> Obituary | None:
-        """Say which obituary was written, and take the next one."""
-        return calls.read_mourn(self.call(calls.MOURN, calls.mourn_args(written, self.rules)))
+    def next_outcome(self, written: str) -> Outcome | None:
+        """Say which outcome was written, and take the next one."""
+        return calls.read_next_outcome(
+            self.call(calls.NEXT_OUTCOME, calls.next_outcome_args(written, self.rules))
+        )
 
     def ring(self, owner: str) -> None:
         """Ring the bell that one claimant alone hears; whoever does not hear it sleeps on."""
@@ -238,7 +240,7 @@ class Home:
             In how many ms to look again: 0 if another queue is ending, -1 if none will.
         """
         args = calls.unused_args(kept_ms, declared)
-        while (wait_ms := int(call(calls.UNUSED, args))) == calls.ENDS_FIRST:
+        while (wait_ms := int(call(calls.EXPIRE_QUEUES, args))) == calls.ENDS_FIRST:
             pass
         return wait_ms
 
@@ -309,7 +311,7 @@ class Home:
     ) -> None:
         """Claim for a worker that has ``slots()`` places, of which queues have shares."""
         self.slots = slots
-        self.rooms = Rooms(self.book, shares or {}, lends)
+        self.rooms = QueueShares(self.book, shares or {}, lends)
         self.stopping = False
         self.at_once = False
         self._wake()
@@ -332,7 +334,7 @@ class Home:
                 poller.wake()
 
 
-_homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Home] = {}
+_homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Session] = {}
 _homes_lock = threading.Lock()
 
 
@@ -342,17 +344,17 @@ def home_of(
     options: DispatchOptions,
     address: Address,
     make: Callable[[], Any],
-) -> Home:
+) -> Session:
     """Return this process's home of a Redis, made at the first call."""
     key = place, prefix, options
     with _homes_lock:
         home = _homes.get(key)
         if home is None:
-            home = _homes[key] = Home(address, make, prefix, options)
+            home = _homes[key] = Session(address, make, prefix, options)
         return home
 
 
-def homes() -> list[Home]:
+def homes() -> list[Session]:
     """Return every home of this process."""
     return list(_homes.values())
 

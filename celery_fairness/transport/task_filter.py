@@ -1,4 +1,4 @@
-"""Kinds of task that this process does not take now: unknown to it, or at their rate limit.
+"""TaskFilter of task that this process does not take now: unknown to it, or at their rate limit.
 
 Its claims pass them over, so they wait in Redis, where another process takes them. What a claim was
 sent for before goes back to its place.
@@ -26,7 +26,7 @@ SHORTEST_SECONDS = 0.001
 NOTHING = Passing()
 
 
-class Kinds:
+class TaskFilter:
     """What one process does not take; a kind is the name of a task as it is written in keys."""
 
     def __init__(self) -> None:

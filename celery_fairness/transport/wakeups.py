@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_fairness.store.connection import pack
-from celery_fairness.transport.book import Book
-from celery_fairness.transport.queue_shares import Rooms, room_bell
+from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.queue_shares import QueueShares, room_bell
 from celery_fairness.transport.session import Claimant
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ else:
     _Channel = object
 
 #: Of a channel that does not serve a worker.
-_NO_SHARES = Rooms(Book(), {})
+_NO_SHARES = QueueShares(LeaseTable(), {})
 
 
-class BellsMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+class WakeupsMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
     """The part of a fair channel that sleeps and wakes."""
 
     fair_queues: list[str]
@@ -32,9 +32,9 @@ class BellsMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
     deaf_to: list[str]
 
     @property
-    def rooms(self) -> Rooms:
+    def rooms(self) -> QueueShares:
         """What this channel may take of each queue."""
-        rooms: Rooms = self.home.rooms
+        rooms: QueueShares = self.home.rooms
         return rooms if self.serves_worker else _NO_SHARES
 
     def claimant(self) -> Claimant:

@@ -12,7 +12,7 @@ from typing import Any
 
 #: How often one kind of line is logged, in seconds.
 EVERY_SECONDS = 60.0
-#: Kinds that are remembered; more than this and the oldest is logged anew.
+#: TaskFilter that are remembered; more than this and the oldest is logged anew.
 KINDS = 1_000
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_fairness.limiter.types import Reason, Refused
-from celery_fairness.message.attribution import Charge
+from celery_fairness.limiter.types import Reason, Rejected
+from celery_fairness.message.attribution import Attribution
 
 _LIMITS_SAY = {
     Reason.AT_CONCURRENCY_LIMIT: "has no free slot",
@@ -16,7 +16,7 @@ _LIMITS_SAY = {
 }
 
 
-def because(charge: Charge, refused: Refused) -> str:
+def because(charge: Attribution, refused: Rejected) -> str:
     """Return why, for the line that begins with the task."""
     if refused.reason is Reason.LIMITER_UNAVAILABLE:
         return "the limiter's Redis does not answer"

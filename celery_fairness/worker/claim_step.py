@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.wiring import find
 from celery_fairness.worker.claimed_request import claimed_request
-from celery_fairness.worker.outcome_reporter import Mourner
+from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
 
 #: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
@@ -84,7 +84,7 @@ class ClaimStep(bootsteps.StartStopStep):
 
         self._home: Any = None
         self._timer: Any = None
-        self._mourner: Mourner | None = None
+        self._reporter: OutcomeReporter | None = None
 
     def start(self, consumer: Any) -> None:
         """Claim as many tasks as the pool has places."""
@@ -110,9 +110,9 @@ class ClaimStep(bootsteps.StartStopStep):
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
-        if self._mourner is None:
-            self._mourner = Mourner(consumer, home.mourn)
-            self._mourner.start()
+        if self._reporter is None:
+            self._reporter = OutcomeReporter(consumer, home.next_outcome)
+            self._reporter.start()
 
     def stop(self, _consumer: Any) -> None:
         """Claim no more."""
@@ -129,9 +129,9 @@ class ClaimStep(bootsteps.StartStopStep):
     def shutdown(self, consumer: Any) -> None:
         """Leave the process as it was before the worker: it may consume by itself."""
         self.stop(consumer)
-        if self._mourner is not None:
-            self._mourner.stop()
-            self._mourner = None
+        if self._reporter is not None:
+            self._reporter.stop()
+            self._reporter = None
         if self._home is not None:
             # Without an answer the worker is listed for one more lease.
             with contextlib.suppress(RedisError, OSError):

@@ -14,14 +14,19 @@ from typing import Any
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Reason, Refused
-from celery_fairness.message.attribution import Charge
+from celery_fairness.limiter.types import Reason, Rejected
+from celery_fairness.message.attribution import Attribution
 from celery_fairness.util.ids import is_lease_of
 from celery_fairness.util.throttled_log import Notices
 
 
 def tell_of_parent(
-    notices: Notices, limiter: Limiter, task: Any, request: Any, charge: Charge, refused: Refused
+    notices: Notices,
+    limiter: Limiter,
+    task: Any,
+    request: Any,
+    charge: Attribution,
+    refused: Rejected,
 ) -> None:
     """Log that the parent of a refused task holds a slot of what keeps it.
 
@@ -52,7 +57,9 @@ def tell_of_parent(
         )
 
 
-def _held_by(parent: str, limiter: Limiter, charge: Charge, refused: Refused) -> Iterator[str]:
+def _held_by(
+    parent: str, limiter: Limiter, charge: Attribution, refused: Rejected
+) -> Iterator[str]:
     """Yield the keys that keep a task, now or after what refused it, and that its parent holds."""
     # What is full by its own numbers; of the tier, and of what refused it, the limiter has said so.
     full_from = {limit.key: limit.concurrency for limit in read_limits(charge.words)}

@@ -37,13 +37,13 @@ TOGETHER = 100
 RETRIES: dict[str, Any] = {"retry": True, "retry_policy": {"max_retries": 1}}
 
 
-class Herald:
+class EventForwarder:
     """Sends events for the life of a worker, while that sends any.
 
     Args:
         sends: Says whether the worker sends events now.
-        dispatcher: Opens one of Celery's event dispatchers for the herald alone: the connection of
-            the worker's own is its loop's, which writes heartbeats to it.
+        dispatcher: Opens an event dispatcher of Celery's for the forwarder alone. The worker's own
+            dispatcher writes heartbeats in the worker's event loop.
         reader: Of the installation.
         source: Where its events come from.
     """
@@ -57,11 +57,11 @@ class Herald:
     ) -> None:
         self._sends, self._dispatcher = sends, dispatcher
         self._reader, self._source = reader, source
-        self._elected, self._noted = reader.keys.herald, reader.keys.heralded
+        self._elected, self._noted = reader.keys.forwarder, reader.keys.forwarded
         self._name = new_id(8)
         self._notices = Notices(logger)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="herald", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
 
     def start(self) -> None:
         """Send from now on."""
@@ -77,7 +77,7 @@ class Herald:
                 self.look()
             except Exception as error:  # noqa: BLE001 - Redis is away, and comes back
                 self._notices.error(
-                    "herald", "events could not be passed on: %s", error or type(error).__name__
+                    "forwarder", "events could not be passed on: %s", error or type(error).__name__
                 )
 
     def look(self) -> int:

@@ -29,17 +29,17 @@ from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import Reserved
 from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.limiter.types import (
     Admitted,
     Job,
     Lease,
     Parking,
     Reason,
-    Refused,
+    Rejected,
     SlotRequest,
 )
-from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.message.headers import (
     COPY_HEADER,
     HEADER,
@@ -84,7 +84,7 @@ ATTEMPT_KEY = "_fairness_attempt"
 class _Asked(NamedTuple):
     """What an attempt asks the limiter with."""
 
-    charge: Charge
+    charge: Attribution
     lease: Lease
     copy: Copy
     #: Of the copy that a refusal publishes.
@@ -113,7 +113,7 @@ class Gate:
         self,
         settings: Settings,
         limiter: Limiter,
-        directory: TierDirectory,
+        directory: TierCache,
         resender: Resender,
         notices: Notices,
         ended: Callable[[Lease], None],
@@ -132,7 +132,7 @@ class Gate:
         self._longest = longest_countdown_seconds
         self._uncounted = 0
 
-    def charge(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Charge:
+    def charge(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Attribution:
         """Return who an attempt is charged to; the same in the main process and in the pool."""
         source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
@@ -141,7 +141,7 @@ class Gate:
         request = with_declared(*known, task, request, args, kwargs)
         of_queue, problem = words_of_queue(self._settings, task, request, args, kwargs)
         scopes = source, task.service, self._settings
-        charge = charge_of(request, args, kwargs, *scopes, problem=problem)
+        charge = attribution_of(request, args, kwargs, *scopes, problem=problem)
         return replace(charge, of_queue=of_queue)
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
@@ -175,7 +175,7 @@ class Gate:
             except SoftTimeLimitExceeded:
                 # The question took the task's whole time, and nobody knows the answer.
                 Attempt(task, lease, self._limiter, watched=True).end()
-                outcome = Refused(Reason.LIMITER_UNAVAILABLE)
+                outcome = Rejected(Reason.LIMITER_UNAVAILABLE)
             except BaseException:
                 Attempt(task, lease, self._limiter, watched=True).end()
                 self._ended(lease)
@@ -184,7 +184,7 @@ class Gate:
                 self._not_begun()
             if outcome is None:
                 return _ended(IGNORED, Parked())
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, Rejected):
                 if outcome.action == "drop":
                     return self._drop(task, context(), charge, outcome)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
@@ -207,12 +207,12 @@ class Gate:
         make_context: Callable[[], Context],
         asked: _Asked,
         known: dict[str, Any],
-    ) -> Attempt | Refused | None:
+    ) -> Attempt | Rejected | None:
         """Return what came of asking, None where the task waits in the limiter."""
         charge = asked.charge
         for _ in range(ASK_AT_MOST):
             outcome = after_a_moment(functools.partial(self._enter, task, asked))
-            if not isinstance(outcome, Refused):
+            if not isinstance(outcome, Rejected):
                 return outcome
             context = make_context()
             tell_of_parent(self._notices, self._limiter, task, context, charge, outcome)
@@ -230,7 +230,7 @@ class Gate:
             except LimiterUnavailable as error:
                 # It may wait there: what goes back is dropped then.
                 self._notices.error("away", "%s", error)
-                return Refused(Reason.LIMITER_UNAVAILABLE)
+                return Rejected(Reason.LIMITER_UNAVAILABLE)
             if parking is Parking.SUPERSEDED:
                 return replace(outcome, reason=Reason.SUPERSEDED)
             if parking is Parking.ELSEWHERE:
@@ -242,7 +242,7 @@ class Gate:
                 return None
         return outcome
 
-    def _is_parked(self, refused: Refused) -> bool:
+    def _is_parked(self, refused: Rejected) -> bool:
         """Say whether what refuses a task has it wait in the limiter, and not on the broker."""
         if refused.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
             return False
@@ -255,7 +255,7 @@ class Gate:
         tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
         return SlotRequest(lease, tenant, tier, copy, serial, charge.words, job, asked.is_new)
 
-    def _enter(self, task: Any, asked: _Asked) -> Attempt | Refused:
+    def _enter(self, task: Any, asked: _Asked) -> Attempt | Rejected:
         charge = asked.charge
         try:
             answer = self._limiter.acquire(self._request(asked), self._enforcement)
@@ -291,7 +291,7 @@ class Gate:
                 tenants,
             )
 
-    def _count(self, task: Any, charge: Charge) -> None:
+    def _count(self, task: Any, charge: Attribution) -> None:
         """Count what is rare; a count that fails must not cost the task its slot."""
         try:
             if charge.problem:
@@ -310,19 +310,19 @@ class Gate:
             charge.problem,
         )
 
-    def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Refused:
+    def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Rejected:
         # Who refuses nothing does not refuse because nobody can be asked.
         on = self._enforcement is Enforcement.ON
         mode = self._settings.redis_lost if on else "open"
         self._notices.error("away", "%s (redis_lost is %r)", error, mode)
         if mode == "defer":
-            return Refused(Reason.LIMITER_UNAVAILABLE)
+            return Rejected(Reason.LIMITER_UNAVAILABLE)
         if mode == "open":
             self._uncounted += 1
             return Attempt(task, None, self._limiter)
         return Attempt(task, None, self._limiter, error)
 
-    def countdown_seconds(self, refused: Refused) -> float:
+    def countdown_seconds(self, refused: Rejected) -> float:
         """Return how long a refused task waits, bounded.
 
         Where its tier refused, or nobody knows when it may start: snooze + uniform [0, jitter).
@@ -348,7 +348,7 @@ class Gate:
         task: Any,
         context: Context,
         asked: _Asked,
-        refused: Refused,
+        refused: Rejected,
         known: dict[str, Any],
     ) -> Any:
         if refused.reason is Reason.SUPERSEDED:
@@ -379,7 +379,7 @@ class Gate:
         )
         return _ignored()
 
-    def _drop(self, task: Any, context: Context, charge: Charge, refused: Refused) -> Any:
+    def _drop(self, task: Any, context: Context, charge: Attribution, refused: Rejected) -> Any:
         """A limit says that a task it refuses shall not run: that is its result."""
         error = RateLimitDropped(task.name, context.id or "", refused.key)
         who = "no tenant" if charge.tenant is None else f"tenant {charge.tenant!r}"
@@ -427,7 +427,7 @@ class Parked(NotBegun):
 NOT_BEGUN = (NotBegun, RateLimitDropped, PublishFailed)
 
 
-def _complete(task: Any, context: Context, charge: Charge, refused: Refused) -> None:
+def _complete(task: Any, context: Context, charge: Attribution, refused: Rejected) -> None:
     """Put the header into a message of a producer without this package."""
     headers = context.headers if isinstance(context.headers, dict) else {}
     context.headers = headers

@@ -59,7 +59,7 @@ class _Kept:
     entered_again: bool = False
 
 
-class Keeper:
+class LeaseRenewer:
     """Keeps the leases of one worker.
 
     Args:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from celery_fairness.limiter.types import Reason, Refused
+from celery_fairness.limiter.types import Reason, Rejected
 
 Entered = TypeVar("Entered")
 
@@ -21,7 +21,7 @@ MOMENTS_AT_MOST = 3
 
 def soon_seconds(refused: object) -> float:
     """Return how long a refused task waits where it is; 0: a throttle is not all that keeps it."""
-    if not isinstance(refused, Refused) or refused.action != "wait":
+    if not isinstance(refused, Rejected) or refused.action != "wait":
         return 0.0
     wait = (refused.retry_after_seconds or 0.0) if refused.reason is Reason.AT_THROTTLE else 0.0
     return wait if wait <= SOON_SECONDS else 0.0

@@ -1,6 +1,6 @@
-"""Asks for obituaries, and has their results written.
+"""Asks for outcomes, and has their results written.
 
-Invariant: an obituary is forgotten only when its result was written. A worker that dies between the
+Invariant: an outcome is forgotten only when its result was written. A worker that dies between the
 two leaves it to the next, which writes it once more.
 
 It has a thread of its own: a result backend may take its time, and neither the loop nor the
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery_fairness.scheduler.types import Obituary
+from celery_fairness.scheduler.types import Outcome
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.outcome_writer import write
 
@@ -26,21 +26,21 @@ EVERY_SECONDS = 1.0
 LAST_SECONDS = 2.0
 
 
-class Mourner:
-    """Asks for obituaries and writes their results, for the life of a worker.
+class OutcomeReporter:
+    """Asks for outcomes and writes their results, for the life of a worker.
 
     Args:
         consumer: Of the worker.
-        mourn: Says which obituary was written, and takes the next.
+        next_outcome: Says which outcome was written, and takes the next.
     """
 
-    def __init__(self, consumer: Any, mourn: Callable[[str], Obituary | None]) -> None:
+    def __init__(self, consumer: Any, next_outcome: Callable[[str], Outcome | None]) -> None:
         self._consumer = consumer
-        self._mourn = mourn
+        self._next_outcome = next_outcome
         self._notices = Notices(logger)
         self._written = ""
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mourner", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="outcome_reporter", daemon=True)
 
     def start(self) -> None:
         """Ask from now on."""
@@ -53,28 +53,28 @@ class Mourner:
 
     def _run(self) -> None:
         while not self._stopped.wait(EVERY_SECONDS):
-            obituary = self._ask()
-            if obituary is not None:
+            outcome = self._ask()
+            if outcome is not None:
                 # Connections to the results end with their thread: next week they would be stale.
-                writer = threading.Thread(target=self._write_all, args=(obituary,), daemon=True)
+                writer = threading.Thread(target=self._write_all, args=(outcome,), daemon=True)
                 writer.start()
                 writer.join()
 
-    def _ask(self) -> Obituary | None:
+    def _ask(self) -> Outcome | None:
         try:
-            obituary = self._mourn(self._written)
+            outcome = self._next_outcome(self._written)
         except Exception as error:  # noqa: BLE001 - Redis is away, and comes back
             self._notices.error(
-                "ask", "obituaries could not be asked for: %s", error or type(error).__name__
+                "ask", "outcomes could not be asked for: %s", error or type(error).__name__
             )
             return None
         self._written = ""
-        return obituary
+        return outcome
 
-    def _write_all(self, obituary: Obituary | None) -> None:
-        while obituary is not None and not self._stopped.is_set():
+    def _write_all(self, outcome: Outcome | None) -> None:
+        while outcome is not None and not self._stopped.is_set():
             try:
-                write(obituary, self._consumer)
+                write(outcome, self._consumer)
             except Exception as error:  # noqa: BLE001 - a later try may do better, here or elsewhere
                 self._notices.error(
                     "write",
@@ -82,5 +82,5 @@ class Mourner:
                     error or type(error).__name__,
                 )
                 return
-            self._written = obituary.text
-            obituary = self._ask()
+            self._written = outcome.text
+            outcome = self._ask()

@@ -2,7 +2,7 @@
 
 Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
 often, one whose message a worker could not read, one that a limit dropped, one that somebody
-cancelled, and one that expired while it waited. Of each it leaves an obituary with the message;
+cancelled, and one that expired while it waited. Of each it leaves an outcome with the message;
 from that, a worker writes what Celery writes for a task whose process is lost: the result, the
 parts of chords and chains, errbacks, signal and event.
 
@@ -35,7 +35,7 @@ from celery_fairness.errors import (
     TenantInvalid,
 )
 from celery_fairness.message.headers import HEADER, parse_header
-from celery_fairness.scheduler.types import Obituary
+from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker.failure import write_failure
 
 if TYPE_CHECKING:
@@ -112,19 +112,19 @@ class Ended(NamedTuple):
     """What is written and said of tasks that ended in one way.
 
     Attributes:
-        error: Makes their result, of the task's name and id and of the obituary.
+        error: Makes their result, of the task's name and id and of the outcome.
         level: Of the log line.
         text: The line: of the task's name and id, who was charged, and ``told``.
-        told: Fields of the obituary.
+        told: Fields of the outcome.
     """
 
-    error: Callable[[str, str, Obituary], Exception]
+    error: Callable[[str, str, Outcome], Exception]
     level: int
     text: str
     told: tuple[str, ...]
 
 
-#: By the state of an obituary.
+#: By the state of an outcome.
 ENDS = {
     "acked": Ended(
         lambda _name, _id, its: WorkerLostError(
@@ -182,7 +182,7 @@ class _Decoder:
             return b"\xff"
 
 
-def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
+def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
     """Return the request that a worker would have made of the message.
 
     A body that this worker cannot read is left out: what is in it, errbacks and the chord, is not
@@ -190,7 +190,7 @@ def request_of(obituary: Obituary, consumer: Any) -> LostRequest:
     """
     decoder: Any = _Decoder()
     accept = prepare_accept_content(consumer.app.conf.accept_content)
-    message: Any = virtual.Message(_loads(obituary.message), channel=decoder, accept=accept)
+    message: Any = virtual.Message(_loads(outcome.message), channel=decoder, accept=accept)
     eventer = EventsOfLoop(consumer)
     return request_of_message(message, consumer.app, hostname=consumer.hostname, eventer=eventer)
 
@@ -242,39 +242,39 @@ def stranger(app: Any, name: str) -> Any:
     return cls()
 
 
-def write(obituary: Obituary, consumer: Any) -> None:
+def write(outcome: Outcome, consumer: Any) -> None:
     """Write the result of a task, or log why there is none to write."""
     try:
-        request = request_of(obituary, consumer)
+        request = request_of(outcome, consumer)
     except Exception as error:  # noqa: BLE001 - it would never be read
         logger.error(
             "a lost task of queue %s has no result, its message cannot be read: %s",
-            obituary.queue,
+            outcome.queue,
             error or type(error).__name__,
         )
         return
     name, task_id = request.name, request.id
-    ended = ENDS.get(obituary.state, ENDS["acked"])
-    result = ended.error(name, task_id, obituary)
+    ended = ENDS.get(outcome.state, ENDS["acked"])
+    result = ended.error(name, task_id, outcome)
     end = request.stored_end(result)
     if end:
         logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
         return
-    who = tenant_of(obituary, request.request_dict)
+    who = tenant_of(outcome, request.request_dict)
     if isinstance(result, TaskRevokedError):
-        request.revoke(result, expired=obituary.state == "expired")
+        request.revoke(result, expired=outcome.state == "expired")
     else:
         request.fail(result)
-    told = (getattr(obituary, field) for field in ended.told)
+    told = (getattr(outcome, field) for field in ended.told)
     logger.log(ended.level, ended.text, name, task_id, who, *told)
 
 
-def tenant_of(obituary: Obituary, headers: Mapping[str, Any]) -> str:
+def tenant_of(outcome: Outcome, headers: Mapping[str, Any]) -> str:
     """Return who was charged, for people."""
-    if not obituary.tenant:
+    if not outcome.tenant:
         return "no tenant"
     try:
         tenant = parse_header(headers.get(HEADER)).tenant
     except (HeaderInvalid, TenantInvalid):
         tenant = None
-    return f"tenant {tenant or obituary.tenant!r}"
+    return f"tenant {tenant or outcome.tenant!r}"

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_fairness import wiring as registry
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
-from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.util.retry_after import wait_after, wait_until
 from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.unsaid import says_too_little, with_declared
@@ -75,17 +75,17 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
             logger.warning("%s does not cool down: %s", got(key), problem)
 
 
-def _charge(fairness: Any, task: Any) -> Charge:
+def _charge(fairness: Any, task: Any) -> Attribution:
     """Return under which limits the attempt runs."""
     request = task.request
     headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
     if not fairness.claims and says_too_little(task, headers):
         known = fairness.settings, fairness.directory, fairness.notices
         headers = with_declared(*known, task, headers, request.args, request.kwargs)
-    return charge_of(headers, (), {}, None, None, fairness.settings)
+    return attribution_of(headers, (), {}, None, None, fairness.settings)
 
 
-def _tier_and_queue(task: Any, charge: Charge) -> set[str]:
+def _tier_and_queue(task: Any, charge: Attribution) -> set[str]:
     """Return the keys of the limits that a task has by its tenant and by its queue."""
     fairness, request = registry.wired(task.app), task.request
     words, _ = words_of_queue(fairness.settings, task, request, request.args, request.kwargs)

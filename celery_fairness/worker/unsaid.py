@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Stamp
@@ -30,7 +30,7 @@ def says_too_little(task: Any, headers: Mapping[str, Any]) -> bool:
 
 def with_declared(
     settings: Settings,
-    directory: TierDirectory,
+    directory: TierCache,
     notices: Notices,
     task: Any,
     request: dict[str, Any],

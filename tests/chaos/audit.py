@@ -14,7 +14,7 @@ from redis import Redis
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
-    *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "obituaries"),
+    *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "outcomes"),
     *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*"),
     *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),

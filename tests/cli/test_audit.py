@@ -36,7 +36,9 @@ def test_nothing_is_found_in_an_empty_redis(client, audit):
 
 def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, audit):
     client.lpush("celery", "no message")
-    assert installation.run(calls.ASIDE, calls.aside_args("celery", "celery", b"no message")) == 1
+    assert (
+        installation.run(calls.QUARANTINE, calls.aside_args("celery", "celery", b"no message")) == 1
+    )
     assert client.lrange(installation.key("aside:celery"), 0, -1) == ["no message"]
     assert audit().findings == ()
 

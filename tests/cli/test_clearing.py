@@ -52,7 +52,7 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
     assert not client.sismember(shop.key("known"), tag_of("first"))
     assert client.hget(shop.key("counts"), "cancelled") == "1"
     assert not audit().findings
-    (row,) = client.zrange(shop.key("obituaries"), 0, -1)
+    (row,) = client.zrange(shop.key("outcomes"), 0, -1)
     assert row.startswith("- cancelled 6 celery")
     again = run("cancel", "first")
     assert (again.exit_code, again.stdout) == (1, "")
@@ -88,7 +88,7 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
     done = run("purge", "42")
     assert (done.exit_code, done.output) == (0, "tenant 42: 122 tasks cancelled\n")
     assert client.smembers(shop.key("known")) == {tag_of(f"of-{x}") for x in ("4", "421", "42:pdf")}
-    assert client.zcard(shop.key("obituaries")) == 122
+    assert client.zcard(shop.key("outcomes")) == 122
     assert not audit().findings
     assert run("purge", "42").stdout == "tenant 42: 0 tasks cancelled\n"
     assert json.loads(run("purge", "4", "--json").stdout) == {"tenant": "4", "cancelled": 1}
@@ -119,7 +119,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
     assert (done.exit_code, done.output) == (0, "task first: waits again in queue celery\n")
     assert [each["task_id"] for each in json.loads(run("dead", "--json").stdout)] == ["second"]
     # Its result was not written yet, and is not any more.
-    (row,) = client.zrange(shop.key("obituaries"), 0, -1)
+    (row,) = client.zrange(shop.key("outcomes"), 0, -1)
     assert '"second"' in row
     (task,) = shop.claim()
     assert (task.lease, task.attempt) == (f"{tag_of('first')}.2.1", 2)

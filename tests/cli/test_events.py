@@ -48,7 +48,7 @@ class Causes:
         # A lease of the past: whoever claims next sees to it.
         key = self.installation.key("ends")
         self.installation.client.zadd(key, {task.lease: 1})
-        self.installation.run(calls.MOURN, calls.mourn_args("", RULES))
+        self.installation.run(calls.NEXT_OUTCOME, calls.next_outcome_args("", RULES))
 
     def exceeded(self):
         limits = write_limits([Limit(KEY, 1)])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.ids import new_lease_id
 
@@ -40,12 +40,12 @@ def test_who_holds_a_limit_is_named_where_redis_knows_it(run, fairness):
     limiter = fairness.limiter
     first = ask("first")
     assert isinstance(limiter.acquire(first), Admitted)
-    assert isinstance(limiter.acquire(ask("second")), Refused)
+    assert isinstance(limiter.acquire(ask("second")), Rejected)
     limiter.release([first.lease])
     assert isinstance(limiter.acquire(ask("second", "n")), Admitted)
     message = json.dumps({"headers": {"id": "third", "task": "shop.pay"}, "routing_key": "q"})
     third = ask("third")
-    assert isinstance(limiter.acquire(third), Refused)
+    assert isinstance(limiter.acquire(third), Rejected)
     assert limiter.park(third, message) is Parking.PARKED
     ((holder,),) = [each.holders for each in fairness.explain("third").blocked_by]
     assert (holder.task_id, holder.task, holder.queue) == ("second", "shop.pay", "q")

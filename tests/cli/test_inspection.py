@@ -13,7 +13,7 @@ from celery_fairness.app.task import FairTask
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.tenants import key_part, tier_key
 from celery_fairness.errors import NotFound
-from celery_fairness.limiter.types import Admitted, LimitState, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, LimitState, Rejected, SlotRequest
 from celery_fairness.limiter.types import Lease as Slot
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.limits import word_of
@@ -66,7 +66,7 @@ class Gate:
     def wait(self, tag, tenant="", limits="", queue="celery"):
         of_queue = words_of(queue, None) if queue != "celery" else ""
         request = self.ask(tag, tenant, ",".join(filter(None, (limits, of_queue))))
-        assert isinstance(self.limiter.acquire(request), Refused)
+        assert isinstance(self.limiter.acquire(request), Rejected)
         self.limiter.park(request, "{}")
 
     def end(self, lease):

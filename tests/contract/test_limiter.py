@@ -12,7 +12,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Admitted, Lease, Reason, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
 
@@ -25,13 +25,13 @@ def ask(
     return SlotRequest(Lease(lease or f"lease{next(_ids)}", tier_key(tenant)), tenant, tier, copy)
 
 
-def admitted(answer: Admitted | Refused) -> Admitted:
+def admitted(answer: Admitted | Rejected) -> Admitted:
     assert isinstance(answer, Admitted), answer
     return answer
 
 
-def refused(answer: Admitted | Refused) -> Refused:
-    assert isinstance(answer, Refused), answer
+def refused(answer: Admitted | Rejected) -> Rejected:
+    assert isinstance(answer, Rejected), answer
     return answer
 
 
@@ -326,11 +326,11 @@ class TestCopies:
     def free(self) -> None:
         self.limiter.release([self.blocker.lease])
 
-    def refuse(self, serial: str, next_serial: str) -> Refused:
+    def refuse(self, serial: str, next_serial: str) -> Rejected:
         request = dataclasses.replace(ask(copy=Copy("m1", serial)), next_serial=next_serial)
         return refused(self.limiter.acquire(request))
 
-    def run(self, serial: str) -> Admitted | Refused:
+    def run(self, serial: str) -> Admitted | Rejected:
         """Let the copy start, and end at once."""
         request = ask(copy=Copy("m1", serial))
         answer = self.limiter.acquire(request)
@@ -339,7 +339,7 @@ class TestCopies:
 
     def is_dropped(self, serial: str) -> bool:
         answer = self.run(serial)
-        return isinstance(answer, Refused) and answer.reason is Reason.SUPERSEDED
+        return isinstance(answer, Rejected) and answer.reason is Reason.SUPERSEDED
 
     def test_a_message_that_was_never_refused_runs_as_often_as_it_is_delivered(self) -> None:
         self.free()

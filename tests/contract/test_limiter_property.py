@@ -30,7 +30,7 @@ from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -126,7 +126,7 @@ class BothLimiters(RuleBasedStateMachine):
 
     def both(self, call):
         ours, theirs = call(self.memory), call(self.redis)
-        if isinstance(ours, (Admitted, Refused)):
+        if isinstance(ours, (Admitted, Rejected)):
             # What people say of a tenant is news in Redis alone, where directories hear it.
             assert ours.news <= theirs.news
             theirs = replace(theirs, news=ours.news)

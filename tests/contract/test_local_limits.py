@@ -11,7 +11,7 @@ import pytest
 from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import words_of
 from tests.contract.conftest import FrozenClock
@@ -38,9 +38,9 @@ def starts(limiter: Limiter, worker: str, words: str = WHOLE, times: int = 5) ->
     return [each.lease for each in answers if isinstance(each, Admitted)]
 
 
-def refused(limiter: Limiter, worker: str, words: str = WHOLE, tenant: str = "") -> Refused:
+def refused(limiter: Limiter, worker: str, words: str = WHOLE, tenant: str = "") -> Rejected:
     answer = limiter.acquire(ask(worker, words, tenant))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     return answer
 
 
@@ -105,7 +105,7 @@ def test_a_task_that_its_worker_alone_refuses_is_not_parked(limiter: Limiter) ->
     limit(limiter, 1)
     starts(limiter, "w1", times=1)
     request = ask("w1")
-    assert isinstance(limiter.acquire(request), Refused)
+    assert isinstance(limiter.acquire(request), Rejected)
     assert limiter.park(request, "m") is Parking.ASK_AGAIN
     assert limiter.parked("queue:emails") == 0
 
@@ -117,7 +117,7 @@ def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised
     assert len(starts(limiter, "w1", times=1)) == 1
     other = starts(limiter, "w2", times=1)
     request = ask("w1")
-    assert isinstance(limiter.acquire(request), Refused)
+    assert isinstance(limiter.acquire(request), Rejected)
     assert limiter.park(request, "m") is Parking.PARKED
     limiter.release(other)
     (promoted,) = limiter.promote(9, "s").tasks
@@ -127,12 +127,12 @@ def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised
     lease = Lease("w1@again", request.lease.key)
     again = replace(request, lease=lease, copy=promoted.copy, next_serial="later")
     answer = limiter.acquire(again)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert (answer.reason, answer.action) == (Reason.AT_LOCAL_LIMIT, "reschedule")
     assert len(starts(limiter, "w2")) == 1
     elsewhere = Lease("w3@again", request.lease.key)
     last = replace(again, lease=elsewhere, copy=replace(promoted.copy, serial="later"))
-    assert isinstance(limiter.acquire(last), Refused)
+    assert isinstance(limiter.acquire(last), Rejected)
     limit(limiter, 1, 3)
     assert isinstance(limiter.acquire(last), Admitted)
 

@@ -26,7 +26,7 @@ from celery_fairness.limiter.types import (
     Lease,
     Parking,
     Reason,
-    Refused,
+    Rejected,
     SlotRequest,
 )
 from celery_fairness.message.headers import Copy
@@ -52,13 +52,13 @@ def ask(
     return SlotRequest(lease, tenant, tier, copy, "next", write_limits(limits), job)
 
 
-def admitted(answer: Admitted | Refused) -> Admitted:
+def admitted(answer: Admitted | Rejected) -> Admitted:
     assert isinstance(answer, Admitted), answer
     return answer
 
 
-def refused(answer: Admitted | Refused) -> Refused:
-    assert isinstance(answer, Refused), answer
+def refused(answer: Admitted | Rejected) -> Rejected:
+    assert isinstance(answer, Rejected), answer
     return answer
 
 
@@ -449,10 +449,10 @@ class Waits:
         self.job = Job(f"t{number}", "shop.pay", "q")
         self.copy = Copy(f"m{number}")
 
-    def ask(self, enforcement: Enforcement = Enforcement.ON) -> Admitted | Refused:
+    def ask(self, enforcement: Enforcement = Enforcement.ON) -> Admitted | Rejected:
         request = ask(*self.limits, copy=self.copy, job=self.job, **self.more)
         answer = self.limiter.acquire(request, enforcement)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejected):
             self.copy = Copy(self.copy.message, "next")
         return answer
 

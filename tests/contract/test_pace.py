@@ -14,7 +14,7 @@ from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Refused, SlotRequest
+from celery_fairness.limiter.types import Rejected, SlotRequest
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import admitted, ask, refused
 from tests.support.jitter import Jittered
@@ -211,7 +211,7 @@ def test_d10_the_jitter_under_a_rate_is_a_small_part_of_its_period(
         gate = Gate(make_limiter(namespace=f"n{number}"), clock)
         while True:
             answer = gate.limiter.acquire(ask(limit))
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 break
         assert answer.retry_after_seconds is not None
         found.append(answer.retry_after_seconds)

@@ -19,7 +19,7 @@ from celery_fairness.limiter.types import (
     Parking,
     Promoted,
     Reason,
-    Refused,
+    Rejected,
     SlotRequest,
 )
 from celery_fairness.message.headers import Copy
@@ -41,7 +41,7 @@ def ask(name: str, *limits: Limit, tenant: str = "", copy: Copy | None = None) -
 
 def park(limiter: Limiter, request: SlotRequest, expires_ms: int | None = None) -> None:
     """What a gate does with a task that is refused."""
-    assert isinstance(limiter.acquire(request), Refused)
+    assert isinstance(limiter.acquire(request), Rejected)
     assert request.copy is not None
     message = f"message of {request.copy.message}"
     assert limiter.park(request, message, expires_ms) is Parking.PARKED
@@ -94,7 +94,7 @@ def test_s24_s27_who_was_parked_first_is_promoted_first_and_one_for_each_slot(
 def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limiter) -> None:
     held = take(limiter, ONE)
     request = ask("a", ONE)
-    assert isinstance(limiter.acquire(request), Refused)
+    assert isinstance(limiter.acquire(request), Rejected)
     limiter.release([held])
     assert limiter.park(request, "message") is Parking.ASK_AGAIN
     assert isinstance(limiter.acquire(request), Admitted)
@@ -105,12 +105,12 @@ def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
     drops = Limit("db", 1, on_limit="drop")
     request = ask("a", ONE, drops)
     answer = limiter.acquire(request)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert answer.action == "wait"
     take(limiter, drops)
     assert limiter.park(request, "message") is Parking.ASK_AGAIN
     answer = limiter.acquire(request)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert (answer.action, answer.key) == ("drop", "db")
 
 
@@ -124,12 +124,12 @@ def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
     limiter.release([held])
     # A slot is free, and it is of those that wait.
     answer = limiter.acquire(third)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert (answer.reason, answer.key, answer.action) == (Reason.BEHIND_OTHERS, "api", "wait")
     assert limiter.park(third, "message of c") is Parking.PARKED
     (promoted,) = promote(limiter)
     # It is promised, and nobody else waits for it... but the others.
-    assert isinstance(limiter.acquire(ask("d", ONE)), Refused)
+    assert isinstance(limiter.acquire(ask("d", ONE)), Rejected)
     came = again(first, promoted)
     assert isinstance(limiter.acquire(came), Admitted)
     limiter.release([came.lease])
@@ -145,7 +145,7 @@ def test_a_newcomer_stands_behind_others_of_a_queue_whose_limit_is_cleared(
     park(limiter, ask("a", emails))
     limiter.limit_queue(CLEARED, "emails")
     answer = limiter.acquire(ask("b", emails))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert (answer.reason, answer.key) == (Reason.BEHIND_OTHERS, "queue:emails")
     clock.advance(1.0)
     assert names(promote(limiter)) == ["a"]
@@ -157,7 +157,7 @@ def test_what_is_promised_is_not_taken_though_nobody_else_waits(limiter: Limiter
     park(limiter, request)
     limiter.release([held])
     (promoted,) = promote(limiter)
-    assert isinstance(limiter.acquire(ask("b", ONE)), Refused)
+    assert isinstance(limiter.acquire(ask("b", ONE)), Rejected)
     assert isinstance(limiter.acquire(again(request, promoted)), Admitted)
 
 
@@ -213,7 +213,7 @@ def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
     came = again(request, first)
     assert isinstance(limiter.acquire(came), Admitted)
     answer = limiter.acquire(again(request, second))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert answer.reason is Reason.SUPERSEDED
     limiter.release([came.lease])
     assert limiter.promote(1, "x").sleep_seconds is None
@@ -268,7 +268,7 @@ def test_a_task_whose_copy_has_started_is_not_promoted_again(
         clock.advance(5)
         limiter.renew([])
     take(limiter, TWO)
-    assert isinstance(limiter.acquire(ask("low", ONE)), Refused)
+    assert isinstance(limiter.acquire(ask("low", ONE)), Rejected)
     assert promote(limiter) == []
     # It comes to a gate that asks nothing, and waits here no longer.
     came = again(request, first)
@@ -283,7 +283,7 @@ def test_the_old_message_delivered_again_is_dropped_while_its_task_is_parked(
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE))
     answer = limiter.acquire(ask("a", ONE))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert answer.reason is Reason.SUPERSEDED
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
@@ -312,7 +312,7 @@ def test_a_rate_promises_no_more_starts_than_it_has(limiter: Limiter, clock: Fro
     assert promote(limiter) == []
     clock.advance(1.001)
     assert names(promote(limiter)) == ["a", "b"]
-    assert isinstance(limiter.acquire(ask("f", rate)), Refused)
+    assert isinstance(limiter.acquire(ask("f", rate)), Rejected)
 
 
 def test_a_throttle_promises_one_start_after_the_other(
@@ -493,7 +493,7 @@ def test_a_tier_parks_where_its_setting_says_so(
     take(limiter, tenant="43")
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
-    assert isinstance(limiter.acquire(ask("c", tenant="42")), Refused)
+    assert isinstance(limiter.acquire(ask("c", tenant="42")), Rejected)
 
 
 def test_a_tiers_slot_that_is_promised_is_not_taken_though_nobody_else_waits(
@@ -506,7 +506,7 @@ def test_a_tiers_slot_that_is_promised_is_not_taken_though_nobody_else_waits(
     limiter.release([held])
     (promoted,) = promote(limiter)
     answer = limiter.acquire(ask("b", tenant="42"))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert answer.reason is Reason.AT_CONCURRENCY_LIMIT
     assert isinstance(limiter.acquire(again(request, promoted)), Admitted)
 

@@ -14,7 +14,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import ONE, TWO, again, ask, names, park, promote, take
 
@@ -133,7 +133,7 @@ def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
     assert promote(limiter) == []
     newest = ask("newest", TWO)
     # Who comes with a higher number stands behind those that wait, and lets them start.
-    assert isinstance(limiter.acquire(newest), Refused)
+    assert isinstance(limiter.acquire(newest), Rejected)
     assert names(promote(limiter)) == ["old"]
     limiter.forgo("old", ["api"])
     limiter.release([held])
@@ -144,22 +144,24 @@ def test_d03_a_retry_and_a_copy_declare_no_numbers(limiter: Limiter) -> None:
     held = take(limiter, TWO)
     old = replace(ask("retry", Limit("api", 9)), is_new=False)
     assert isinstance(limiter.acquire(old), Admitted)
-    assert isinstance(limiter.acquire(replace(ask("copy", Limit("api", 9)), is_new=False)), Refused)
+    assert isinstance(
+        limiter.acquire(replace(ask("copy", Limit("api", 9)), is_new=False)), Rejected
+    )
     limiter.release([held, old.lease])
     # Where nobody has declared any they hold.
     first = replace(ask("first", Limit("mail", 1)), is_new=False)
     assert isinstance(limiter.acquire(first), Admitted)
     second = replace(ask("second", Limit("mail", 9)), is_new=False)
-    assert isinstance(limiter.acquire(second), Refused)
+    assert isinstance(limiter.acquire(second), Rejected)
 
 
 def test_d03_a_newcomer_stands_behind_those_of_its_key_and_no_others(limiter: Limiter) -> None:
     take(limiter, ONE)
     park(limiter, ask("old", ONE))
-    assert isinstance(limiter.acquire(ask("wide", Limit("api", 3))), Refused)
+    assert isinstance(limiter.acquire(ask("wide", Limit("api", 3))), Rejected)
     # A number that is 0 stops one task alone, and another kind of number waits on its own.
     assert isinstance(limiter.acquire(ask("rated", Limit("api", rates=((5, 1_000),)))), Admitted)
-    assert isinstance(limiter.acquire(ask("never", Limit("api", 0))), Refused)
+    assert isinstance(limiter.acquire(ask("never", Limit("api", 0))), Rejected)
     assert names(promote(limiter)) == ["old"]
 
 

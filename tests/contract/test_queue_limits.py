@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.types import Admitted, Lease, Reason, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.partition import words_of
 from tests.contract.conftest import FrozenClock
 
@@ -32,9 +32,9 @@ def starts(limiter: Limiter, words: str, times: int = 9) -> list[Lease]:
     return [each.lease for each in answers if isinstance(each, Admitted)]
 
 
-def refused(limiter: Limiter, words: str) -> Refused:
+def refused(limiter: Limiter, words: str) -> Rejected:
     answer = limiter.acquire(ask(words))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     return answer
 
 

@@ -21,7 +21,7 @@ PREFIX = "{fairness}:"
 #: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
 OF_TASKS = (
     *("running", "ends", "leases:*", "known", "returned", "waiting", "account:*", "closed"),
-    "obituaries",
+    "outcomes",
     *("lane:*", "back:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "looks", "shared", "tags:*", "began:*"),

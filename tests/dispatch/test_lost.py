@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 KINDS = "tests.dispatch.kinds"
 LEASE_SECONDS = 1.0
 #: How late the result of a lost task may be, beside the length of a lease: a claim sees within one
-#: second that it ended, a mourner asks within another, and both may wait for a processor.
+#: second that it ended, a outcome_reporter asks within another, and both may wait for a processor.
 TOLD_SECONDS = 3.0
 
 
@@ -115,7 +115,7 @@ def test_the_result_of_a_dead_letter_is_a_failure_where_the_workers_die(
     assert shop.fairness.counts()["dead_lettered"] == 1
     assert shop.runs() == {deadly.id: 2}
     shop.await_held("42", 0)
-    eventually(lambda: not memory.exists(f"{PREFIX}obituaries"))
+    eventually(lambda: not memory.exists(f"{PREFIX}outcomes"))
 
 
 def test_the_result_of_a_dead_letter_is_a_failure_where_children_die(
@@ -197,9 +197,9 @@ def test_a_result_is_written_though_the_worker_that_was_to_write_it_died(
     rules = Rules(lease_ms=round(LEASE_SECONDS * 1000))
 
     def taken() -> bool:
-        args = calls.mourn_args("", rules)
-        answer = call(memory, calls.MOURN, PREFIX, args)
-        return calls.read_mourn(answer) is not None
+        args = calls.next_outcome_args("", rules)
+        answer = call(memory, calls.NEXT_OUTCOME, PREFIX, args)
+        return calls.read_next_outcome(answer) is not None
 
     eventually(taken)
     taken_at = time.time()

@@ -55,7 +55,7 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
     # A result is known before its slot is free.
     fair_shop.await_held("42", 0)
     assert {result.state for result in waiting} == {"PENDING"}
-    # It sleeps beside what it cannot take: a claim and a question for obituaries each second, two
+    # It sleeps beside what it cannot take: a claim and a question for outcomes each second, two
     # of each at most, and a renewal and a look at queues that expire may come between.
     assert seconds_of_scripts(memory, 8) > 1.0
     assert unknown(stranger) == 1

@@ -190,7 +190,7 @@ def test_a_delayed_task_is_of_its_queue_where_the_broker_itself_delays(
     for result in delayed:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.most_at_once("42") == 1
-    # Refused for the first time, and parked, after the broker delayed it.
+    # Rejected for the first time, and parked, after the broker delayed it.
     shop.fairness.pause(key="queue:celery")
     held = shop.send("work", user="42", options={"countdown": 1})
     await_parked(shop, 1, "queue:celery")

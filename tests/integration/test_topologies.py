@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as NotYet
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -35,7 +35,7 @@ def holds_a_limit(url: str) -> None:
     limiter = RedisLimiter(connection, build_settings({}))
     first, second = Lease("l1", "tenant:42"), Lease("l2", "tenant:42")
     assert isinstance(limiter.acquire(SlotRequest(first, "42", "free")), Admitted)
-    assert isinstance(limiter.acquire(SlotRequest(second, "42", "free")), Refused)
+    assert isinstance(limiter.acquire(SlotRequest(second, "42", "free")), Rejected)
     assert limiter.renew([first, second]).gone == (second,)
     limiter.publish_tenant("42", "pro", "")
     assert limiter.published_tenant("42") == "pro"
@@ -91,7 +91,7 @@ def test_keys_of_a_cluster_are_inspected_and_listed_where_they_are(
         for lease in ("l1", "l2"):
             slot = Lease(lease, f"tenant:{lease},api")
             request = SlotRequest(slot, lease, "free", Copy(lease), "next", limit)
-            if isinstance(limiter.acquire(request), Refused):
+            if isinstance(limiter.acquire(request), Rejected):
                 limiter.park(request, "{}")
         found = fairness.inspect("api")
         assert found.rate is not None

@@ -75,9 +75,9 @@ class Dispatch:
         args = calls.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
         return calls.read_renew(self.run(calls.RENEW, args))
 
-    def mourn(self, written=""):
-        args = calls.mourn_args(written, self.rules, str(self.now))
-        return calls.read_mourn(self.run(calls.MOURN, args))
+    def next_outcome(self, written=""):
+        args = calls.next_outcome_args(written, self.rules, str(self.now))
+        return calls.read_next_outcome(self.run(calls.NEXT_OUTCOME, args))
 
     def let_a_lease_pass(self, kept=()):
         for _ in range(4):

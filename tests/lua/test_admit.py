@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.types import Admitted, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.keys import Names
@@ -191,7 +191,7 @@ def test_starts_of_both_fill_one_window(make_limiter, claims):
     answers = [limiter.acquire(ask(f"l{n}", RATED)) for n in range(2)]
     # The throttle may hold the first for a millisecond.
     assert sum(isinstance(each, Admitted) for each in answers) <= 1
-    assert isinstance(answers[-1], Refused)
+    assert isinstance(answers[-1], Rejected)
 
 
 def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, client, commands):
@@ -203,7 +203,7 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
     def cost(name):
         limiter.acquire(ask(f"{name}-known", *limits[:2], tenant="42"))
         with commands() as refused:
-            assert isinstance(limiter.acquire(ask(f"{name}-r", *limits, tenant="42")), Refused)
+            assert isinstance(limiter.acquire(ask(f"{name}-r", *limits, tenant="42")), Rejected)
         limiter.release([ask(f"{name}-known", *limits[:2], tenant="42").lease])
         client.unlink(f"{NAMES.prefix}window:mail", f"{NAMES.prefix}starts:mail")
         with commands() as admitted:
@@ -295,7 +295,7 @@ def test_a_refusal_is_counted_by_what_refused_and_why(
     if how:
         stop_key(limiter, clock, how, "api", 60.0)
     for lease in ("l2", "l3"):
-        assert isinstance(limiter.acquire(ask(lease, limit)), Refused)
+        assert isinstance(limiter.acquire(ask(lease, limit)), Rejected)
     assert client.hgetall(f"{NAMES.prefix}exceeded") == {f"{strategy} api": "2"}
 
 
@@ -330,7 +330,7 @@ def test_a_refusal_by_the_tier_is_counted_by_the_tenants_key(
 def test_a_tenant_that_a_person_paused_refuses_by_that(make_limiter, client, clock, limits):
     limiter = make_limiter(frozen=True)
     stop_key(limiter, clock, "pause", "tenant:42")
-    assert isinstance(limiter.acquire(ask("l1", *limits, tenant="42")), Refused)
+    assert isinstance(limiter.acquire(ask("l1", *limits, tenant="42")), Rejected)
     assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
 
 
@@ -339,7 +339,7 @@ def test_a_tenant_that_runs_something_and_may_no_more_is_paused(make_limiter, cl
     limiter = make_limiter(frozen=True)
     assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
     limiter.publish_tenant("42", "pro", 0)
-    assert isinstance(limiter.acquire(ask("l2", *limits, tenant="42")), Refused)
+    assert isinstance(limiter.acquire(ask("l2", *limits, tenant="42")), Rejected)
     assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
 
 
@@ -348,5 +348,5 @@ def test_a_refusal_by_the_tier_costs_one_command_more_than_its_count(make_limite
     for lease in ("l1", "l2"):
         limiter.acquire(ask(lease, tenant="42"))
     with commands() as ran:
-        assert isinstance(limiter.acquire(ask("l3", tenant="42")), Refused)
+        assert isinstance(limiter.acquire(ask("l3", tenant="42")), Rejected)
     assert (ran["hincrby"], "hlen" in ran) == (2, False)

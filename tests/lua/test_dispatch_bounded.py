@@ -219,7 +219,7 @@ class TestCancelling:
     def test_what_is_not_between_them_is_not_looked_for(self, dispatch, commands, lane, task):
         assert self.cancel(dispatch, lane[task]) == [True]
         with commands() as ran:
-            # Its obituary says that it was.
+            # Its outcome says that it was.
             assert self.cancel(dispatch, lane[task]) == [True]
         assert "lrem" not in ran
 

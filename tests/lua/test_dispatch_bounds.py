@@ -96,19 +96,19 @@ def test_a_start_clears_a_bounded_number_of_times_at_a_key_that_are_over(dispatc
     assert sum(name.startswith("tenant:gone") for name in left) == 9 - 4
 
 
-def test_a_mourning_ends_a_bounded_number_of_leases(dispatch, client):
+def test_a_call_for_an_outcome_ends_a_bounded_number_of_leases(dispatch, client):
     for number in range(DUE + 4):
         dispatch.put(f"tenant{number}")
     assert len(dispatch.claim_all(want=64)) == DUE + 4
     dispatch.let_a_lease_pass()
-    dispatch.mourn()
+    dispatch.next_outcome()
     assert client.hlen(PREFIX + "running") == 4
 
 
 def test_entries_are_moved_aside_in_their_order(dispatch, client):
     client.rpush("plain", "odd", "another", "odd", "even")
     for entry in (b"odd", b"even"):
-        assert dispatch.run(calls.ASIDE, calls.aside_args("q", "plain", entry)) == 1
+        assert dispatch.run(calls.QUARANTINE, calls.aside_args("q", "plain", entry)) == 1
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
     # The one that is moved is the oldest: stock producers push at the other end.
     assert client.lrange("plain", 0, -1) == ["odd", "another"]
@@ -141,7 +141,7 @@ class TestByWhoseRules:
     Whether it is open then is judged by the rules that the ending call brings.
     """
 
-    @pytest.fixture(params=["settle", "mourn"])
+    @pytest.fixture(params=["settle", "next_outcome"])
     def end_one(self, request, dispatch):
         def end(rules: Rules) -> None:
             first, second = self.running
@@ -150,7 +150,7 @@ class TestByWhoseRules:
                 dispatch.settle([first])
             else:
                 dispatch.let_a_lease_pass(kept=[second])
-                dispatch.mourn()
+                dispatch.next_outcome()
 
         return end
 

@@ -107,7 +107,7 @@ def test_a_message_that_cannot_be_put_stays_in_its_plain_list(dispatch, client):
 def test_an_entry_is_moved_aside_once(dispatch, client):
     client.rpush("plain", "odd", "another", "odd")
     args = calls.aside_args("q", "plain", b"odd")
-    assert [dispatch.run(calls.ASIDE, args) for _ in range(3)] == [1, 1, 0]
+    assert [dispatch.run(calls.QUARANTINE, args) for _ in range(3)] == [1, 1, 0]
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "odd"]
     assert client.lrange("plain", 0, -1) == ["another"]
     assert client.hget(PREFIX + "counts", "aside") == "2"
@@ -148,9 +148,9 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client
     (letter,) = client.lrange(PREFIX + "dead:q", 0, -1)
     assert letter.endswith("\nof t1")
     assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
-    found = dispatch.mourn()
+    found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
-    assert dispatch.mourn(found.text) is None
+    assert dispatch.next_outcome(found.text) is None
     assert dispatch.tags_of(dispatch.claim()) == ["t2"], "its slot is free"
 
 

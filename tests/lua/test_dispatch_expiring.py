@@ -20,12 +20,12 @@ def dispatch(redis_url, client):
     return Dispatch(client)
 
 
-def mourned(dispatch):
-    """Write every obituary; return which tasks they are of."""
+def outcomes_of(dispatch):
+    """Write every outcome; return which tasks they are of."""
     told, written = [], ""
-    while (obituary := dispatch.mourn(written)) is not None:
-        told.append((obituary.message.removeprefix("of "), obituary.state, obituary.owner))
-        written = obituary.text
+    while (outcome := dispatch.next_outcome(written)) is not None:
+        told.append((outcome.message.removeprefix("of "), outcome.state, outcome.owner))
+        written = outcome.text
     return told
 
 
@@ -87,10 +87,10 @@ PLACES = [at_its_tier, parked, set_aside, until_its_eta, tried_again_later]
 def test_a_task_expires_wherever_it_waits_and_not_before(dispatch, client, wait):
     running = wait(dispatch)
     dispatch.now = SOON - 1
-    assert (dispatch.claim(never=("x",)).tasks, mourned(dispatch)) == ((), [])
+    assert (dispatch.claim(never=("x",)).tasks, outcomes_of(dispatch)) == ((), [])
     dispatch.now = SOON
     assert dispatch.claim(never=("x",)).tasks == ()
-    assert mourned(dispatch) == [("late", "expired", "-")]
+    assert outcomes_of(dispatch) == [("late", "expired", "-")]
     assert client.hget(PREFIX + "counts", "expired_waiting") == "1"
     dispatch.settle([running])
     assert dispatch.claim().tasks == ()
@@ -129,7 +129,7 @@ def test_what_is_taken_out_expires_no_more(dispatch, client, eta_ms):
     assert dispatch.run(calls.CANCEL, calls.cancel_args("q", [record], 15_000, str(NOW))) == [1]
     dispatch.now = SOON
     dispatch.claim()
-    assert mourned(dispatch) == [("late", "cancelled", "-")]
+    assert outcomes_of(dispatch) == [("late", "cancelled", "-")]
     nothing_is_left(client)
 
 
@@ -161,7 +161,7 @@ def test_what_nobody_knows_any_more_keeps_no_other_from_its_expiry(dispatch, cli
     dispatch.now = SOON
     assert dispatch.claim().sleep_ms == 0
     assert dispatch.claim().sleep_ms > 0
-    assert mourned(dispatch) == [("late", "expired", "-")]
+    assert outcomes_of(dispatch) == [("late", "expired", "-")]
     assert not client.exists(PREFIX + "expires:q")
 
 

@@ -18,7 +18,7 @@ def dispatch(redis_url, client):
 def limit(dispatch, queue="q", key="queue:q", parts=False, **numbers):
     said = QueueNumbers(**numbers).text
     args = calls.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
-    return dispatch.run(calls.QUEUE, args)
+    return dispatch.run(calls.SET_QUEUE_LIMIT, args)
 
 
 def claims(dispatch, commands, queue="q"):
@@ -67,5 +67,5 @@ def test_what_nobody_could_read_is_refused_before_anything_is_written(
 ):
     args = calls.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
     with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a word"):
-        dispatch.run(calls.QUEUE, args)
+        dispatch.run(calls.SET_QUEUE_LIMIT, args)
     assert client.keys("*") == []

@@ -145,7 +145,7 @@ def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client)
         assert dispatch.tags_of(again) == ["t1", "t3", "t4"]
         dispatch.settle(again.tasks[:1], Verdict.ACKED)
         dispatch.let_a_lease_pass(kept=again.tasks[1:])
-        assert dispatch.mourn().message == "of t1"
+        assert dispatch.next_outcome().message == "of t1"
         assert dispatch.run(calls.PURGE, ["q"]) == 0
     finally:
         client.config_set("maxmemory", 0)
@@ -290,46 +290,46 @@ def lose(dispatch, *verdicts, **fields):
 def test_a_task_that_was_lost_with_its_worker_leaves_an_obituary(dispatch, client):
     lose(dispatch, Verdict.BEGUN, Verdict.ACKED, queue="größe q\n 1")
     # A worker that claims nothing sees the end of a lease too.
-    found = dispatch.mourn()
+    found = dispatch.next_outcome()
     assert (found.owner, found.state, found.queue) == ("w1", "acked", "größe q\n 1")
     assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
     assert client.hget(PREFIX + "counts", "abandoned") == "1"
-    assert dispatch.mourn(found.text) is None
-    assert not client.exists(PREFIX + "obituaries", PREFIX + "known", PREFIX + "running")
+    assert dispatch.next_outcome(found.text) is None
+    assert not client.exists(PREFIX + "outcomes", PREFIX + "known", PREFIX + "running")
 
 
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_dead_letter_leaves_an_obituary_and_is_kept(dispatch, client, reported):
     dispatch.rules = Rules(max_deliveries=2)
     lose(dispatch, Verdict.BEGUN)
-    assert dispatch.mourn() is None, "it waits again"
+    assert dispatch.next_outcome() is None, "it waits again"
     (task,) = dispatch.claim().tasks
     dispatch.settle([task], Verdict.BEGUN)
     if reported:
         dispatch.settle([task], Verdict.DIED)
     else:
         dispatch.let_a_lease_pass()
-    found = dispatch.mourn()
+    found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("dead", "q", 2)
-    assert dispatch.mourn(found.text) is None
+    assert dispatch.next_outcome(found.text) is None
     assert client.llen(PREFIX + "dead:q") == 1
 
 
 @pytest.mark.parametrize("verdicts", [(), (Verdict.BEGUN,), (Verdict.ACKED, Verdict.DONE)])
 def test_a_task_that_waits_again_or_was_told_leaves_none(dispatch, verdicts):
     lose(dispatch, *verdicts)
-    assert dispatch.mourn() is None
+    assert dispatch.next_outcome() is None
 
 
 def test_an_obituary_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch):
     lose(dispatch, Verdict.ACKED)
-    found = dispatch.mourn()
-    assert dispatch.mourn() is None
+    found = dispatch.next_outcome()
+    assert dispatch.next_outcome() is None
     dispatch.let_a_lease_pass()
-    assert dispatch.mourn() == found
-    assert dispatch.mourn(found.text) is None
+    assert dispatch.next_outcome() == found
+    assert dispatch.next_outcome(found.text) is None
     dispatch.let_a_lease_pass()
-    assert dispatch.mourn() is None
+    assert dispatch.next_outcome() is None
 
 
 def test_obituaries_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
@@ -337,9 +337,9 @@ def test_obituaries_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
         lose(dispatch, Verdict.ACKED, tag=f"t{number}")
         dispatch.claim(queues=["other"])
     found, written = [], ""
-    while obituary := dispatch.mourn(written):
-        found.append(obituary.message)
-        written = obituary.text
+    while outcome := dispatch.next_outcome(written):
+        found.append(outcome.message)
+        written = outcome.text
     assert found == ["of t3", "of t1", "of t2"]
 
 

@@ -100,7 +100,7 @@ def test_an_obituary_does_not_say_since_when(dispatch, client):
     dispatch.settle([task], Verdict.ACKED)
     dispatch.let_a_lease_pass()
     dispatch.claim()
-    ((row, _),) = client.zrange(PREFIX + "obituaries", 0, -1, withscores=True)
+    ((row, _),) = client.zrange(PREFIX + "outcomes", 0, -1, withscores=True)
     assert STATE.match(row).groups() == ("acked", "")
 
 

@@ -18,7 +18,7 @@ def dispatch(client):
 
 
 def watch(dispatch, wait_ms=60_000):
-    return dispatch.run(calls.WATCH, calls.watch_args(wait_ms, str(dispatch.now)))
+    return dispatch.run(calls.TRACE, calls.watch_args(wait_ms, str(dispatch.now)))
 
 
 def told(dispatch):
@@ -84,7 +84,9 @@ def test_a_lease_that_nobody_renews_is_told_too(dispatch, state):
         dispatch.settle(tasks, state)
     for _ in range(4):
         dispatch.now += 5_000
-        dispatch.run(calls.MOURN, calls.mourn_args("", dispatch.rules, str(dispatch.now)))
+        dispatch.run(
+            calls.NEXT_OUTCOME, calls.next_outcome_args("", dispatch.rules, str(dispatch.now))
+        )
     (end,) = [each for each in told(dispatch) if each["type"] == "task.ended"]
     assert end["outcome"] == "expired"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.queue_limits import SET, QueueNumbers
-from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import words_of
 from celery_fairness.store.keys import Names
@@ -69,7 +69,7 @@ def test_only_what_is_entered_again_has_it_looked_for_anew(limiter, client):
     limiter.renew([ask("w1@b").lease], epoch - 1)
     limiter.renew([ask("w1@c").lease], epoch - 1)
     assert client.hget(NAMES.clock, "entered") == "2"
-    assert isinstance(limiter.acquire(ask("w1@d")), Refused)
+    assert isinstance(limiter.acquire(ask("w1@d")), Rejected)
     assert leases_here(client) == {"w1@a", "w1@b", "w1@c"}
 
 
@@ -139,7 +139,7 @@ def test_those_that_were_looked_at_last_are_looked_at_last_again(limiter, client
     client.zadd(HERE, dict.fromkeys(alive, clock.now_ms - 9_000))
     client.zadd(HERE, {f"w1@gone{n}": clock.now_ms - 8_000 for n in range(50)})
     clock.advance(1)
-    assert isinstance(limiter.acquire(ask("w1@b")), Refused)
+    assert isinstance(limiter.acquire(ask("w1@b")), Rejected)
     assert client.zscore(HERE, "w1@l000") == clock.now_ms
     start(limiter, "w1@b")
 
@@ -151,7 +151,7 @@ def test_a_call_costs_as_much_however_much_runs(limiter, client, clock, commands
 
     def cost(lease):
         with commands() as ran:
-            assert isinstance(limiter.acquire(ask(lease)), Refused)
+            assert isinstance(limiter.acquire(ask(lease)), Rejected)
         return ran
 
     few = cost("w1@d")

@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tiers import Tier
-from celery_fairness.limiter.types import Admitted, Job, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.store.keys import Names
@@ -57,7 +57,7 @@ def admit(limiter, request, *enforcement):
 
 def refuse(limiter, request):
     answer = limiter.acquire(request)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Rejected), answer
     return answer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Admitted, Job, Lease, Refused, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
@@ -49,7 +49,7 @@ def limiter(make_limiter):
 def watch(limiter, clock):
     def begin(wait_ms=60_000):
         args = calls.watch_args(wait_ms, str(clock.now_ms))
-        return limiter.connection.run(calls.WATCH, NAMES.prefix, args)
+        return limiter.connection.run(calls.TRACE, NAMES.prefix, args)
 
     return begin
 
@@ -68,7 +68,7 @@ def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, 
     def put():
         job, at = '["t1", "shop.pay", "q"]', str(clock.now_ms + ahead_ms)
         args = (job, key, "pro", "0.5", at, str(clock.now_ms))
-        return limiter.connection.run(calls.GATE_PUT, NAMES.prefix, args)
+        return limiter.connection.run(calls.TRACE_PUT, NAMES.prefix, args)
 
     assert put() == 0
     watch(1_000)
@@ -121,7 +121,7 @@ def test_asked_twice_it_has_started_once(limiter, watch, told, words):
 def test_one_that_is_refused_has_not_started(limiter, watch, told):
     limiter.acquire(ask(API))
     watch()
-    assert isinstance(limiter.acquire(ask(API)), Refused)
+    assert isinstance(limiter.acquire(ask(API)), Rejected)
     assert told() == []
 
 

@@ -14,7 +14,7 @@ from celery_fairness.limiter.types import (
     Parking,
     Promotion,
     Reason,
-    Refused,
+    Rejected,
     SlotRequest,
 )
 from celery_fairness.message.headers import Copy
@@ -167,7 +167,7 @@ def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_thei
     limiter.acquire(ask("held"))
     park(limiter, "a")
     limiter.release([ask("held").lease])
-    assert isinstance(limiter.acquire(ask("newcomer")), Refused)
+    assert isinstance(limiter.acquire(ask("newcomer")), Rejected)
     assert client.hgetall(NAMES.exceeded) == {"concurrency api": "1"}
 
 
@@ -262,7 +262,7 @@ def test_what_is_promised_is_not_given_to_a_newcomer_while_nothing_else_waits(ma
     again = ask("again", word)
     limiter.acquire(SlotRequest(again.lease, "42", "pro", first.copy, "n", word))
     found = limiter.acquire(ask("newcomer", word))
-    assert isinstance(found, Refused)
+    assert isinstance(found, Rejected)
 
 
 def test_a_limit_that_opens_in_a_millisecond_is_not_open(make_limiter, clock):
@@ -361,7 +361,7 @@ def test_what_is_parked_is_of_one_broker_and_goes_back_there_alone(make_limiter,
     one.acquire(ask("held"))
     park(one, "a", "b")
     # The other's task waits on its own broker, and stands behind nobody: as one that a claim takes.
-    assert isinstance(other.acquire(ask("c")), Refused)
+    assert isinstance(other.acquire(ask("c")), Rejected)
     assert other.park(ask("c"), "message") is Parking.ELSEWHERE
     one.release([ask("held").lease])
     assert other.promote(16, "s") == Promotion((), None, elsewhere=True)
@@ -411,7 +411,7 @@ def test_a_copy_that_was_refused_is_parked_whatever_it_would_have_published(make
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("held"))
     asked = ask("a")
-    assert isinstance(limiter.acquire(asked), Refused)
+    assert isinstance(limiter.acquire(asked), Rejected)
     # Its refusal named another successor; which copy asks is what counts.
     assert limiter.park(replace(asked, next_serial="other"), "message") is Parking.PARKED
 
@@ -436,7 +436,7 @@ def hold_wide(limiter):
     """Hold the slot that is promised: by a number that did not stay the newest."""
     wide = ask("wide", "api|9|||w")
     assert isinstance(limiter.acquire(wide), Admitted)
-    assert isinstance(limiter.acquire(ask("low")), Refused)
+    assert isinstance(limiter.acquire(ask("low")), Rejected)
     return wide
 
 
@@ -454,7 +454,7 @@ def come_with_other_limits(limiter, clock):
     for number in range(4):
         limiter.acquire(ask(f"m{number}", MAIL))
     came = replace(ask("a", MAIL), copy=task.copy, lease=Lease("la", "tenant:42,mail"))
-    assert isinstance(limiter.acquire(came), Refused)
+    assert isinstance(limiter.acquire(came), Rejected)
     return came
 
 

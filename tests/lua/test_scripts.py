@@ -8,7 +8,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID, NONE, tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.types import Admitted, Lease, Reason, Refused, Renewal, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, Renewal, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names
 
@@ -115,11 +115,11 @@ def test_one_lease_that_ended_is_cleared(make_limiter, client, clock):
 def test_a_superseded_copy_is_told_how_many_slots_its_tenant_has_and_holds(make_limiter):
     limiter = make_limiter(tiers={"free": {"concurrency": 1}})
     assert isinstance(limiter.acquire(ask("l1")), Admitted)
-    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s2")), Refused)
+    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s2")), Rejected)
     limiter.publish_tenant("42", "free", 3)
     assert isinstance(limiter.acquire(ask("l3", copy=Copy("m1", "s2"))), Admitted)
     answer = limiter.acquire(ask("l4", copy=Copy("m1")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert (answer.reason, answer.held, answer.limit) == (Reason.SUPERSEDED, 2, 3)
 
 
@@ -240,7 +240,7 @@ def test_a_server_without_memory_still_keeps_limits_and_says_what_it_cannot_do(
     limiter.renew([])
     full_server()
     assert isinstance(limiter.acquire(ask()), Admitted)
-    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"))), Refused)
+    assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"))), Rejected)
     with pytest.raises(LimiterUnavailable, match="maxmemory"):
         limiter.count("opened")
 
@@ -251,7 +251,7 @@ def test_a_script_that_the_server_forgot_answers_the_same(make_limiter, client):
     for _ in range(2):
         client.function_flush()
         answer = limiter.acquire(ask("l2"))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, Rejected)
         client.function_flush()
         assert limiter.renew([Lease("l1", "tenant:42")]).gone == ()
     client.function_flush()
@@ -337,7 +337,7 @@ def test_hostile_tenants_are_tenants_like_others(make_limiter, client):
     for tenant in HOSTILE:
         limiter.publish_tenant(tenant, "free", "")
         assert isinstance(limiter.acquire(ask(tenant, tenant)), Admitted)
-        assert isinstance(limiter.acquire(ask(f"{tenant}2", tenant)), Refused)
+        assert isinstance(limiter.acquire(ask(f"{tenant}2", tenant)), Rejected)
         state = limiter.inspect(tier_key(tenant), tenant, "free")
         assert [lease.id for lease in state.leases] == [tenant]
         assert limiter.published_tenant(tenant) == "free"

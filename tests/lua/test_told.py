@@ -17,7 +17,7 @@ from celery_fairness.limiter.types import (
     Lease,
     Parking,
     Reason,
-    Refused,
+    Rejected,
     SlotRequest,
 )
 from celery_fairness.message.headers import Copy
@@ -50,9 +50,9 @@ def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
     ]
 
 
-def refuse(limiter: RedisLimiter, request: SlotRequest) -> Refused:
+def refuse(limiter: RedisLimiter, request: SlotRequest) -> Rejected:
     answer = limiter.acquire(request)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Rejected), answer
     return answer
 
 

@@ -231,14 +231,14 @@ class Both:
         theirs = calls.read_settle(self.scripts.run(calls.SETTLE, args))
         return self.model.settle(settles, rules), theirs
 
-    def do_mourn(self, enforcement, writes):
-        """A worker takes an obituary and writes its result, or dies before that."""
+    def do_next_outcome(self, enforcement, writes):
+        """A worker takes an outcome and writes its result, or dies before that."""
         rules = self.rules(enforcement)
         written, self.written = self.written, ""
-        self.told += any(row.text == written for row in self.model.obituaries)
-        args = calls.mourn_args(written, rules, str(self.now))
-        theirs = calls.read_mourn(self.scripts.run(calls.MOURN, args))
-        ours = self.model.mourn(written, rules)
+        self.told += any(row.text == written for row in self.model.outcomes)
+        args = calls.next_outcome_args(written, rules, str(self.now))
+        theirs = calls.read_next_outcome(self.scripts.run(calls.NEXT_OUTCOME, args))
+        ours = self.model.next_outcome(written, rules)
         if ours is not None and writes:
             self.written = ours.text
         return ours, theirs
@@ -297,7 +297,7 @@ class Both:
 
     def do_watch(self, wait_ms):
         args = calls.watch_args(wait_ms, str(self.now))
-        return self.model.watch_tasks(wait_ms), self.scripts.run(calls.WATCH, args)
+        return self.model.watch_tasks(wait_ms), self.scripts.run(calls.TRACE, args)
 
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
@@ -321,7 +321,7 @@ class Both:
         rules, key = self.rules("on"), KEYS.get(queue) or queue_key(queue)
         text = numbers.text if numbers else ""
         args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
-        theirs = self.scripts.run(calls.QUEUE, args)
+        theirs = self.scripts.run(calls.SET_QUEUE_LIMIT, args)
         return self.model.limit_queue(how, queue, key, rules, numbers, parts), theirs
 
     def tasks_of(self, queue):
@@ -366,7 +366,7 @@ class Both:
         ]
         given = [(task, parts[n % len(parts)]) for n, task in enumerate(chosen)]
         args = calls.move_args(queue, target, [(task.record, part) for task, part in given])
-        theirs = calls.read_move(self.scripts.run(calls.MOVE, args))
+        theirs = calls.read_move(self.scripts.run(calls.REROUTE, args))
         return self.model.move(queue, target, given), theirs
 
     def do_requeue(self, queue, pick, knows):
@@ -375,7 +375,7 @@ class Both:
         if not tasks:
             return None, None
         task = tasks[pick % len(tasks)]
-        rows = [row.text for row in self.model.obituaries if row.task == task] if knows else []
+        rows = [row.text for row in self.model.outcomes if row.task == task] if knows else []
         text = "".join(rows[:1])
         theirs = self.scripts.run(calls.REQUEUE, calls.requeue_args(queue, task.record, text))
         ours = self.model.requeue(queue, task, text)
@@ -470,7 +470,7 @@ class Both:
             model.counts.get(name, 0)
             for name in ("abandoned", "dead_lettered", "dropped", "cancelled", "expired_waiting")
         )
-        assert ended_alone == len(model.obituaries) + self.told, "an end that nobody tells"
+        assert ended_alone == len(model.outcomes) + self.told, "an end that nobody tells"
 
     def check_counts(self, logical: int) -> None:
         """What runs counts until it ends; other leases until their time is over."""
@@ -558,9 +558,9 @@ class Both:
             self.now += self.scene.rules.lease_ms // 3
             self.run_claim_of_all()
         # What was handed out and not written is handed out again after a lease.
-        for _ in range(len(self.model.obituaries) + 6):
+        for _ in range(len(self.model.outcomes) + 6):
             self.now += self.scene.rules.lease_ms // 3 + 1
-            self.run(("mourn", "on", True))
+            self.run(("next_outcome", "on", True))
         self.clear_queues()
         assert not self.model.queues.rows
         self.check()

@@ -102,7 +102,7 @@ def scene(seed: int) -> Scene:
         "put": 10.0,
         "claim": 8.0,
         "settle": 8.0,
-        "mourn": 1.0,
+        "next_outcome": 1.0,
         "advance": 3.0,
         "lapse": 1.0,
         "renew": 2.0,
@@ -266,7 +266,7 @@ def _ends(random: Random) -> tuple[tuple[int, Verdict], ...]:
     )
 
 
-def _mourn(scene: Scene, random: Random) -> Operation:
+def _next_outcome(scene: Scene, random: Random) -> Operation:
     return random.choice(scene.enforcements), random.random() < 0.7
 
 
@@ -388,7 +388,7 @@ _MAKERS = {
     "put": _put,
     "claim": _claim,
     "settle": _settle,
-    "mourn": _mourn,
+    "next_outcome": _next_outcome,
     "lapse": _renew,
     "renew": _renew,
     "advance": _advance,

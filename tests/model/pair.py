@@ -79,7 +79,7 @@ class Pair:
         return {name: self.model.counts.get(name, 0) for name in ("dropped", "rescheduled")}
 
     def dropped(self):
-        return [(row.task.tag, row.owner, row.state) for row in self.model.obituaries]
+        return [(row.task.tag, row.owner, row.state) for row in self.model.outcomes]
 
     def later(self, queue="q"):
         return [eta - START_MS for eta, _, _ in self.model.later[queue]]

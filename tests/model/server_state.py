@@ -106,7 +106,7 @@ def read(client: Redis, prefix: str) -> dict[str, Any]:
         "rings": defaultdict(_ring),
         "replies": {},
         "dead": {},
-        "obituaries": {running(k): int(v) for k, v in _scores(keys.pop("obituaries", [])).items()},
+        "outcomes": {running(k): int(v) for k, v in _scores(keys.pop("outcomes", [])).items()},
         "events": _events(keys),
         "task_events": [_event(fields) for _, fields in keys.pop("task_events", [])],
         "counts": {k: int(v) for k, v in _pairs(keys.pop("counts", [])).items()},

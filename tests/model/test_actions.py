@@ -25,9 +25,9 @@ def test_what_a_full_limit_drops_is_forgotten_and_told(pair):
     assert pair.dropped() == [("tag.2", "api", "dropped"), ("tag.3", "api", "dropped")]
     assert (pair.counts(), pair.model.known) == ({"dropped": 2, "rescheduled": 0}, {"tag.1"})
     assert not pair.model.lanes
-    told = [pair.model.obituaries[row] for row in pair.model.obituaries]
+    told = [pair.model.outcomes[row] for row in pair.model.outcomes]
     assert told == [pair.model.clock.logical] * 2
-    (first, _) = pair.model.obituaries
+    (first, _) = pair.model.outcomes
     assert (first.queue, first.task.attempt, first.task.message) == ("q", 0, "message 2\n 1")
 
 
@@ -107,8 +107,8 @@ def test_the_obituary_names_the_limit_that_dropped_it(pair):
     pair.put("b", *(Limit(key, 1, on_limit=action) for key, action in refusing.items()))
     pair.claim()
     assert pair.dropped() == [("tag.2", "y", "dropped")]
-    pair.both.run(("mourn", "on", True))
-    pair.both.run(("mourn", "on", True))
+    pair.both.run(("next_outcome", "on", True))
+    pair.both.run(("next_outcome", "on", True))
     assert pair.dropped() == []
 
 
@@ -348,8 +348,8 @@ def test_what_came_back_is_dropped_with_its_attempts(pair):
     # It came back, so that it stands in a list of its kind.
     assert [part.kind for part in pair.model.lanes["q", "tenant:b"].lists] == ["x"]
     assert pair.claim()[0] == [2, 3]
-    (obituary,) = pair.model.obituaries
-    assert (obituary.task.tag, obituary.task.attempt) == ("tag.1", 1)
+    (outcome,) = pair.model.outcomes
+    assert (outcome.task.tag, outcome.task.attempt) == ("tag.1", 1)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DONE, Verdict.TAIL])

@@ -13,7 +13,7 @@ import pytest
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.message.headers import HEADER
 from celery_fairness.store.address import address_from_url
@@ -152,7 +152,7 @@ class Host:
 
     def __init__(self, broker, limiter, settings, body):
         notices = Notices(logging.getLogger("celery_fairness"))
-        directory = TierDirectory(settings, lambda: limiter, notices)
+        directory = TierCache(settings, lambda: limiter, notices)
         task = type("Task", (), {"name": "t", "service": None, "acks_late": False})
         gate = Gate(settings, limiter, directory, broker, notices, lambda lease: None)
         self._trace = gate.wrap(task, body)

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as Late
 
 from celery_fairness.scheduler import calls
 from celery_fairness.testing.server import RedisServer
-from celery_fairness.transport.session import Home, homes
+from celery_fairness.transport.session import Session, homes
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
@@ -47,7 +47,7 @@ def received(inbox: Inbox, count: int) -> list[object]:
     return sorted(inbox.bodies)
 
 
-def home_of(inbox: Inbox) -> Home:
+def home_of(inbox: Inbox) -> Session:
     return inbox.channel.home
 
 

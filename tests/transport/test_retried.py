@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as Lost
 
-from celery_fairness.transport.session import Home
+from celery_fairness.transport.session import Session
 from tests.transport.conftest import Connect, publish
 
 pytestmark = pytest.mark.redis
@@ -18,16 +18,16 @@ RETRY = {"max_retries": 5, "interval_start": 0, "interval_step": 0}
 @pytest.fixture
 def lose(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many answers to puts are lost from now on: ``lose[0] = 2``."""
-    left, put = [0], Home.put
+    left, put = [0], Session.put
 
-    def put_and_lose(home: Home, *args: Any) -> Any:
+    def put_and_lose(home: Session, *args: Any) -> Any:
         answer = put(home, *args)
         if left[0]:
             left[0] -= 1
             raise Lost("the answer is lost")
         return answer
 
-    monkeypatch.setattr(Home, "put", put_and_lose)
+    monkeypatch.setattr(Session, "put", put_and_lose)
     return left
 
 

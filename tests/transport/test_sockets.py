@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from redis import Redis
 
-from celery_fairness.transport.session import Home, homes
+from celery_fairness.transport.session import Session, homes
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 
@@ -19,7 +19,7 @@ def clients(client: Redis) -> int:
     return len(client.client_list())
 
 
-def one_is_busy_and_idle_again(connection: Connection) -> Home:
+def one_is_busy_and_idle_again(connection: Connection) -> Session:
     """Hold a task until it is renewed, and nothing until the thread that renews sleeps."""
     channel = connection.default_channel
     publish(connection, "jobs", 1)

@@ -22,7 +22,7 @@ from kombu.transport import memory
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
 
@@ -134,7 +134,7 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
         wired.append(made)
         limiter = InMemoryLimiter(build_settings(fairness or {}), clock.ms)
         made.limiter = limiter
-        made.directory = TierDirectory(made.settings, lambda: limiter, made.notices, clock)
+        made.directory = TierCache(made.settings, lambda: limiter, made.notices, clock)
         return Shop(app, made, limiter, clock)
 
     memory.Channel.queues.clear()

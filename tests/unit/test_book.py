@@ -7,7 +7,7 @@ import os
 import pytest
 
 from celery_fairness.scheduler.types import Claimed, Verdict
-from celery_fairness.transport.book import Book
+from celery_fairness.transport.book import LeaseTable
 from celery_fairness.transport.session import Claimant
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
@@ -15,7 +15,7 @@ TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
 
 @pytest.fixture
 def book():
-    return Book()
+    return LeaseTable()
 
 
 def told(book):

@@ -7,7 +7,7 @@ import pytest
 from celery_fairness.config.policy import Limit
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved, key_part
-from celery_fairness.message.attribution import Charge, charge_of
+from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.message.task_options import TenantSource
 
 SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
@@ -15,31 +15,31 @@ SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
 
 def charge(headers=None, kwargs=None, source=SOURCE, service=None, **settings):
     given = {} if headers is None else {"fairness": headers}
-    return charge_of(given, (), kwargs or {}, source, service, build_settings(settings))
+    return attribution_of(given, (), kwargs or {}, source, service, build_settings(settings))
 
 
 def test_the_header_counts_and_not_the_arguments():
     header = {"v": 1, "tenant": "42", "tier": "pro"}
-    assert charge(header, {"user": "7"}) == Charge("42", "tenant:42", "pro")
+    assert charge(header, {"user": "7"}) == Attribution("42", "tenant:42", "pro")
 
 
 def test_without_a_header_the_arguments_count():
-    assert charge(None, {"user": 7}) == Charge("7", "tenant:7")
+    assert charge(None, {"user": 7}) == Attribution("7", "tenant:7")
 
 
 def test_a_header_without_a_tenant_is_a_system_task_whatever_the_arguments_say():
-    assert charge({"v": 1}, {"user": "7"}) == Charge(None)
+    assert charge({"v": 1}, {"user": "7"}) == Attribution(None)
 
 
 def test_a_task_that_declares_no_tenant_is_a_system_task():
-    assert charge(None, {"user": "7"}, source=None) == Charge(None)
+    assert charge(None, {"user": "7"}, source=None) == Attribution(None)
 
 
 @pytest.mark.parametrize("no_tenant", ["shared", "error"])
 def test_tasks_without_a_tenant_can_be_one_tenant(no_tenant):
     # With "error" the producer raises; what arrives all the same is shared.
     found = charge({"v": 1}, no_tenant=no_tenant)
-    assert found == Charge(NONE, "tenant:_none")
+    assert found == Attribution(NONE, "tenant:_none")
     assert isinstance(found.tenant, Reserved)
 
 
@@ -62,7 +62,7 @@ def test_tasks_without_a_tenant_can_be_one_tenant(no_tenant):
 @pytest.mark.parametrize("no_tenant", ["bypass", "shared"])
 def test_a_header_that_cannot_be_read_is_charged_and_not_bypassed(header, problem, no_tenant):
     settings = build_settings({"no_tenant": no_tenant})
-    found = charge_of({"fairness": header}, (), {"user": "42"}, SOURCE, None, settings)
+    found = attribution_of({"fairness": header}, (), {"user": "42"}, SOURCE, None, settings)
     assert (found.tenant, found.key) == (INVALID, "tenant:_invalid")
     assert isinstance(found.tenant, Reserved)
     assert found.problem.startswith(problem)
@@ -111,6 +111,6 @@ def test_reserved_tenants_count_apart_by_service_too():
 
 def test_a_charge_names_each_of_its_keys_once_and_its_tiers_first():
     limits = (Limit("api", 5), Limit("tenant:42", 1))
-    assert Charge("42", "tenant:42", limits=limits).keys == "tenant:42,api"
-    assert Charge(None, limits=limits[:1]).keys == "api"
-    assert Charge(None).keys == ""
+    assert Attribution("42", "tenant:42", limits=limits).keys == "tenant:42,api"
+    assert Attribution(None, limits=limits[:1]).keys == "api"
+    assert Attribution(None).keys == ""

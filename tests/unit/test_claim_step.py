@@ -9,8 +9,8 @@ from celery import Celery
 from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.transport.book import Book
-from celery_fairness.transport.task_filter import Kinds
+from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
 
 
@@ -20,8 +20,10 @@ def body():
 
 @pytest.fixture(autouse=True)
 def nobody_mourns(monkeypatch):
-    mourner = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr("celery_fairness.worker.claim_step.Mourner", lambda *_: mourner)
+    outcome_reporter = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(
+        "celery_fairness.worker.claim_step.OutcomeReporter", lambda *_: outcome_reporter
+    )
 
 
 class Channel:
@@ -50,15 +52,15 @@ class Worker:
         )
         self.consumer.on_unknown_task = lambda *args: self.discarded.append(args)
         self.step = ClaimStep(self.consumer)
-        self.kinds = Kinds()
+        self.kinds = TaskFilter()
         home = SimpleNamespace(
             kinds=self.kinds,
-            book=Book(),
+            book=LeaseTable(),
             start=lambda slots, shares, lends: None,
             renewals=SimpleNamespace(announce=lambda _: None, withdraw=lambda _: None),
             call=None,
             stop=lambda: None,
-            mourn=None,
+            next_outcome=None,
         )
         channel = SimpleNamespace(home=home) if fair else SimpleNamespace()
         self.consumer.connection = SimpleNamespace(default_channel=channel)

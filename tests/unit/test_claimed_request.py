@@ -11,7 +11,7 @@ from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
 from celery_fairness.scheduler.types import Claimed, Verdict
-from celery_fairness.transport.book import Book
+from celery_fairness.transport.book import LeaseTable
 from celery_fairness.worker.claimed_request import claimed_request
 from tests.unit.test_gated_request import Message, Pool
 
@@ -32,7 +32,7 @@ def app():
 
 @pytest.mark.parametrize("end", ["ended", "lost"])
 def test_a_task_that_may_not_begin_here_is_forgotten_by_the_worker(app, end):
-    book = Book()
+    book = LeaseTable()
     held = book.hold(TASK, 7)
     home = SimpleNamespace(book=book, is_lost=lambda _: end == "lost")
     message = Message("work")

@@ -18,7 +18,7 @@ from celery_fairness.limiter.tier_cache import (
     CACHE_TENANTS,
     FAILURE_SECONDS,
     LOOK_SECONDS,
-    TierDirectory,
+    TierCache,
     load_resolver,
 )
 
@@ -64,7 +64,7 @@ def limiter():
 @pytest.fixture
 def make(limiter, notices, clock):
     def make_directory(**settings):
-        return TierDirectory(build_settings(settings), lambda: limiter, notices, clock)
+        return TierCache(build_settings(settings), lambda: limiter, notices, clock)
 
     return make_directory
 

@@ -510,10 +510,10 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
     consumer = types.SimpleNamespace(event_dispatcher=None)
     fairness = Fairness(app, {})
-    herald = fairness._make_herald(types.SimpleNamespace(hostname="w", consumer=consumer))
-    assert not herald._sends()
+    forwarder = fairness._make_forwarder(types.SimpleNamespace(hostname="w", consumer=consumer))
+    assert not forwarder._sends()
     consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
-    assert herald._sends() is sends
+    assert forwarder._sends() is sends
     fairness.close()
 
 

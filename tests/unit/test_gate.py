@@ -15,7 +15,7 @@ from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.limiter.tier_cache import TierDirectory
+from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.message.headers import COPY_HEADER, HEADER, Copy
 from celery_fairness.message.task_options import TenantSource
@@ -80,7 +80,7 @@ class World:
         self.settings = build_settings(settings)
         self.limiter = Away(self.settings, clock.ms)
         self.notices = Notices(logging.getLogger("celery_fairness"), clock)
-        self.directory = TierDirectory(self.settings, lambda: self.limiter, self.notices, clock)
+        self.directory = TierCache(self.settings, lambda: self.limiter, self.notices, clock)
         self.resender = FakeResender()
         self.ended = []
         self.gate = Gate(

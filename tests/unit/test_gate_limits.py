@@ -12,7 +12,7 @@ from celery.app.trace import FAILURE
 from celery.utils.threads import LocalStack
 
 from celery_fairness.errors import RateLimitDropped
-from celery_fairness.limiter.types import Lease, Reason, Refused, SlotRequest
+from celery_fairness.limiter.types import Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import HEADER
 from celery_fairness.util.ids import new_lease_id
 from tests.unit.test_gate import World, a_task, is_ignored
@@ -82,25 +82,25 @@ def test_what_cannot_be_charged_has_its_limits_all_the_same(world):
     ("refused", "wait"),
     [
         # Its tier's: as before, whatever is known.
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 3.0), 35.0),
-        (Refused(Reason.LIMITER_UNAVAILABLE), 35.0),
-        (Refused(Reason.PAUSED, None, key="api"), 35.0),
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, None, key="api", action="reschedule"), 35.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 3.0), 35.0),
+        (Rejected(Reason.LIMITER_UNAVAILABLE), 35.0),
+        (Rejected(Reason.PAUSED, None, key="api"), 35.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, None, key="api", action="reschedule"), 35.0),
         # A full limit: at least a second, at most a snooze.
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api"), 6.0),
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 12.0, key="api"), 17.0),
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 90.0, key="api"), 35.0),
-        (Refused(Reason.COOLING_DOWN, 9_000.0, key="api"), 35.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api"), 6.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 12.0, key="api"), 17.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 90.0, key="api"), 35.0),
+        (Rejected(Reason.COOLING_DOWN, 9_000.0, key="api"), 35.0),
         # Time alone opens these.
-        (Refused(Reason.AT_RATE_LIMIT, 3600.0, key="api"), 3605.0),
-        (Refused(Reason.AT_THROTTLE, 0.2, key="api"), 5.2),
+        (Rejected(Reason.AT_RATE_LIMIT, 3600.0, key="api"), 3605.0),
+        (Rejected(Reason.AT_THROTTLE, 0.2, key="api"), 5.2),
         # Tried again: the answer has its jitter.
-        (Refused(Reason.AT_RATE_LIMIT, 2.0, key="api", action="reschedule"), 2.0),
-        (Refused(Reason.AT_RATE_LIMIT, 29.0, key="api", action="reschedule"), 29.0),
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api", action="reschedule"), 1.0),
+        (Rejected(Reason.AT_RATE_LIMIT, 2.0, key="api", action="reschedule"), 2.0),
+        (Rejected(Reason.AT_RATE_LIMIT, 29.0, key="api", action="reschedule"), 29.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 0.2, key="api", action="reschedule"), 1.0),
         # At the snooze, and beyond it, a crowd comes: it has the snooze's jitter.
-        (Refused(Reason.AT_CONCURRENCY_LIMIT, 30.0, key="api", action="reschedule"), 35.0),
-        (Refused(Reason.AT_RATE_LIMIT, 3600.0, key="api", action="reschedule"), 3605.0),
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 30.0, key="api", action="reschedule"), 35.0),
+        (Rejected(Reason.AT_RATE_LIMIT, 3600.0, key="api", action="reschedule"), 3605.0),
     ],
 )
 def test_how_long_a_refused_task_waits(world, monkeypatch, refused, wait):

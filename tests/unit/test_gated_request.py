@@ -17,7 +17,7 @@ from celery_fairness.worker.gate import ATTEMPT_KEY
 from celery_fairness.worker.gated_request import FairRequestMixin, fair_request
 
 
-class Keeper:
+class LeaseRenewer:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def app():
     app = Celery("requests", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.fairness = {"redis_url": "redis://127.0.0.1:1/0"}
     fairness = Fairness(app, {})
-    fairness.__dict__["keeper"] = Keeper()
+    fairness.__dict__["keeper"] = LeaseRenewer()
     yield app
     fairness.close()
     app.close()

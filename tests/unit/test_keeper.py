@@ -14,7 +14,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.types import Lease
 from celery_fairness.worker import keeper as keeper_module
-from celery_fairness.worker.keeper import Keeper
+from celery_fairness.worker.keeper import LeaseRenewer
 from tests.support.waiting import eventually
 
 
@@ -78,7 +78,7 @@ def make(limiter, said, monkeypatch):
     monkeypatch.setattr(keeper_module, "AGAIN_SECONDS", 0.02)
 
     def make_keeper(lease_seconds=0.06, **more):
-        made.append(Keeper(lambda: limiter, lease_seconds, said, **more))
+        made.append(LeaseRenewer(lambda: limiter, lease_seconds, said, **more))
         return made[-1]
 
     yield make_keeper

@@ -19,7 +19,7 @@ from celery_fairness.config.policy import Limit
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import HeaderInvalid, TaskDeclarationError
-from celery_fairness.message.attribution import charge_of
+from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.limits import parse_limits, word_of
 from celery_fairness.transport.envelope import waiting_of
@@ -443,7 +443,7 @@ class TestPut:
 
 
 def charged(header):
-    return charge_of({"fairness": header}, (), {}, None, None, build_settings({}))
+    return attribution_of({"fairness": header}, (), {}, None, None, build_settings({}))
 
 
 def test_a_charge_says_the_limits():

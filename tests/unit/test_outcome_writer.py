@@ -14,9 +14,9 @@ from celery import Celery, signals
 from celery.exceptions import TaskRevokedError, WorkerLostError
 
 from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable, RateLimitDropped
-from celery_fairness.scheduler.types import Obituary
+from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker import outcome_reporter
-from celery_fairness.worker.outcome_reporter import Mourner
+from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.outcome_writer import write
 from tests.support.waiting import eventually
 
@@ -56,7 +56,7 @@ def consumer(app):
 
 
 def obituary_of(state="acked", tenant="42", embed=None, body=None, **headers):
-    """An obituary as Redis hands it out, of a task that was sent with `headers`."""
+    """An outcome as Redis hands it out, of a task that was sent with `headers`."""
     body = json.dumps([[], {}, {**EMBED, **(embed or {})}] if body is None else body)
     message = {
         "body": base64.b64encode(body.encode()).decode(),
@@ -65,7 +65,7 @@ def obituary_of(state="acked", tenant="42", embed=None, body=None, **headers):
         "headers": {"id": ID, "task": "shop.work", **headers},
         "properties": {"body_encoding": "base64", "delivery_tag": "tag", "delivery_info": {}},
     }
-    return Obituary("text", "1-a", state, "q", tenant, 5, json.dumps(message))
+    return Outcome("text", "1-a", state, "q", tenant, 5, json.dumps(message))
 
 
 def state_and_error(app):
@@ -115,9 +115,9 @@ def test_a_dead_letter_failed_and_its_error_is_whole_for_the_client(app, consume
     ],
 )
 def test_a_message_that_a_worker_could_not_read_failed(app, consumer, said, broken):
-    obituary = obituary_of("unreadable")
-    message = json.dumps({**json.loads(obituary.message), **broken})
-    write(obituary._replace(message=message), consumer)
+    outcome = obituary_of("unreadable")
+    message = json.dumps({**json.loads(outcome.message), **broken})
+    write(outcome._replace(message=message), consumer)
     state, error = state_and_error(app)
     assert state == "FAILURE"
     assert isinstance(error, MessageUnreadable)
@@ -317,7 +317,7 @@ def test_no_event_is_sent_where_there_are_none(app, consumer, off):
 
 
 class Redis:
-    """What a mourner asks, with the obituaries that lie there."""
+    """What a outcome_reporter asks, with the outcomes that lie there."""
 
     def __init__(self, *texts: str) -> None:
         self.left = list(texts)
@@ -325,7 +325,7 @@ class Redis:
         self.away = 0
         self.asked = 0
 
-    def mourn(self, written: str) -> Obituary | None:
+    def next_outcome(self, written: str) -> Outcome | None:
         self.asked += 1
         if self.away:
             self.away -= 1
@@ -336,12 +336,12 @@ class Redis:
 
 
 @pytest.fixture
-def make_mourner(monkeypatch, consumer):
+def make_reporter(monkeypatch, consumer):
     monkeypatch.setattr(outcome_reporter, "EVERY_SECONDS", 0.01)
     made = []
 
     def make(redis):
-        made.append(Mourner(consumer, redis.mourn))
+        made.append(OutcomeReporter(consumer, redis.next_outcome))
         made[-1].start()
         return made[-1]
 
@@ -350,24 +350,24 @@ def make_mourner(monkeypatch, consumer):
         each.stop()
 
 
-def test_each_obituary_is_written_and_then_forgotten(make_mourner, said):
+def test_each_outcome_is_written_and_then_forgotten(make_reporter, said):
     redis = Redis("a", "b", "c")
-    make_mourner(redis)
+    make_reporter(redis)
     eventually(lambda: redis.written == ["a", "b", "c"])
     assert len(said()) == 3
 
 
-def test_what_could_not_be_written_is_not_forgotten(make_mourner, monkeypatch, said):
+def test_what_could_not_be_written_is_not_forgotten(make_reporter, monkeypatch, said):
     wrote = []
 
-    def fails_once(obituary, _consumer):
-        wrote.append(obituary.text)
+    def fails_once(outcome, _consumer):
+        wrote.append(outcome.text)
         if len(wrote) == 1:
             raise OSError("no backend")
 
     monkeypatch.setattr(outcome_reporter, "write", fails_once)
     redis = Redis("a", "b")
-    make_mourner(redis)
+    make_reporter(redis)
     eventually(lambda: redis.written == ["b"])
     assert wrote == ["a", "b"]
     assert said() == [
@@ -376,7 +376,7 @@ def test_what_could_not_be_written_is_not_forgotten(make_mourner, monkeypatch, s
 
 
 def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
-    make_mourner, monkeypatch, said
+    make_reporter, monkeypatch, said
 ):
     redis = Redis("a")
 
@@ -384,13 +384,13 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
         redis.away = 3
 
     monkeypatch.setattr(outcome_reporter, "write", leave)
-    make_mourner(redis)
+    make_reporter(redis)
     eventually(lambda: redis.written == ["a"])
-    assert said() == [("ERROR", "obituaries could not be asked for: away")]
+    assert said() == [("ERROR", "outcomes could not be asked for: away")]
 
 
 def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
-    make_mourner, monkeypatch
+    make_reporter, monkeypatch
 ):
     begun, stops = threading.Event(), threading.Event()
 
@@ -400,7 +400,7 @@ def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
 
     monkeypatch.setattr(outcome_reporter, "write", slow)
     redis = Redis("a", "b", "c")
-    found = make_mourner(redis)
+    found = make_reporter(redis)
     assert begun.wait(10)
     monkeypatch.setattr(found, "_stopped", stops)
     found.stop()

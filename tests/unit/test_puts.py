@@ -10,9 +10,9 @@ import pytest
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.limiter.put_trace import Puts
+from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import AWAY_SECONDS, LOOK_SECONDS, TierDirectory
+from celery_fairness.limiter.tier_cache import AWAY_SECONDS, LOOK_SECONDS, TierCache
 from celery_fairness.message.headers import HEADER
 
 TASK = {"id": "t1", "eta": None, HEADER: {"v": 1, "tenant": "42", "tier": "pro", "cost": 2.5}}
@@ -49,7 +49,7 @@ def limiter():
 def make(notices, clock):
     def make_puts(limiter, **settings):
         settings = build_settings(settings)
-        return Puts(settings, TierDirectory(settings, lambda: limiter, notices, clock), clock)
+        return PutTrace(settings, TierCache(settings, lambda: limiter, notices, clock), clock)
 
     return make_puts
 

@@ -18,7 +18,7 @@ from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.partition import nobodys, partition_of, words_of
 from celery_fairness.scheduler.types import Claimed
-from celery_fairness.transport.book import Book
+from celery_fairness.transport.book import LeaseTable
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -313,7 +313,7 @@ def test_what_is_published_names_its_partition():
 
 
 def test_a_book_counts_the_slots_of_queues_that_are_held():
-    book = Book()
+    book = LeaseTable()
     for number, key in enumerate(["tenant:a,queue:q", "_system,api,queue:q:1,queue:q", "tenant:b"]):
         book.hold(Claimed(f"t{number}.1", "q", 1, key, 0, ""), 1)
     assert book.of_queues() == {"queue:q": 2, "queue:q:1": 1}

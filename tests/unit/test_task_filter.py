@@ -1,4 +1,4 @@
-"""Kinds: what a process passes over now, and how often it takes what has a rate limit."""
+"""TaskFilter: what a process passes over now, and how often it takes what has a rate limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from kombu.utils import limits
 
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.transport.task_filter import Kinds
+from celery_fairness.transport.task_filter import TaskFilter
 
 
 class Clock:
@@ -30,7 +30,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def kinds(clock):
-    return Kinds()
+    return TaskFilter()
 
 
 def taken(kinds, clock, every, seconds=3.0):

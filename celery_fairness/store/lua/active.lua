@@ -59,7 +59,7 @@ function Active.with_tasks(ctx, queues)
 end
 
 -- Removes the bells of queues in which nothing waits, because they would wake a worker for nothing.
-function Active.hush(ctx, queues)
+function Active.clear_wakeups(ctx, queues)
   local bells = {}
   for index = 1, #queues do
     bells[#bells + 1] = ctx.prefix .. "bell:" .. queues[index]

@@ -66,7 +66,7 @@ function Settle.withdraw(ctx, queue, key, rank, tag)
   return true
 end
 
--- A task becomes a dead letter. `why` is the state of its row in `obituaries`.
+-- A task becomes a dead letter. `why` is the state of its row in `outcomes`.
 function Settle.bury(ctx, rules, why, owner, queue, task, message)
   local record = Tasks.write_record(task, message)
   redis.call("RPUSH", ctx.prefix .. "dead:" .. queue, record)
@@ -160,11 +160,11 @@ function Settle.end_otherwise(ctx, rules, lease, verdict, row)
 end
 
 --[[
-  `obituaries`: ends for which no process was left to write a result.
+  `outcomes`: ends for which no process was left to write a result.
 ]]
 
 -- A task ended for good, and no process is left to write its result. The next worker that calls
--- `functions/mourn.lua` writes it.
+-- `functions/next_outcome.lua` writes it.
 function Settle.leave_obituary(ctx, rules, row)
-  redis.call("ZADD", ctx.prefix .. "obituaries", rules.logical, row)
+  redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, row)
 end

@@ -36,7 +36,7 @@ function Start.lease_task(ctx, queue, found, record, rules)
   local expected = Start.expected_of(ctx, task, rules)
   if rules.queued then next_record = Pick.add_whole(ctx, queue, task, next_record, rules) end
   if task.limits ~= "" then
-    Leases.take_limits(ctx, task, lease, rules, Start.charge_of(expected, weight), found)
+    Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
   if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, queue, task, message) end
   Leases.begin_lease(ctx, key, lease, rules)
@@ -71,7 +71,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
-  local finish = (by_runtime and start or rules.virtual[queue]) + Start.charge_of(expected, weight)
+  local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
   if by_runtime then Start.note_charge(ctx, queue, lease, expected, weight, finish, rules) end
   if group and (not is_gone
     or redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, found.lane)) then
@@ -97,7 +97,7 @@ end
 -- A charge too small to move a tenant would let it run for ever. An infinite charge would stop it for ever.
 local LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
 
-function Start.charge_of(cost, weight)
+function Start.attribution_of(cost, weight)
   local charge = cost / weight
   -- No comparison holds for a NaN, so this form catches it too.
   if not (charge > LEAST_CHARGE) then return LEAST_CHARGE end
@@ -156,7 +156,7 @@ function Start.correct(ctx, lease, key, keys, rules)
   redis.call("HDEL", ctx.prefix .. "charged", lease)
   local estimate, weight, since, finish, queue = string.match(charged, "^(%S+) (%S+) (%S+) (%S+) (.*)$")
   local seconds = math.max(0, (rules.logical - tonumber(since)) / 1000)
-  local missing = Start.charge_of(seconds, tonumber(weight)) - Start.charge_of(tonumber(estimate), tonumber(weight))
+  local missing = Start.attribution_of(seconds, tonumber(weight)) - Start.attribution_of(tonumber(estimate), tonumber(weight))
   Start.note_mean(ctx, key, seconds)
   Start.correct_finish(ctx, queue, key, tonumber(finish), missing)
   if not rules.limited then return end

@@ -79,7 +79,7 @@ end
 
 -- A row of `running` has the owner, the state and since when it holds its place (start.lua). The length of the
 -- queue, the queue and a record follow. The state is claimed, begun or acked.
--- A row of `obituaries` is the last row of its task. Its state is acked, dead, unreadable, dropped, cancelled
+-- A row of `outcomes` is the last row of its task. Its state is acked, dead, unreadable, dropped, cancelled
 -- or expired. The owner of a dropped task is the key of the limit that dropped it.
 function Tasks.write_running(owner, state, queue, record, since)
   return owner .. " " .. state .. (since or "") .. " " .. #queue .. " " .. queue .. record

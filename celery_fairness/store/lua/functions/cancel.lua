@@ -35,7 +35,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
       Settle.leave_obituary(ctx, {logical = logical}, row)
     else
       -- A caller sends the call again if its answer was lost.
-      gone = redis.call("ZSCORE", ctx.prefix .. "obituaries", row)
+      gone = redis.call("ZSCORE", ctx.prefix .. "outcomes", row)
     end
     answer[#answer + 1] = gone and 1 or 0
   end

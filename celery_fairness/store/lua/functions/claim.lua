@@ -127,7 +127,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local nobody = Active.pass_on(ctx, queue, rules.limited, turns.shut[queue])
     Active.forget_passed(ctx, queue, rules.virtual[queue], #leases, nobody and #leases < want)
   end
-  if #leases == 0 then Active.hush(ctx, without) end -- a caller that gets a task does not sleep
+  if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep
   Stats.write_minute(ctx, rules)
   sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
   if more or turns.over or #leases > 0 then sleep_ms = 0 end

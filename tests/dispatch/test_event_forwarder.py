@@ -18,7 +18,7 @@ from celery_fairness.worker.event_forwarder import (
     NOTED_SECONDS,
     RETRIES,
     TOGETHER,
-    Herald,
+    EventForwarder,
     bus_type,
 )
 from tests.dispatch.conftest import PREFIX
@@ -46,13 +46,15 @@ class Workers:
     def __init__(self, reader: Reader, memory: Any) -> None:
         self.reader, self.memory = reader, memory
 
-    def start(self, **options: Any) -> tuple[Herald, Dispatcher]:
+    def start(self, **options: Any) -> tuple[EventForwarder, Dispatcher]:
         dispatcher = Dispatcher(**options)
 
         def sends() -> bool:
             return dispatcher.enabled
 
-        return Herald(sends, lambda: nullcontext(dispatcher), self.reader, SOURCE), dispatcher
+        return EventForwarder(
+            sends, lambda: nullcontext(dispatcher), self.reader, SOURCE
+        ), dispatcher
 
     def happen(self, *keys: str) -> None:
         for key in keys:
@@ -60,8 +62,8 @@ class Workers:
 
     def end_election(self) -> None:
         """As when its time has come."""
-        assert 0 < self.memory.ttl(PREFIX + "herald") <= ELECTED_SECONDS
-        assert self.memory.delete(PREFIX + "herald") == 1
+        assert 0 < self.memory.ttl(PREFIX + "forwarder") <= ELECTED_SECONDS
+        assert self.memory.delete(PREFIX + "forwarder") == 1
 
 
 @pytest.fixture
@@ -77,17 +79,17 @@ def keys_of(dispatcher):
 
 def test_events_are_sent_as_the_open_job_spec_has_them(workers):
     workers.happen("before")
-    herald, dispatcher = workers.start()
-    assert herald.look() == 0
+    forwarder, dispatcher = workers.start()
+    assert forwarder.look() == 0
     workers.happen("a")
-    assert herald.look() == 1
+    assert forwarder.look() == 1
     (event,) = happened.page(workers.reader, SOURCE, None, (), 2).events[1:]
     ((kind, fields),) = dispatcher.sent
     assert kind == "fairness-paused"
     assert fields == {
         name: each for name, each in event.model_dump(mode="json").items() if name != "type"
     }
-    assert herald.look() == 0
+    assert forwarder.look() == 0
 
 
 def test_a_type_of_the_open_job_spec_keeps_its_name():
@@ -110,43 +112,43 @@ def test_one_worker_sends_for_all_and_another_goes_on_behind_it(workers):
 
 def test_a_worker_that_sends_no_events_is_not_elected(workers):
     silent, nothing = workers.start(enabled=False)
-    herald, dispatcher = workers.start()
+    forwarder, dispatcher = workers.start()
     silent.look()
-    herald.look()
+    forwarder.look()
     workers.happen("a")
-    assert (silent.look(), herald.look()) == (0, 1)
+    assert (silent.look(), forwarder.look()) == (0, 1)
     nothing.enabled = True
     workers.happen("b")
-    assert (silent.look(), herald.look()) == (0, 1)
+    assert (silent.look(), forwarder.look()) == (0, 1)
     assert keys_of(dispatcher) == ["a", "b"]
 
 
 def test_the_first_event_of_an_installation_is_sent(workers):
-    herald, dispatcher = workers.start()
-    herald.look()
+    forwarder, dispatcher = workers.start()
+    forwarder.look()
     workers.happen("a")
-    herald.look()
+    forwarder.look()
     assert keys_of(dispatcher) == ["a"]
 
 
 def test_more_than_one_page_is_sent_in_order(workers):
-    herald, dispatcher = workers.start()
-    herald.look()
+    forwarder, dispatcher = workers.start()
+    forwarder.look()
     names = [str(number) for number in range(250)]
     workers.happen(*names)
-    assert herald.look() == 250
+    assert forwarder.look() == 250
     assert keys_of(dispatcher) == names
 
 
 def test_what_a_dispatcher_could_not_send_is_sent_by_the_next_look(workers):
-    herald, dispatcher = workers.start()
-    herald.look()
+    forwarder, dispatcher = workers.start()
+    forwarder.look()
     workers.happen("a")
     dispatcher.send = None
     with pytest.raises(TypeError):
-        herald.look()
+        forwarder.look()
     del dispatcher.send
-    assert herald.look() == 1
+    assert forwarder.look() == 1
 
 
 def test_what_one_sent_before_it_died_is_not_sent_again(workers):
@@ -171,30 +173,30 @@ def test_what_one_sent_before_it_died_is_not_sent_again(workers):
 
 
 def test_who_reads_is_elected_for_longer_with_each_look(workers):
-    herald, _ = workers.start()
-    herald.look()
-    workers.memory.expire(PREFIX + "herald", 1)
-    herald.look()
-    assert workers.memory.ttl(PREFIX + "herald") > 1
+    forwarder, _ = workers.start()
+    forwarder.look()
+    workers.memory.expire(PREFIX + "forwarder", 1)
+    forwarder.look()
+    assert workers.memory.ttl(PREFIX + "forwarder") > 1
 
 
 def test_how_far_was_read_is_not_kept_for_ever(workers):
-    herald, _ = workers.start()
-    herald.look()
-    assert 0 < workers.memory.ttl(PREFIX + "heralded") <= NOTED_SECONDS
-    workers.memory.persist(PREFIX + "heralded")
+    forwarder, _ = workers.start()
+    forwarder.look()
+    assert 0 < workers.memory.ttl(PREFIX + "forwarded") <= NOTED_SECONDS
+    workers.memory.persist(PREFIX + "forwarded")
     workers.happen("a")
-    herald.look()
-    assert 0 < workers.memory.ttl(PREFIX + "heralded") <= NOTED_SECONDS
+    forwarder.look()
+    assert 0 < workers.memory.ttl(PREFIX + "forwarded") <= NOTED_SECONDS
 
 
 def test_it_ends_with_its_worker(workers):
-    herald, _ = workers.start()
-    herald.start()
-    herald.stop()
+    forwarder, _ = workers.start()
+    forwarder.start()
+    forwarder.stop()
 
     def it_has_ended() -> None:
-        assert "herald" not in [thread.name for thread in threading.enumerate()]
+        assert "forwarder" not in [thread.name for thread in threading.enumerate()]
 
     eventually(it_has_ended, 5)
 

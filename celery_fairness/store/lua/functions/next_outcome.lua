@@ -1,7 +1,7 @@
 --[[
-  mourn: hand out the `obituary` of a task that ended for good without a process to write its result.
+  next_outcome: hand out the `outcome` of a task that ended for good without a process to write its result.
 
-  The function also deletes the `obituary` whose result the caller has written. An `obituary` is handed out again
+  The function also deletes the `outcome` whose result the caller has written. An `outcome` is handed out again
   after one lease, so that it is not lost with the worker that took it.
 
   Leases that ended are cleared away first. A worker without a free place claims nothing, but it calls this
@@ -17,22 +17,22 @@
   args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
 
-  Returns {} or `{obituary, owner, state, queue, tenant, deaths, message}`.
+  Returns {} or `{outcome, owner, state, queue, tenant, deaths, message}`.
 ]]
 -- One call clears away at most this many leases.
 local DUE_AT_MOST = 16
 
-register("mourn", {"allow-oom"}, function(keys, args)
+register("next_outcome", {"allow-oom"}, function(keys, args)
   local ctx, written, frozen_ms = {prefix = keys[1]}, args[1], args[7]
   local rules, lease_ms = Tenants.rules_of(ctx, args, 2, frozen_ms)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
-  local obituaries = ctx.prefix .. "obituaries"
-  if written ~= "" then redis.call("ZREM", obituaries, written) end
+  local outcomes = ctx.prefix .. "outcomes"
+  if written ~= "" then redis.call("ZREM", outcomes, written) end
   local row = redis.call(
-    "ZRANGEBYSCORE", obituaries, "-inf", rules.logical, "LIMIT", 0, 1)[1]
+    "ZRANGEBYSCORE", outcomes, "-inf", rules.logical, "LIMIT", 0, 1)[1]
   if not row then return {} end
-  redis.call("ZADD", obituaries, rules.logical + lease_ms, row)
+  redis.call("ZADD", outcomes, rules.logical + lease_ms, row)
   local owner, state, queue, record = Tasks.read_running(row)
   local task, message = Tasks.read_record(record)
   return {row, owner, state, queue, task.tenant, task.deaths, message}

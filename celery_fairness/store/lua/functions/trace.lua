@@ -12,7 +12,7 @@
 ]]
 local KEPT_MS = 3600000
 
-register("watch", {"allow-oom"}, function(keys, args)
+register("trace", {"allow-oom"}, function(keys, args)
   local ctx, wait_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
 
   local now = Clock.server_now(frozen_ms)

@@ -27,7 +27,7 @@
   Returns a code. ELSEWHERE is the code if tasks of another broker are parked.
     1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED   -3 ELSEWHERE
 ]]
-register("park_message", {}, function(keys, args)
+register("park", {}, function(keys, args)
   local ctx, lease_ms = {prefix = keys[1]}, tonumber(args[1])
   local key, tenant_key, tier, concurrency = args[2], args[3], args[4], args[5]
   local default_tier, default_limit, tier_waits, words = args[6], args[7], args[8], args[9]

@@ -18,7 +18,7 @@
   the use counts only after that.
     -2 ENDS_FIRST
 ]]
-register("unused", {"allow-oom"}, function(keys, args)
+register("expire_queues", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms, declared = {prefix = keys[1]}, args[1], args[2]
   ctx.ranked = Clock.ranked(ctx)
   local now = Clock.server_now(frozen_ms)

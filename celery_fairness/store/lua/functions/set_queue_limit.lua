@@ -16,7 +16,7 @@
 
   Returns the row of the queue in `queue_limits`, or "" if it has none now.
 ]]
-register("queue", {"allow-oom"}, function(keys, args)
+register("set_queue_limit", {"allow-oom"}, function(keys, args)
   local ctx, how, queue, key = {prefix = keys[1]}, args[1], args[2], args[3]
   local shape, numbers, lease_ms, frozen_ms = args[4], args[5], tonumber(args[6]), args[8]
 

@@ -14,7 +14,7 @@
 
   Returns for each task 1 if this call moved it, otherwise 0.
 ]]
-register("move", {"allow-oom"}, function(keys, args)
+register("reroute", {"allow-oom"}, function(keys, args)
   local ctx, queue, target = {prefix = keys[1]}, args[1], args[2]
   ctx.ranked = Clock.ranked(ctx)
 
