@@ -1,0 +1,213 @@
+"""Small mistakes in the library, each of which breaks a rule of the specification."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from celery_fairness.store.library import Library
+from tests.reference.walk import library_of
+
+
+class Mistake(NamedTuple):
+    """One edit of the library's text.
+
+    Attributes:
+        what: What the library does wrong.
+        old: A part of one line, which occurs once, or once behind ``after``.
+        new: What stands there instead.
+        after: The line before which the edit does not begin; "" is the beginning.
+        seed: Of a sequence in which the reference objects.
+    """
+
+    what: str
+    old: str
+    new: str
+    after: str = ""
+    seed: int = 0
+
+
+MISTAKES = (
+    # Order.
+    Mistake(
+        "the tenant with the latest start goes first",
+        '"ring:" .. queue, at, at, "WITHSCORES"',
+        '"ring:" .. queue, -1 - at, -1 - at, "WITHSCORES"',
+        "function Active.member_at",
+    ),
+    Mistake(
+        "a tenant that was idle keeps its old start",
+        "local start = Active.virtual_time(ctx, queue)",
+        "local start = 0",
+        "function Active.enter(",
+    ),
+    Mistake(
+        "a debt is forgiven at entry",
+        "start = math.max(start, tonumber(finish))",
+        "start = start",
+    ),
+    Mistake(
+        "a tenant that was blocked keeps its old start",
+        "local start = math.max(Active.virtual_time(ctx, queue), tonumber(finish))",
+        "local start = tonumber(finish)",
+    ),
+    Mistake(
+        "the weight of a tier is ignored", "local charge = cost / weight", "local charge = cost"
+    ),
+    Mistake(
+        "a lane is last in, first out",
+        '"RPUSH", ctx.prefix .. Lanes.list_name',
+        '"LPUSH", ctx.prefix .. Lanes.list_name',
+    ),
+    Mistake(
+        "the lowest priority goes first", "(9 - rank) * Lanes.AFTER_ALL", "rank * Lanes.AFTER_ALL"
+    ),
+    Mistake(
+        "debts are never forgotten",
+        "if wanted then return",
+        "if false then return",
+    ),
+    Mistake(
+        "debts are always forgotten",
+        "if wanted then return",
+        "if true then return",
+    ),
+    Mistake(
+        "a due task goes before those that wait",
+        'task.seq = redis.call("INCR", ctx.prefix .. "sequence")',
+        "task.seq = task.seq",
+        "function Schedule.bring_in(",
+    ),
+    Mistake(
+        "a task that comes back goes behind its lane",
+        "Lanes.enqueue_expiring(ctx, queue, task, message, false)",
+        "Lanes.enqueue(ctx, queue, task, message, false)",
+        "function Lanes.enqueue_back(",
+    ),
+    Mistake(
+        "the last waiter of a limit goes first",
+        '"group:" .. group .. " " .. queue, 0, 0, "WITHSCORES"',
+        '"group:" .. group .. " " .. queue, -1, -1, "WITHSCORES"',
+        "function Blocked.of_limit",
+    ),
+    Mistake(
+        "one queue is served until it is empty",
+        "if not rounds.strict then rounds.turn = rounds.turn + 1 end",
+        "",
+    ),
+    # Limits.
+    Mistake(
+        "a limit lets one more start", "+ ahead >= limit.concurrency", "+ ahead > limit.concurrency"
+    ),
+    Mistake("a tenant runs one more task", "full = limit <= held", "full = limit < held"),
+    Mistake(
+        "an unclaimed slot is not counted",
+        'for key in string.gmatch(keys, "[^,]+") do',
+        'for key in string.gmatch("", "[^,]+") do',
+        "function Leases.end_lease(",
+    ),
+    Mistake("a cool-down stops nothing", "cooled and tonumber(cooled) - rules.logical or 0", "0"),
+    Mistake(
+        "a pause of a tenant stops nothing",
+        "if Config.paused_ms(ctx, key, rules) > 0 then return 0 end",
+        "",
+    ),
+    Mistake(
+        "an override that has ended is used",
+        'if ends ~= "" and tonumber(ends) <= rules.now then return nil end',
+        "",
+    ),
+    Mistake(
+        "reschedule wins over drop", 'says == "d" and action ~= "d"', 'says == "d" and not action'
+    ),
+    Mistake(
+        "a free slot of a limit wakes nobody",
+        "if Wake.look_at_waited(ctx, keys[index], rules, false) then left = left - 1 end",
+        "",
+    ),
+    Mistake(
+        "a free slot of a tenant wakes nobody",
+        '== "tenant:" then Tenants.reopen(ctx, keys[index], rules) end',
+        '== "tenant:" then end',
+    ),
+    Mistake(
+        "the limit of a whole queue is not checked",
+        "local refused = row and Limits.refusal(ctx, row.word, rules)",
+        "local refused = nil",
+    ),
+    Mistake(
+        "a process takes more than its share",
+        "if room then rounds.rooms[queue] = room - 1 end",
+        "",
+    ),
+    Mistake(
+        "older numbers of a key win",
+        'return own ~= "" and (is_new or known == "") and own or known',
+        'return known == "" and own or known',
+    ),
+    # Rates.
+    Mistake(
+        "a rate lets one more start",
+        "if count < starts then return 0 end",
+        "if count <= starts then return 0 end",
+    ),
+    Mistake("a window is too short", "+ period_ms + 1 - logical)", "+ period_ms - 100 - logical)"),
+    Mistake("a window is too long", "+ period_ms + 1 - logical)", "+ period_ms + 100 - logical)"),
+    Mistake(
+        "a throttle has no spacing",
+        "(window[1] and ahead + 1 or ahead) * interval",
+        "(window[1] and ahead or ahead) * interval",
+    ),
+    Mistake(
+        "the start of a body that never began counts",
+        "for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end",
+        "",
+    ),
+    # Leases.
+    Mistake("the clock follows a jump", "if step > longest then step = longest end", ""),
+    Mistake(
+        "a renewal keeps nothing",
+        'if runs then redis.call("ZADD", ctx.prefix .. "ends", logical_end, held) end',
+        "",
+    ),
+    Mistake(
+        "an acknowledged task runs again",
+        'if state == "acked" then',
+        "if false then",
+        "function Settle.expire_one(",
+    ),
+    Mistake("a death is not counted", "task.deaths = task.deaths + 1", ""),
+    Mistake(
+        "a claim sent again takes more tasks",
+        "if last_number ~= number then return nil end",
+        "if true then return nil end",
+    ),
+    Mistake(
+        "a late end leaves its task waiting",
+        'if verdict ~= "done" and verdict ~= "acked" then return 0 end',
+        "if true then return 0 end",
+    ),
+    Mistake(
+        "a worker claims before it registers its leases",
+        'if known_epoch ~= "" and known_epoch ~= epoch_text then',
+        "if false then",
+    ),
+    Mistake(
+        "a task that has started expires",
+        'then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag) end',
+        "then end",
+        "function Start.serve(",
+    ),
+)
+
+
+def library_with(mistake: Mistake, budget: Any) -> Library:
+    """Return the library of a budget with a mistake in it."""
+    made = library_of(budget)
+    begin = made.code.index(mistake.after)
+    found = made.code.count(mistake.old) if not mistake.after else 1
+    assert found == 1, f"expected one line with {mistake.old!r}, got: {found}"
+    at = made.code.index(mistake.old, begin)
+    code = made.code[:at] + mistake.new + made.code[at + len(mistake.old) :]
+    name = f"cf_mistake{hashlib.sha256(code.encode()).hexdigest()[:12]}"
+    return Library(name, code.replace(made.name, name))

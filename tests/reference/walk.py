@@ -1,0 +1,367 @@
+"""One operation at a time on the function library, each answer given to the reference."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis import Redis
+
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.overrides import Override
+from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
+from celery_fairness.store.library import Library, build
+from tests.model.operations import KEYS, Operation, Scene
+from tests.reference.observed import Observed, observe, records
+from tests.reference.reference import Objection, Reference, Task
+from tests.support.library import call
+
+START_MS = 1_760_000_000_000
+#: Leases of the past that a late or doubled settle may name.
+REMEMBERED = 30
+#: Numbers from here on name them, or a task that has changed since.
+LATE = 850
+
+
+def message_of(number: int) -> str:
+    """Return a message as kombu writes it, or one that says nothing."""
+    headers = {"lang": "py", "task": "shop.send", "id": f"id-{number}"}
+    message = {"body": "eyI=" * 9, "headers": headers, "properties": {}}
+    return f"message {number}\n 1" if number % 5 == 2 else json.dumps(message)
+
+
+@functools.cache
+def library_of(budget: Any) -> Library:
+    """Return the library with the bounds of a budget."""
+    return build(constants_of(budget))
+
+
+def constants_of(budget: Any) -> dict[str, int]:
+    """Return the bounds of a budget by their names in the modules."""
+    return {
+        "DUE_AT_MOST": budget.due,
+        "MOVES_AT_MOST": budget.moves,
+        "PASSED_AT_MOST": budget.passed,
+        "FULL_LANES_AT_MOST": budget.lanes,
+        "PURGED_AT_MOST": budget.purged,
+        "TAGS_AT_MOST": budget.tags,
+        "PUMPED_AT_MOST": budget.looks,
+        "IDLE_AT_MOST": budget.idle,
+        "UNIT_BYTES": budget.unit_bytes,
+        "TAKEN_AT_MOST": budget.taken,
+    }
+
+
+class Walk:
+    """One sequence of operations.
+
+    Args:
+        client: Of a server; it decodes answers.
+        prefix: Of all keys of this walk.
+        scene: What does not change.
+        made: The library that is judged; by default that of the package.
+    """
+
+    def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
+        self.client, self.prefix, self.scene = client, prefix, scene
+        self.library = made or library_of(scene.budget)
+        self.now = START_MS
+        self.granted: list[Claimed] = []
+        self.tags = 0
+        self.epoch: int | None = None
+        self.written = ""
+        self.numbers: Counter[str] = Counter()
+        self.places: dict[str, Any] = defaultdict(dict)
+        self.reference = Reference(scene.budget)
+
+    def run(self, operation: Operation) -> None:
+        """Run one operation.
+
+        Raises:
+            Objection: The reference objects. The text names operation, answer and rule.
+        """
+        name, *values = operation
+        self.answer: Any = None
+        self.reference.at(self.now)
+        try:
+            getattr(self, f"do_{name}")(*values)
+        except Objection as error:
+            raise Objection(f"{name}{tuple(values)!r} answered {self.answer!r}: {error}") from None
+
+    def call(self, function: str, args: Sequence[Any]) -> Any:
+        self.answer = call(self.client, function, self.prefix, args, self.library)
+        return self.answer
+
+    def observe(self) -> Observed:
+        return observe(self.client, self.prefix, self.scene.queues)
+
+    def forget(self) -> None:
+        """Delete every key."""
+        keys = self.client.keys(f"{self.prefix}*")
+        if keys:
+            self.client.delete(*keys)
+
+    def rules(self, enforcement: str = "on", by: str = "", scope: str = "tenant") -> Rules:
+        rules = replace(self.scene.rules, enforcement=enforcement, priority_scope=scope)
+        return replace(rules, fairness_by=by) if by else rules
+
+    # -- workers and producers --------------------------------------------------------------------
+
+    def do_put(
+        self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits, bounds, expires
+    ):
+        if old is None:
+            self.tags += 1
+        number = self.tags if old is None else old
+        waiting = Waiting(
+            queue,
+            f"tag.{number}",
+            tenant,
+            service if tenant else "",
+            tier,
+            rank,
+            cost,
+            0 if eta is None else self.now + eta,
+            message_of(number),
+            kind,
+            limits.replace("*", tenant or "_"),
+            0 if expires is None else self.now + expires,
+            bounds,
+            number % 16 != 15,
+        )
+        answer = self.call(calls.PUT, calls.put_args(waiting, str(self.now)))
+        self.reference.put(waiting, calls.read_put(answer), self.observe())
+
+    def do_claim(
+        self,
+        owner,
+        again,
+        want,
+        queues,
+        enforcement,
+        hears,
+        passing,
+        goes_on,
+        known,
+        told,
+        by,
+        scope,
+    ):
+        if goes_on and passing:
+            passing = replace(passing, places=self.places[owner])
+        if not (again and self.numbers[owner]):
+            self.numbers[owner] += 1
+        answer = self.claim(
+            owner,
+            self.numbers[owner],
+            want,
+            queues,
+            self.rules(enforcement, by, scope),
+            passing,
+            self.known(known),
+            self.settles(told),
+        )
+        self.places[owner] = {} if answer.tasks or answer.sleep_ms else answer.passed
+
+    def claim(self, owner, number, want, queues, rules, passing, epoch, ends):
+        args = calls.claim_args(
+            owner, number, want, queues, rules, str(self.now), passing, epoch, ends
+        )
+        answer = self.answer = calls.read_claim(self.call(calls.CLAIM, args))
+        # The server's real time passes, which is not that of the walk.
+        self.client.persist(f"{self.prefix}reply:{owner}")
+        is_replay = self.reference.replies.get(owner, (None,))[0] == number
+        seen = self.observe()
+        self.reference.claim(owner, number, want, queues, rules, passing, epoch, ends, answer, seen)
+        if not is_replay:
+            self.granted += answer.tasks
+        return answer
+
+    def pick(self, number: int) -> Claimed | None:
+        known = [each for each in self.granted if each.lease in self.reference.leases]
+        if number >= LATE or not known:
+            known = self.granted[-REMEMBERED:]
+        return known[number % len(known)] if known else None
+
+    def settles(self, ends) -> list[Settle]:
+        notes = (Verdict.BEGUN, Verdict.ACKED)
+        picked = [(self.pick(number), number, verdict) for number, verdict in ends]
+        return [
+            Settle(task.lease, verdict, task.lane, verdict in notes or number % 5 != 4)
+            for task, number, verdict in picked
+            if task
+        ]
+
+    def do_settle(self, ends, enforcement):
+        self.settle(self.settles(ends), self.rules(enforcement))
+
+    def settle(self, ends, rules):
+        args = calls.settle_args(ends, rules, str(self.now))
+        answer = calls.read_settle(self.call(calls.SETTLE, args))
+        self.reference.settle(ends, rules, answer, self.observe())
+
+    def do_next_outcome(self, enforcement, writes):
+        """A worker takes an outcome and writes its result, or dies before that."""
+        rules = self.rules(enforcement)
+        written, self.written = self.written, ""
+        args = calls.next_outcome_args(written, rules, str(self.now))
+        answer = calls.read_next_outcome(self.call(calls.NEXT_OUTCOME, args))
+        self.reference.next_outcome(written, rules, answer, self.observe())
+        if answer and writes:
+            self.written = answer.text
+
+    def known(self, name):
+        return {"": None, "now": self.epoch, "before": START_MS - 1}[name]
+
+    def do_renew(self, picks, known):
+        held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
+        epoch, lease_ms = self.known(known), self.scene.rules.lease_ms
+        args = calls.renew_args(held, lease_ms, epoch, str(self.now))
+        answer = self.answer = calls.read_renew(self.call(calls.RENEW, args))
+        self.reference.renew(held, lease_ms, epoch, answer, self.observe())
+        self.epoch = answer[0]
+
+    def do_lapse(self, picks, known):
+        """A lease's time passes, in which a worker keeps some leases."""
+        for _ in range(3):
+            self.now += self.scene.rules.lease_ms // 3 + 1
+            self.reference.at(self.now)
+            self.do_renew(picks, known)
+
+    def do_advance(self, step):
+        self.now += step
+
+    def do_hear(self, queue):
+        """A worker hears a wake-up; what it does then is its own matter."""
+        self.client.lpop(f"{self.prefix}bell:{queue}")
+
+    def do_watch(self, wait_ms):
+        """A trace changes no answer."""
+        self.call(calls.TRACE, calls.watch_args(wait_ms, str(self.now)))
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def do_tiers(self, pro, free):
+        given = {"pro": pro, "free": free}
+        tiers = [Tier(name, x[0], x[1], max_waiting=x[2]) for name, x in given.items() if x]
+        rows = [text for tier in tiers for text in (tier.name, json.dumps(tier_fields(tier)))]
+        self.call(calls.PUBLISH_TIERS, ["database", "1", *rows])
+        self.reference.publish_tiers(tiers)
+
+    def do_tenant(self, tenant, tier, number):
+        number = number if tier else ""
+        self.call(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0"])
+        self.reference.publish_tenant(tenant, tier, number)
+
+    def do_stop(self, how, key, wait_ms, enforcement):
+        rules = self.rules(enforcement)
+        args = calls.stop_args(how, key, wait_ms, rules.lease_ms, enforcement, str(self.now))
+        answer = calls.read_stop(self.call(calls.STOP, args))
+        self.reference.hold(how, key, wait_ms, rules, answer, self.observe())
+
+    def do_override(self, key, numbers, lasts_ms, enforcement):
+        """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
+        rules = self.rules(enforcement)
+        ends_ms = None if lasts_ms is None else self.now + lasts_ms
+        said = None if numbers is None else dict(numbers)
+        text = "" if said is None else Override(said, ends_ms).text
+        lasting = (lasts_ms, None) if lasts_ms and lasts_ms > 1_000 else (0, ends_ms)
+        args = calls.override_args(
+            key, text, *lasting, "{}", rules.lease_ms, enforcement, str(self.now)
+        )
+        answer = self.call(calls.OVERRIDE, args)
+        self.reference.override(key, said, ends_ms, rules, answer, self.observe())
+
+    def do_queue(self, how, queue, numbers, parts):
+        rules, key = self.rules(), KEYS.get(queue) or queue_key(queue)
+        text = numbers.text if numbers else ""
+        args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
+        answer = self.call(calls.SET_QUEUE_LIMIT, args)
+        self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.observe())
+
+    def chosen(self, queue, picks) -> list[tuple[Task | None, str]]:
+        """Return tasks that people have seen in a queue, each with the record that they saw."""
+        tasks = [x for x in self.reference.tasks.values() if x.queue == queue]
+        if not tasks:
+            return []
+        found = records(self.client, self.prefix, queue)
+        picked = [(tasks[number % len(tasks)], number) for number in picks]
+        return [
+            (None, f"0 {found[task.tag].split(' ', 1)[1]}")
+            if number >= LATE
+            else (task, found[task.tag])
+            for task, number in picked
+            if task.tag in found
+        ]
+
+    def do_cancel(self, queue, picks):
+        chosen = self.chosen(queue, picks)
+        lease_ms = self.scene.rules.lease_ms
+        args = calls.cancel_args(queue, [text for _, text in chosen], lease_ms, str(self.now))
+        answer = calls.read_cancel(self.call(calls.CANCEL, args))
+        self.reference.cancel([task for task, _ in chosen], answer, self.observe(), lease_ms)
+
+    def do_move(self, queue, others, picks, parts):
+        if not others:
+            return
+        chosen = [
+            (task, text, parts[number % len(parts)])
+            for number, (task, text) in enumerate(self.chosen(queue, picks))
+        ]
+        args = calls.move_args(queue, others[0], [(text, part) for _, text, part in chosen])
+        answer = calls.read_move(self.call(calls.REROUTE, args))
+        given = [(task, part) for task, _, part in chosen]
+        self.reference.move(others[0], given, answer, self.observe())
+
+    def do_requeue(self, queue, pick, knows):
+        """People requeue a dead letter, whose result may not be written yet."""
+        tasks = [x for x in self.reference.tasks.values() if x.queue == queue]
+        tasks = [x for x in tasks if pick >= LATE or x.place == "dead"]
+        found = records(self.client, self.prefix, queue)
+        tasks = [x for x in tasks if x.tag in found]
+        if not tasks:
+            return
+        task = tasks[pick % len(tasks)]
+        texts = [text for text, each in self.observe().outcomes.items() if each.tag == task.tag]
+        text = "".join(texts[:1]) if knows and task.place == "dead" else ""
+        answer = self.call(calls.REQUEUE, calls.requeue_args(queue, found[task.tag], text))
+        self.reference.requeue(task, text, answer, self.observe())
+
+    def do_size(self, queue):
+        answer = tuple(self.call(calls.SIZE, calls.size_args(queue)))
+        self.reference.size(queue, answer)
+
+    def do_purge(self, queue):
+        answer = self.call(calls.PURGE, [queue])
+        self.reference.purge(queue, answer, self.observe())
+
+    # -- gates and servers ------------------------------------------------------------------------
+
+    def do_gate(self, tenant, service, lease):
+        self.do_renew((), "")
+        key = ":".join(filter(None, ("tenant", tenant, service)))
+        ends = self.reference.hold_gate_lease(key, lease, self.scene.rules.lease_ms)
+        self.client.zadd(f"{self.prefix}leases:{key}", {lease: ends})
+
+    def do_ungate(self, tenant, service, lease):
+        key = ":".join(filter(None, ("tenant", tenant, service)))
+        self.reference.free_gate_lease(key, lease)
+        self.client.zrem(f"{self.prefix}leases:{key}", lease)
+
+    def do_lose(self):
+        """Redis comes back empty."""
+        self.forget()
+        self.reference = Reference(self.scene.budget)
+        self.reference.at(self.now)
+
+    def do_save(self):
+        """Only the model restores older memories."""
+
+    def do_restore(self, by_another):
+        """Only the model restores older memories."""
