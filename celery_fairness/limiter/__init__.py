@@ -1,1 +1,1 @@
-"""The limiter: who may start now, in Redis for workers and in memory for tests."""
+"""The limiter of a gate: it grants and rejects slots, and keeps the tasks that are parked."""

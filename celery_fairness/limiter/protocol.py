@@ -1,4 +1,4 @@
-"""What a limiter does. One contract suite holds for every form of it.
+"""What a limiter does: the one in Redis, and the fake one of tests.
 
 Invariant: no lease of a key is granted while the key holds as many live leases as its limit, and a
 lease of several keys is granted for all of them or for none. A lease that is not renewed ends by

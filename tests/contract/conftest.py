@@ -1,4 +1,4 @@
-"""The two forms of the limiter, on one frozen clock."""
+"""The limiter in Redis, on a frozen clock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_fairness.config.settings import Settings, build_settings
-from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.config.settings import build_settings
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
@@ -36,19 +34,14 @@ def clock() -> FrozenClock:
     return FrozenClock()
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_limiter(
-    request: pytest.FixtureRequest, clock: FrozenClock
-) -> Iterator[Callable[..., Limiter]]:
+@pytest.fixture
+def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., RedisLimiter]]:
     """A factory of limiters on the frozen clock: ``make_limiter(**settings)``."""
     made: list[RedisLimiter] = []
-    url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
 
-    def make(**values: object) -> Limiter:
-        settings: Settings = build_settings(values)
-        if not url:
-            return InMemoryLimiter(settings, clock)
-        made.append(RedisLimiter(Connection(address_from_url(url)), settings, clock))
+    def make(**values: object) -> RedisLimiter:
+        connection = Connection(address_from_url(redis_url))
+        made.append(RedisLimiter(connection, build_settings(values), clock))
         return made[-1]
 
     yield make
@@ -57,7 +50,7 @@ def make_limiter(
 
 
 @pytest.fixture
-def stop(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
+def stop(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
     """``stop("pause", key)``, or "resume", "cool" with seconds, "clear": what a person does."""
 
     def change(how: str, key: str, wait_seconds: float = 0.0) -> None:
@@ -67,7 +60,7 @@ def stop(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
 
 
 @pytest.fixture
-def override(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
+def override(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
     """``override(key, lasts_ms, concurrency=1)``: what a person does; None has no end."""
 
     def change(key: str, lasts_ms: int | None, **numbers: Any) -> None:
@@ -77,31 +70,25 @@ def override(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
 
 
 def override_key(
-    limiter: Limiter, clock: FrozenClock, key: str, lasts_ms: int | None, **numbers: Any
+    limiter: RedisLimiter, clock: FrozenClock, key: str, lasts_ms: int | None, **numbers: Any
 ) -> None:
     """Put numbers in the place of a key's own; without any, clear them."""
     ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
     made = Override(numbers, ends_ms) if numbers else None
-    if isinstance(limiter, RedisLimiter):
-        text, now_text = made.text if made else "", str(clock.now_ms)
-        args = calls.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
-        limiter.connection.run(calls.OVERRIDE, limiter.prefix, args)
-    elif isinstance(limiter, InMemoryLimiter):
-        limiter.override(key, made)
+    text, now_text = made.text if made else "", str(clock.now_ms)
+    args = calls.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
+    limiter.connection.run(calls.OVERRIDE, limiter.prefix, args)
 
 
 def stop_key(
-    limiter: Limiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
+    limiter: RedisLimiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
 ) -> None:
     """Stop a key of limits, or let it go on."""
-    if isinstance(limiter, RedisLimiter):
-        wait_ms = milliseconds(wait_seconds)
-        args = calls.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
-        limiter.connection.run(calls.STOP, limiter.prefix, args)
-    elif isinstance(limiter, InMemoryLimiter):
-        limiter.stop(how, key, wait_seconds)
+    wait_ms = milliseconds(wait_seconds)
+    args = calls.stop_args(how, key, wait_ms, 15_000, "on", str(clock.now_ms))
+    limiter.connection.run(calls.STOP, limiter.prefix, args)
 
 
 @pytest.fixture
-def limiter(make_limiter: Callable[..., Limiter]) -> Limiter:
+def limiter(make_limiter: Callable[..., RedisLimiter]) -> RedisLimiter:
     return make_limiter()

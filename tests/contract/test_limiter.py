@@ -1,4 +1,4 @@
-"""What every limiter does: the same suite over the one in memory and the one in Redis."""
+"""What the limiter does, in Redis and on a frozen clock."""
 
 from __future__ import annotations
 

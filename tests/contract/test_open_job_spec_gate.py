@@ -419,22 +419,19 @@ def test_what_people_said_for_a_time_is_forgotten_by_who_renews(limiter, overrid
     override("api", 5_000, concurrency=1)
     clock.advance(5.0)
     limiter.renew([lease])
-    if isinstance(limiter, RedisLimiter):
-        with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
-            assert not client.exists(f"{limiter.prefix}overrides", f"{limiter.prefix}overrides_end")
-            assert client.hget(f"{limiter.prefix}clock", "steered") is None
+    with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
+        assert not client.exists(f"{limiter.prefix}overrides", f"{limiter.prefix}overrides_end")
+        assert client.hget(f"{limiter.prefix}clock", "steered") is None
     admitted(limiter.acquire(ask(TWO)))
 
 
-# -- 11: events: the limiter in memory has none ---------------------------------------------------
+# -- 11: events -----------------------------------------------------------------------------------
 
-in_redis = pytest.mark.parametrize("make_limiter", ["redis"], indirect=True)
 JOB = {"job_id": "t1", "job_type": "shop.pay", "queue": "q"}
 
 
-def told(limiter: Limiter, what: str) -> list[dict[str, str]]:
+def told(limiter: RedisLimiter, what: str) -> list[dict[str, str]]:
     """Return what was told of one type."""
-    assert isinstance(limiter, RedisLimiter)
     with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
         entries = client.xrange(f"{limiter.prefix}events")
     events = [dict(fields) for _, fields in entries]
@@ -457,7 +454,6 @@ class Waits:
         return answer
 
 
-@in_redis
 @pytest.mark.parametrize(
     ("limits", "tenant", "numbers"),
     [
@@ -493,7 +489,6 @@ def test_s46_rl006_d12_a_job_that_is_refused_is_told_once_and_each_refusal_is_no
     assert told(limiter, "released") == []
 
 
-@in_redis
 @pytest.mark.parametrize(
     ("limits", "tenant"), [((Limit("api", 1),), ""), ((), "42"), ((TWO,), "42")]
 )
@@ -515,7 +510,6 @@ def test_s47_rl006_d13_one_released_for_each_exceeded_with_the_same_job(
     assert told(limiter, "released")[0] == {**JOB, "key": key, "strategy": "concurrency"}
 
 
-@in_redis
 def test_s48_a_job_that_is_dropped_is_told(limiter: Limiter) -> None:
     drops = Limit("full", 1, on_limit="drop")
     admitted(limiter.acquire(ask(drops)))
@@ -524,7 +518,6 @@ def test_s48_a_job_that_is_dropped_is_told(limiter: Limiter) -> None:
     assert told(limiter, "exceeded") == []
 
 
-@in_redis
 def test_s49_a_key_that_cools_down_is_told_with_its_time_and_reason(
     limiter: Limiter, clock: FrozenClock, stop: Callable[..., None]
 ) -> None:

@@ -1,7 +1,7 @@
 """One run of pytest that asks the same tests of every mutant, until one of them fails.
 
-The tests are those that the suite has anyway: random operations on the library beside the model
-and beside the limiter in memory, those of single functions, and those of the transport. A mutant
+The tests are those that the suite has anyway: random operations on the library beside the model,
+random operations of gates, those of single functions, and those of the transport. A mutant
 is asked by those that call a function of the library which may run its unit.
 
 Invariant: all tests pass before the first mutant, so what fails afterwards fails by the mutant.

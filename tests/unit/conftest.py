@@ -1,4 +1,4 @@
-"""Apps on a broker in memory, a limiter in memory, and a clock that moves only when told to.
+"""Apps on a broker in memory, a fake limiter or one in Redis, and a clock that a test moves.
 
 Invariant: what a test wires is unwired after it, and its messages are gone.
 
@@ -21,8 +21,12 @@ from kombu.transport import memory
 
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
-from celery_fairness.limiter.memory import InMemoryLimiter
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
 
@@ -62,11 +66,11 @@ class Published:
 
 @dataclass
 class Shop:
-    """A Celery app wired to a limiter in memory."""
+    """A Celery app wired to a limiter, a fake one unless the test gives another."""
 
     app: Celery
     fairness: Fairness
-    limiter: InMemoryLimiter
+    limiter: Limiter
     clock: FrozenClock
     task: Callable[..., Any] = field(init=False)
 
@@ -105,6 +109,21 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture
+def make_redis_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., RedisLimiter]]:
+    """A factory of limiters in an empty Redis, on the frozen clock: ``(**settings)``."""
+    made: list[RedisLimiter] = []
+
+    def make(**settings: Any) -> RedisLimiter:
+        connection = Connection(address_from_url(redis_url))
+        made.append(RedisLimiter(connection, build_settings(settings), clock.ms))
+        return made[-1]
+
+    yield make
+    for limiter in made:
+        limiter.close()
+
+
+@pytest.fixture
 def notices() -> Notices:
     return Notices(logging.getLogger("celery_fairness"))
 
@@ -119,6 +138,7 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
         conf: dict[str, Any] | None = None,
         environ: dict[str, str] | None = None,
         main: str = "shop",
+        limiter: Limiter | None = None,
         **options: Any,
     ) -> Shop:
         app = Celery(
@@ -132,10 +152,9 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
             app.conf.fairness = fairness
         made = Fairness(app, environ or {})
         wired.append(made)
-        limiter = InMemoryLimiter(build_settings(fairness or {}), clock.ms)
-        made.limiter = limiter
-        made.directory = TierCache(made.settings, lambda: limiter, made.notices, clock)
-        return Shop(app, made, limiter, clock)
+        made.limiter = used = limiter or FakeLimiter()
+        made.directory = TierCache(made.settings, lambda: used, made.notices, clock)
+        return Shop(app, made, used, clock)
 
     memory.Channel.queues.clear()
     yield make

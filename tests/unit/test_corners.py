@@ -10,7 +10,6 @@ from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, SettingsError, TenantInvalid
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.message.headers import parse_header
@@ -116,28 +115,17 @@ def test_a_users_own_attribute_called_service_is_not_ours(shop):
     assert shop.one().queue == "celery"
 
 
-def both(url):
-    values = build_settings({})
-    return InMemoryLimiter(values), RedisLimiter(Connection(address_from_url(url)), values)
+def test_the_same_weight_is_no_news(make_redis_limiter):
+    limiter = make_redis_limiter()
+    for weight in (1, 1.0):
+        limiter.publish_tiers([Tier("free", 1, weight)], "database")
+        assert limiter.news() == 1
 
 
-def test_the_same_weight_is_no_news_in_both(redis_url):
-    memory, real = both(redis_url)
-    for limiter in (memory, real):
-        limiter.publish_tiers([Tier("free", 1, 1)], "database")
-        limiter.publish_tiers([Tier("free", 1, 1.0)], "database")
-    found = memory.news(), real.news()
-    real.close()
-    assert found[0] == found[1]
-
-
-def test_forgetting_nobody_is_no_news_in_both(redis_url):
-    memory, real = both(redis_url)
-    for limiter in (memory, real):
-        limiter.publish_tenant("a", None, 3)
-    found = memory.news(), real.news()
-    real.close()
-    assert found[0] == found[1]
+def test_forgetting_nobody_is_no_news(make_redis_limiter):
+    limiter = make_redis_limiter()
+    limiter.publish_tenant("a", None, 3)
+    assert limiter.news() == 0
 
 
 @pytest.mark.parametrize("text", ["1_0", "+5"])

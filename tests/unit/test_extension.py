@@ -14,8 +14,8 @@ from celery_fairness.app.fairness import LazyRouter
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.types import Lease, SlotRequest
+from celery_fairness.testing.fake_limiter import FakeLimiter
 
 SECRET = "hunter2"
 URL = f"redis://user:{SECRET}@127.0.0.1:1/1"
@@ -325,7 +325,8 @@ class TestSteering:
     """Looking at a key, publishing tiers, and giving a tenant another tier."""
 
     @pytest.fixture
-    def shop(self, shop):
+    def shop(self, make_shop, make_redis_limiter):
+        shop = make_shop(limiter=make_redis_limiter())
         # As every worker does when it starts.
         shop.limiter.publish_tiers(shop.fairness.settings.tiers.values(), "settings")
         return shop
@@ -385,7 +386,7 @@ class TestSteering:
         state = shop.fairness.inspect(f"tenant:{tenant}")
         assert (state.limit, state.held) == (5, 1)
 
-    @pytest.mark.parametrize("key", ["42", "", "tenant:", "queue:celery", "TENANT:42"])
+    @pytest.mark.parametrize("key", ["", "tenant:", "a b", "ten,ant:42"])
     def test_a_key_of_another_form_is_an_error_that_shows_the_form(self, shop, key):
         with pytest.raises(ValueError) as caught:
             shop.fairness.inspect(key)
@@ -399,8 +400,9 @@ class TestSteering:
         assert shop.fairness.counts() == {"opened": 2}
 
     @pytest.mark.parametrize("key", ["tenant:42:analysis", "tenant:a:b:analysis"])
-    def test_a_key_of_one_service_is_of_its_tenant(self, make_shop, key):
-        shop = make_shop({"tier_scope": "service"})
+    def test_a_key_of_one_service_is_of_its_tenant(self, make_shop, make_redis_limiter, key):
+        by_service = {"tier_scope": "service"}
+        shop = make_shop(by_service, limiter=make_redis_limiter(**by_service))
         shop.limiter.publish_tiers(shop.fairness.settings.tiers.values(), "settings")
         tenant = key.removeprefix("tenant:").removesuffix(":analysis")
         shop.fairness.set_tier(tenant, "enterprise")
@@ -429,7 +431,7 @@ class TestWorker:
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
-        shop.fairness.keeper = types.SimpleNamespace(start=lambda: None)
+        shop.fairness.keeper = shop.fairness.promoter = types.SimpleNamespace(start=lambda: None)
         shop.fairness.on_worker_start(
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
         )
@@ -518,7 +520,7 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
 
 
 def test_workers_that_are_forks_of_one_process_have_names_of_their_own(bare):
-    fairness = Fairness(bare(), {}, InMemoryLimiter())
+    fairness = Fairness(bare(), {}, FakeLimiter())
     names = {fairness.worker}
     for _ in range(2):
         fairness.on_worker_init()

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from celery.app.trace import IGNORED, REJECTED
 from celery.exceptions import Ignore, Reject
 
-from celery_fairness.config.settings import build_settings
+from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.limiter.types import Job, Lease, SlotRequest
+from celery_fairness.limiter.types import Job, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import COPY_HEADER, HEADER, Copy
 from celery_fairness.message.task_options import TenantSource
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.gate import ATTEMPT_KEY, Gate, new_lease_id
@@ -62,23 +63,16 @@ class FakeResender(Resender):
         return True
 
 
-class Away(InMemoryLimiter):
-    """A limiter that can be away."""
-
-    away = False
-
-    def acquire(self, request, *args):
-        if self.away:
-            raise LimiterUnavailable("redis://nowhere", "no answer")
-        return super().acquire(request, *args)
+#: What a limiter answers if the tenant's tier has no free slot.
+FULL = Rejected(Reason.AT_CONCURRENCY_LIMIT, 3.0, "free", 1, 1)
 
 
 class World:
     """A gate, what is around it, and a tracer that says what it saw."""
 
-    def __init__(self, clock, longest=None, **settings):
+    def __init__(self, clock, longest=None, limiter=None, **settings):
         self.settings = build_settings(settings)
-        self.limiter = Away(self.settings, clock.ms)
+        self.limiter = FakeLimiter() if limiter is None else limiter
         self.notices = Notices(logging.getLogger("celery_fairness"), clock)
         self.directory = TierCache(self.settings, lambda: self.limiter, self.notices, clock)
         self.resender = FakeResender()
@@ -96,8 +90,7 @@ class World:
         self.raises = None
 
     def tracer(self, uuid, args, kwargs, request=None):
-        tenant = (request.get(HEADER) or {}).get("tenant")
-        held = self.limiter.inspect(tier_key(tenant), tenant, "free").held if tenant else 0
+        held = list(getattr(self.limiter, "leases", ()))
         self.ran.append(
             SimpleNamespace(
                 id=uuid, held=held, request=dict(request), attempt=current_attempt.get()
@@ -145,9 +138,9 @@ def is_ignored(answer):
 def test_an_attempt_that_is_let_through_holds_a_slot_and_frees_it(world):
     assert world.deliver() == "traced"
     (ran,) = world.ran
-    assert ran.held == 1
-    assert world.limiter.inspect("tenant:42", "42", "free").held == 0
-    assert [lease.key for lease in world.ended] == ["tenant:42"]
+    (lease,) = world.ended
+    assert (ran.held, lease.key) == ([lease.id], "tenant:42")
+    assert world.limiter.leases == {}
     assert world.resender.sent == []
 
 
@@ -156,7 +149,7 @@ def test_the_slot_is_freed_whatever_the_trace_does(world, error):
     world.raises = error
     with pytest.raises(type(error)):
         world.deliver()
-    assert world.limiter.inspect("tenant:42", "42", "free").held == 0
+    assert world.limiter.leases == {}
     assert len(world.ended) == 1
     assert current_attempt.get() is None
 
@@ -175,7 +168,7 @@ def test_without_a_main_process_the_lease_is_made_here(world):
 
 
 def test_a_refused_attempt_begins_nothing_and_goes_back_whole(world):
-    world.occupy()
+    world.limiter.reject(FULL)
     answer = world.deliver(known={"lease": None, "content_type": "application/x-yaml"})
     assert is_ignored(answer)
     assert world.ran == world.ended == []
@@ -183,7 +176,6 @@ def test_a_refused_attempt_begins_nothing_and_goes_back_whole(world):
     assert (sent.id, sent.args, sent.kwargs) == ("t1", ("a",), {"k": 1})
     assert sent.headers == {HEADER: {"v": 1, "tenant": "42"}}
     assert sent.content_type == "application/x-yaml"
-    assert world.limiter.counts() == {"refused:free": 1}
 
 
 def test_a_system_task_is_never_asked(world):
@@ -202,9 +194,8 @@ def test_celerys_own_tasks_are_exempt(world, name):
 def test_a_request_may_be_missing(world):
     source = TenantSource("shop.t", "user", lambda user=None: None)
     trace = world.gate.wrap(a_task(tenant_source=source), world.tracer)
-    world.occupy()
-    assert is_ignored(trace("t1", ("42",), {}))
-    assert trace("t1", ("7",), {}) == "traced"
+    assert trace("t1", ("42",), {}) == "traced"
+    assert [request.tenant for request in world.limiter.requests] == ["42"]
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [(None, None), ("text", {}), ((), []), (3, 4)])
@@ -218,7 +209,7 @@ class TestSnooze:
     """A refused task waits snooze + uniform [0, jitter), and never longer than the broker bears."""
 
     def countdowns(self, world, count=500):
-        world.occupy()
+        world.limiter.reject(FULL)
         for _ in range(count):
             world.deliver()
         return [sent.countdown for sent in world.resender.sent]
@@ -248,7 +239,8 @@ class TestSnooze:
         assert self.countdowns(make(longest), 1) == [wait]
 
     def test_a_paused_tenant_waits_as_long(self, make):
-        world = make(tiers={"free": {"concurrency": 0}}, snooze_jitter_seconds=0)
+        world = make(snooze_jitter_seconds=0)
+        world.limiter.reject(replace(FULL, reason=Reason.PAUSED, retry_after_seconds=None))
         world.deliver()
         assert [sent.countdown for sent in world.resender.sent] == [30.0]
 
@@ -257,6 +249,10 @@ class TestCopies:
     """Of the copies that a broker may hold of one refused message, one runs."""
 
     OLD = Copy("m1")
+
+    @pytest.fixture
+    def world(self, make, make_redis_limiter):
+        return make(limiter=make_redis_limiter())
 
     def refused(self, world, copy):
         blocker = world.occupy()
@@ -310,55 +306,44 @@ class TestCopies:
             (None, ""),
         ],
     )
-    def test_the_limiter_is_told_whom_events_name(self, world, monkeypatch, delivery, queue):
-        asked, acquire = [], world.limiter.acquire
-        monkeypatch.setattr(
-            world.limiter, "acquire", lambda *args: asked.append(args[0].job) or acquire(*args)
-        )
+    def test_the_limiter_is_told_whom_events_name(self, make, delivery, queue):
+        world = make()
         world.deliver(delivery_info=delivery)
-        assert asked == [Job("t1", "shop.t", queue)]
+        assert [request.job for request in world.limiter.requests] == [Job("t1", "shop.t", queue)]
 
 
-class TestEnforcement:
-    """Observe counts and off does not count; neither refuses."""
-
-    def test_observe(self, make):
-        world = make(enabled="observe")
-        world.occupy()
-        assert world.deliver() == "traced"
-        assert world.ran[0].held == 2
-        assert world.limiter.counts() == {"refused:free": 1}
-
-    def test_off(self, make):
-        world = make(enabled=False)
-        world.occupy()
-        assert world.deliver() == "traced"
-        assert world.ran[0].held == 2
-        assert world.limiter.counts() == {}
+@pytest.mark.parametrize(
+    ("enabled", "enforcement"), [("observe", Enforcement.OBSERVE), (False, Enforcement.OFF)]
+)
+def test_observe_and_off_let_a_task_run_that_is_over_its_limit(make, enabled, enforcement):
+    world = make(enabled=enabled)
+    world.limiter.reject(FULL)
+    assert world.deliver() == "traced"
+    assert len(world.ran[0].held) == 1
+    assert [asked for _, asked in world.limiter.called("acquire")] == [enforcement]
 
 
 class TestTiers:
     """An attempt is judged by the best that is known of its tenant."""
 
-    @pytest.mark.parametrize(("tier", "slots"), [("free", 1), ("pro", 3), ("enterprise", 5)])
-    def test_by_the_header_while_nothing_better_is_known(self, world, tier, slots):
-        for _ in range(slots - 1):
-            world.occupy(tier=tier)
-        assert world.deliver(tier=tier) == "traced"
-        world.occupy(tier=tier)
-        assert is_ignored(world.deliver(tier=tier))
+    def asked(self, world):
+        return [request.tier for request in world.limiter.requests]
+
+    @pytest.mark.parametrize("tier", ["free", "pro", "enterprise"])
+    def test_by_the_header_while_nothing_better_is_known(self, world, tier):
+        world.deliver(tier=tier)
+        assert self.asked(world) == [tier]
 
     def test_by_the_resolver_over_the_header(self, make):
         world = make(tier_resolver=lambda tenant: "pro")
-        world.occupy()
-        assert world.deliver(tier="free") == "traced"
+        world.deliver(tier="free")
+        assert self.asked(world) == ["pro"]
 
     def test_news_come_with_every_answer(self, world):
-        world.limiter.publish_tiers(world.settings.tiers.values(), "settings")
         world.limiter.publish_tenant("42", "pro", "")
-        world.occupy()
-        assert world.deliver(tier="free") == "traced"
-        assert world.directory.tier_of("42") == "pro"
+        world.deliver(tier="free")
+        world.deliver(tier="free")
+        assert self.asked(world) == ["free", "pro"]
 
 
 class TestInvalid:
@@ -378,10 +363,11 @@ class TestInvalid:
         ]
 
     def test_it_is_limited_as_one_tenant(self, world):
-        lease = Lease("l1", "tenant:_invalid")
-        world.limiter.acquire(SlotRequest(lease, "_invalid", "free"))
+        world.limiter.reject(FULL)
         trace = world.gate.wrap(a_task(), world.tracer)
         assert is_ignored(trace("t1", (), {}, {"id": "t1", HEADER: {"v": 9}}))
+        (request,) = world.limiter.requests
+        assert (request.tenant, request.lease.key) == ("_invalid", "tenant:_invalid")
 
 
 class TestLimiterAway:
@@ -411,7 +397,7 @@ class TestLimiterAway:
         world = away(redis_lost="open")
         for _ in range(3):
             assert world.deliver() == "traced"
-        assert [ran.held for ran in world.ran] == [0, 0, 0]
+        assert [ran.held for ran in world.ran] == [[], [], []]
         world.limiter.away = False
         world.deliver()
         world.deliver()
@@ -431,7 +417,7 @@ class TestBrokerAway:
 
     @pytest.fixture
     def stuck(self, world):
-        world.occupy()
+        world.limiter.reject(FULL)
         world.resender.fails_with = TypeError("cannot be serialised")
         return world
 
@@ -451,7 +437,7 @@ class TestBrokerAway:
 
     @pytest.mark.parametrize(("acks_late", "state"), [(True, REJECTED), (False, IGNORED)])
     def test_a_stopping_worker_that_gave_up_says_the_same(self, world, acks_late, state):
-        world.occupy()
+        world.limiter.reject(FULL)
         world.resender.stopping = True
         assert world.deliver(task=a_task(acks_late=acks_late)).info.state == state
 

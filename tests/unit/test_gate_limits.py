@@ -14,6 +14,7 @@ from celery.utils.threads import LocalStack
 from celery_fairness.errors import RateLimitDropped
 from celery_fairness.limiter.types import Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import HEADER
+from celery_fairness.scheduler import calls as calls
 from celery_fairness.util.ids import new_lease_id
 from tests.unit.test_gate import World, a_task, is_ignored
 
@@ -29,8 +30,9 @@ class Task(SimpleNamespace):
 
 
 @pytest.fixture
-def make(clock):
-    return lambda longest=None, **settings: World(clock, longest, **settings)
+def make(clock, make_redis_limiter):
+    """Gates whose limiter is real: what a limit answers is part of what is tested here."""
+    return lambda longest=None: World(clock, longest, make_redis_limiter())
 
 
 @pytest.fixture
@@ -133,9 +135,11 @@ def test_why_a_task_waits_is_logged(world, caplog, limit, says):
     assert says in caplog.text
 
 
-def test_a_key_that_cools_down_is_said_so(world, caplog):
+def test_a_key_that_cools_down_is_said_so(world, clock, caplog):
     caplog.set_level(logging.INFO)
-    world.limiter.stop("cool", "api", 5.0)
+    wait_ms, now_text = 5000, str(clock.ms())
+    args = calls.stop_args("cool", "api", wait_ms, 15_000, "on", now_text)
+    world.limiter.connection.run(calls.STOP, world.limiter.prefix, args)
     assert is_ignored(deliver(world, ONE))
     assert "the limit 'api' cools down" in caplog.text
 

@@ -10,44 +10,11 @@ import threading
 import pytest
 
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.types import Lease
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.worker import keeper as keeper_module
 from celery_fairness.worker.keeper import LeaseRenewer
 from tests.support.waiting import eventually
-
-
-class Watched(InMemoryLimiter):
-    """Remembers what was renewed, can be away, and can lose its memory."""
-
-    def __init__(self, clock):
-        super().__init__(clock=clock.ms)
-        self.renewed = []
-        self.away = self.lost = False
-
-    def announce(self, worker, epoch=None, *, ends=False):
-        self._answer()
-        return self.lost and epoch not in (None, self._logical.epoch)
-
-    def renew(self, leases, epoch=None):
-        self._answer()
-        self.renewed.append([lease.id for lease in leases])
-        return super().renew(leases, epoch)
-
-    def release(self, leases, *, died=False):
-        self._answer()
-        assert died
-        return super().release(leases)
-
-    def lose_memory(self):
-        self.lost = True
-        self._leases.clear()
-        self._logical.epoch += 1
-
-    def _answer(self):
-        if self.away:
-            raise LimiterUnavailable("redis://nowhere", "no answer")
 
 
 class Said(list):
@@ -61,8 +28,8 @@ class Said(list):
 
 
 @pytest.fixture
-def limiter(clock):
-    return Watched(clock)
+def limiter():
+    return FakeLimiter()
 
 
 @pytest.fixture
@@ -85,6 +52,7 @@ def make(limiter, said, monkeypatch):
     limiter.away = False
     for each in made:
         each.stop(limiter)
+    assert all(died for _, died in limiter.called("release"))
 
 
 @pytest.fixture
@@ -106,11 +74,16 @@ def take(limiter, lease_id="l1", tenant="42"):
 
 
 def held(limiter, tenant="42"):
-    return limiter.inspect(tier_key(tenant), tenant, "enterprise").held
+    return [lease.key for lease in limiter.leases.values()].count(tier_key(tenant))
+
+
+def renewed(limiter):
+    """The ids of each renewal, in order."""
+    return [[lease.id for lease in leases] for leases, _ in limiter.called("renew")]
 
 
 def times(limiter, lease_id):
-    return sum(lease_id in renewed for renewed in limiter.renewed)
+    return sum(lease_id in ids for ids in renewed(limiter))
 
 
 def test_a_kept_lease_is_renewed_again_and_again_until_it_ended(make, limiter):
@@ -121,10 +94,10 @@ def test_a_kept_lease_is_renewed_again_and_again_until_it_ended(make, limiter):
     assert keeper.held() == [lease]
     keeper.ended(lease)
     assert keeper.held() == []
-    seen = len(limiter.renewed)
-    eventually(lambda: len(limiter.renewed) >= seen + 3)
+    seen = len(renewed(limiter))
+    eventually(lambda: len(renewed(limiter)) >= seen + 3)
     # One renewal may have been on its way.
-    assert all("l1" not in renewed for renewed in limiter.renewed[seen + 1 :])
+    assert all("l1" not in ids for ids in renewed(limiter)[seen + 1 :])
 
 
 def test_what_the_bodys_process_released_is_not_released_again(make, limiter):
@@ -133,14 +106,14 @@ def test_what_the_bodys_process_released_is_not_released_again(make, limiter):
     keeper.accepted(lease, os.getpid())
     keeper.ended(lease)
     # The body releases; this keeper must not take that from whoever has the id.
-    eventually(lambda: len(limiter.renewed) >= 3)
+    eventually(lambda: len(renewed(limiter)) >= 3)
     assert held(limiter) == 1
 
 
 def test_an_idle_keeper_moves_the_clock(make, limiter):
     make().start()
-    eventually(lambda: len(limiter.renewed) >= 3)
-    assert set(map(len, limiter.renewed)) == {0}
+    eventually(lambda: len(renewed(limiter)) >= 3)
+    assert set(map(len, renewed(limiter))) == {0}
 
 
 def test_it_renews_at_a_third_of_the_lease(make, limiter, clock, monkeypatch):
@@ -255,7 +228,7 @@ def test_nothing_is_entered_for_a_task_that_still_asks_for_its_slot(make, limite
     (text,) = said.about("memory")
     assert "lost its memory" in text
     assert text.endswith("leases registered again: 1")
-    assert set(limiter._leases[holds.key]) == {"l1"}
+    assert set(limiter.leases) == {"l1"}
 
 
 def test_a_young_lease_is_entered_again_once_its_task_has_its_slot(make, limiter):
@@ -266,10 +239,10 @@ def test_a_young_lease_is_entered_again_once_its_task_has_its_slot(make, limiter
     keeper.accepted(lease, os.getpid())
     limiter.lose_memory()
     keeper._renew(limiter)
-    assert "l1" not in limiter._leases.get(lease.key, {})
+    assert "l1" not in limiter.leases
     keeper._kept["l1"].since -= 10
     keeper._renew(limiter)
-    assert "l1" in limiter._leases[lease.key]
+    assert "l1" in limiter.leases
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no database")])
@@ -300,7 +273,7 @@ def test_of_a_memory_in_which_nothing_is_missing_nobody_says_that_it_was_lost(ma
     lease = take(limiter)
     keeper.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
-    limiter._logical.epoch += 1
+    limiter.epoch += 1
     eventually(lambda: published == [1])
     assert said.about("memory") == []
     # Its body's process has released it, as ever.
@@ -324,20 +297,21 @@ def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter
 
     limiter.renew = renew
     limiter.lose_memory()
-    eventually(lambda: limiter._logical.epoch == keeper._epoch)
+    eventually(lambda: limiter.epoch == keeper._epoch)
     eventually(lambda: held(limiter) == 0)
     assert keeper.held() == []
 
 
 def test_a_limiter_that_is_away_is_asked_again_soon(make, limiter, said):
-    limiter.away = True
     keeper = make(lease_seconds=3600)
     lease = take(limiter)
+    limiter.away = True
     keeper.accepted(lease, os.getpid())
     eventually(lambda: said.about("renewal") != [])
+    seen = times(limiter, "l1")
     limiter.away = False
     # Not at the next third, which is twenty minutes away.
-    eventually(lambda: times(limiter, "l1") >= 1)
+    eventually(lambda: times(limiter, "l1") > seen)
 
 
 def test_a_dead_processs_lease_is_released_when_the_limiter_is_back(make, limiter, child, said):
@@ -371,10 +345,10 @@ def test_a_stopped_keeper_renews_no_more_and_can_start_again(make, limiter):
     keeper.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     keeper.stop(limiter)
-    seen = len(limiter.renewed)
+    seen = len(renewed(limiter))
     keeper.start()
-    eventually(lambda: len(limiter.renewed) >= seen + 2)
-    assert "l1" in limiter.renewed[-1]
+    eventually(lambda: len(renewed(limiter)) >= seen + 2)
+    assert "l1" in renewed(limiter)[-1]
 
 
 def test_starting_twice_makes_one_thread(make, limiter, monkeypatch):

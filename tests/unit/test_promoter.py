@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_fairness.config.settings import Enforcement, build_settings
-from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.memory import InMemoryLimiter
-from celery_fairness.limiter.types import Lease, Parking, Reason, SlotRequest
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.limiter.types import Lease, Parking, Promoted, Promotion, SlotRequest
 from celery_fairness.message.headers import Copy
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.promoter import TRIES_AT_MOST, Promoter
 from celery_fairness.worker.resend import NotTaken
 from tests.support.waiting import eventually
 
-WORD = "api|1|||w"
+LIMIT = "api|1|||w"
 MESSAGE = json.dumps({"headers": {"task": "shop.work", "id": "t1"}})
 
 
@@ -45,8 +43,8 @@ class Broker:
 
 
 @pytest.fixture
-def limiter(clock):
-    return InMemoryLimiter(build_settings({}), clock.ms)
+def limiter():
+    return FakeLimiter()
 
 
 @pytest.fixture
@@ -66,114 +64,97 @@ def promoter(limiter, broker, notices):
     made.stop()
 
 
-def park(limiter, *names):
-    limiter.acquire(SlotRequest(Lease("held", "api"), "", "", limits=WORD))
-    for name in names:
-        request = SlotRequest(Lease(name, "api"), "", "", Copy(name), f"n{name}", WORD)
-        assert limiter.park(request, MESSAGE) is Parking.PARKED
+def parked(limiter, *tries):
+    """Let each try give the limiter's parked tasks of these names."""
+    for names in tries:
+        tasks = tuple(Promoted(Copy(name, f"n{name}"), MESSAGE) for name in names)
+        limiter.promotions.append(Promotion(tasks, 1.0))
 
 
 def test_nothing_parked_is_a_long_sleep(promoter, limiter):
     assert promoter.promote(limiter) is None
 
 
-def test_what_the_broker_has_is_forgotten(promoter, limiter, broker, clock):
-    park(limiter, "a", "b")
+def test_what_the_broker_has_is_forgotten(promoter, limiter, broker):
+    parked(limiter, ["a", "b"])
     assert promoter.promote(limiter) == 1.0
-    limiter.release([Lease("held", "api")])
-    promoter.promote(limiter)
-    assert broker.has == ["a"]
-    assert limiter.unpark(["a"]) == 0
+    assert broker.has == ["a", "b"]
+    assert limiter.called("unpark") == [(["a"], "published"), (["b"], "published")]
 
 
-def advance(clock, limiter, seconds):
-    """Move the limiter's clock, which moves a third of a lease at each call."""
-    while seconds > 0:
-        clock.advance(min(seconds, 5))
-        limiter.renew([])
-        seconds -= 5
-
-
-def test_where_there_is_no_broker_all_are_promoted_again_after_a_lease(
-    promoter, limiter, broker, clock
+def test_where_there_is_no_broker_all_stay_promised_until_a_lease_has_ended(
+    promoter, limiter, broker
 ):
-    park(limiter, "a")
-    limiter.release([Lease("held", "api")])
+    parked(limiter, ["a", "b"])
     broker.fails = 1
     with pytest.raises(OperationalError, match="away"):
         promoter.promote(limiter)
-    assert promoter.promote(limiter) is not None
     assert broker.has == []
-    advance(clock, limiter, 20)
-    promoter.promote(limiter)
-    assert broker.has == ["a"]
+    assert limiter.called("unpark") == limiter.called("put_off") == []
 
 
-def test_a_task_that_cannot_be_published_reserves_nothing_and_comes_again_after_a_pause(
-    promoter, limiter, broker, clock, caplog
+def test_a_task_that_cannot_be_published_is_put_off_and_the_others_go_on(
+    promoter, limiter, broker, caplog
 ):
-    park(limiter, "a", "b")
-    limiter.release([Lease("held", "api")])
+    parked(limiter, ["a", "b"])
     broker.rejects["a"] = OSError("cut")
-    promoter.promote(limiter)
+    assert promoter.promote(limiter) == 1.0
     assert "parked task shop.work[t1] could not be published" in caplog.text
-    advance(clock, limiter, 0.9)
+    assert broker.has == ["b"]
+    assert limiter.called("put_off") == [("a",)]
+    assert limiter.called("unpark") == [(["b"], "published")]
+
+
+def test_a_task_that_came_to_a_gate_by_an_earlier_try_is_left_alone(
+    promoter, limiter, broker, caplog, monkeypatch
+):
+    parked(limiter, ["a"])
+    broker.rejects["a"] = NotTaken("no queue")
+    monkeypatch.setattr(limiter, "put_off", lambda _: 0)
     promoter.promote(limiter)
-    assert broker.has == []
-    advance(clock, limiter, 0.1)
-    broker.rejects.clear()
-    promoter.promote(limiter)
-    # The first in its turn again.
-    assert broker.has == ["a"]
+    assert (caplog.text, broker.failed, limiter.called("unpark")) == ("", [], [])
 
 
 @pytest.mark.parametrize("error", [NotTaken("no queue"), OSError("cut")])
 def test_only_what_the_broker_does_not_take_fails_after_some_tries(
-    promoter, limiter, broker, clock, error
+    promoter, limiter, broker, error
 ):
-    park(limiter, "a", "b")
-    limiter.release([Lease("held", "api")])
+    parked(limiter, *[["a"]] * TRIES_AT_MOST)
     broker.rejects["a"] = error
-    for _ in range(3 * TRIES_AT_MOST):
+    for _ in range(TRIES_AT_MOST - 1):
         promoter.promote(limiter)
-        advance(clock, limiter, 5)
-    assert broker.has == ["b"]
+    assert broker.failed == limiter.called("unpark") == []
+    promoter.promote(limiter)
     fails = isinstance(error, NotTaken)
     assert broker.failed == ([("a", error)] if fails else [])
-    assert limiter.unpark(["a"], "cancelled") == 0
-    copy = limiter.acquire(SlotRequest(Lease("late", "api"), "", "", Copy("a"), "n", WORD))
-    assert copy.reason is Reason.SUPERSEDED
+    assert limiter.called("unpark") == ([(["a"], "failed")] if fails else [])
 
 
-def test_the_thread_wakes_when_a_slot_frees_and_when_its_worker_parks(promoter, limiter, broker):
+def test_the_thread_wakes_when_a_slot_frees_and_when_its_worker_parks(
+    make_redis_limiter, broker, notices
+):
+    limiter, lease = make_redis_limiter(), Lease("held", "api")
+    promoter = Promoter(lambda: limiter, broker, broker.fail, Enforcement.ON, 5.0, notices)
     promoter.start()
     promoter.start()
-    park(limiter, "a")
-    promoter.ring()
-    limiter.release([Lease("held", "api")])
-    eventually(lambda: _equal(broker.has, ["a"]))
-
-
-def test_the_thread_lives_through_a_redis_that_is_away(limiter, broker, notices, caplog):
-    away = threading.Event()
-    away.set()
-
-    class Away(InMemoryLimiter):
-        def promote(self, *args):
-            if away.is_set():
-                raise LimiterUnavailable("redis://nowhere", "no answer")
-            return limiter.promote(*args)
-
-    promoter = Promoter(Away, broker, broker.fail, Enforcement.ON, 5.0, notices)
     try:
-        promoter.start()
-        eventually(lambda: _in("parked tasks could not be promoted", caplog.text))
-        park(limiter, "a")
-        limiter.release([Lease("held", "api")])
-        away.clear()
+        limiter.acquire(SlotRequest(lease, "", "", limits=LIMIT))
+        request = SlotRequest(Lease("a", "api"), "", "", Copy("a"), "na", LIMIT)
+        assert limiter.park(request, MESSAGE) is Parking.PARKED
+        promoter.ring()
+        limiter.release([lease])
         eventually(lambda: _equal(broker.has, ["a"]))
     finally:
         promoter.stop()
+
+
+def test_the_thread_lives_through_a_redis_that_is_away(promoter, limiter, broker, caplog):
+    limiter.away = True
+    promoter.start()
+    eventually(lambda: _in("parked tasks could not be promoted", caplog.text))
+    parked(limiter, ["a"])
+    limiter.away = False
+    eventually(lambda: _equal(broker.has, ["a"]))
 
 
 def _equal(found, expected):

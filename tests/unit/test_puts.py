@@ -9,11 +9,11 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import AWAY_SECONDS, LOOK_SECONDS, TierCache
 from celery_fairness.message.headers import HEADER
+from celery_fairness.testing.fake_limiter import FakeLimiter
 
 TASK = {"id": "t1", "eta": None, HEADER: {"v": 1, "tenant": "42", "tier": "pro", "cost": 2.5}}
 ETA, ETA_MS = "2026-11-24T12:00:00+01:00", 1_795_518_000_000
@@ -111,6 +111,6 @@ def test_a_task_is_told_where_a_gate_asks_about_it(make, limiter, headers, queue
 
 
 def test_who_has_no_redis_tells_nobody(make):
-    puts = make(InMemoryLimiter())
+    puts = make(FakeLimiter())
     put(puts)
     put(puts)

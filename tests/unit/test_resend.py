@@ -12,8 +12,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from kombu.transport import memory
 
 from celery_fairness import FairTask
-from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
+from celery_fairness.limiter.types import Lease
 from celery_fairness.message.headers import Copy, parse_copy
 from celery_fairness.worker import resend as resend_module
 from celery_fairness.worker.resend import (
@@ -241,16 +240,9 @@ def send(resender, work):
     return resender.send(work, request(), OLD, "s1", 35.0, "application/json")
 
 
-def refuse(limiter, copy=OLD, next_serial="s1"):
-    """What the limiter knows when a refused copy is sent back."""
-    for lease, asked in (("blocker", None), ("refused", copy)):
-        limiter.acquire(SlotRequest(Lease(lease, "tenant:42"), "42", "free", asked, next_serial))
-
-
 def test_it_tries_until_the_broker_has_it_each_time_as_another_copy(
     resender, work, shop, failing, caplog
 ):
-    refuse(shop.limiter)
     fail_with, pauses = failing
     tried = fail_with(*[OperationalError("cut")] * 8)
     assert send(resender, work) is True
@@ -262,31 +254,23 @@ def test_it_tries_until_the_broker_has_it_each_time_as_another_copy(
     assert last == tried[-1]
     assert "task shop.work[t1] is refused and the broker does not take it back" in caplog.text
     # Of all that may have arrived, only the last may start; or the refused one itself.
-    shop.limiter.release([Lease("blocker", "tenant:42")])
-    for copy in (*tried[:-1], last):
-        answer = shop.limiter.acquire(SlotRequest(LEASE, "42", "free", copy))
-        assert isinstance(answer, Admitted) == (copy == last)
+    assert shop.limiter.called("supersede") == [(OLD, copy.serial) for copy in tried[1:]]
 
 
-def test_where_a_try_did_arrive_no_other_is_published(resender, work, shop, failing):
-    refuse(shop.limiter)
+def test_where_a_try_did_arrive_no_other_is_published(resender, work, shop, failing, monkeypatch):
+    # Another worker has started the first try meanwhile.
+    monkeypatch.setattr(shop.limiter, "supersede", lambda *_: False)
     fail_with, _ = failing
     tried = fail_with(OperationalError("cut"))
-    shop.limiter.release([Lease("blocker", "tenant:42")])
-    # Another worker has started the first try meanwhile.
-    shop.limiter.acquire(SlotRequest(LEASE, "42", "free", Copy("m1", "s1")))
     assert send(resender, work) is True
     assert len(tried) == 1
     assert shop.published() == []
 
 
 def test_where_the_limiter_cannot_be_told_the_same_copy_is_published_again(
-    resender, work, shop, failing, monkeypatch
+    resender, work, shop, failing
 ):
-    def supersede(*args):
-        raise LimiterUnavailable("redis://nowhere", "no answer")
-
-    monkeypatch.setattr(shop.limiter, "supersede", supersede)
+    shop.limiter.away = True
     fail_with, _ = failing
     tried = fail_with(OperationalError("cut"), OperationalError("cut"))
     assert send(resender, work) is True

@@ -8,10 +8,10 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import TenantInvalid, TenantMissing
-from celery_fairness.limiter.memory import InMemoryLimiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.stamp import BEAT_HEADER, Stamp
 from celery_fairness.message.task_options import TenantSource
+from celery_fairness.testing.fake_limiter import FakeLimiter
 
 BARE = {"v": 1, "scheduled": False, "cost": 1}
 
@@ -20,8 +20,7 @@ BARE = {"v": 1, "scheduled": False, "cost": 1}
 def make(notices, clock):
     def make_stamp(**settings):
         values = build_settings(settings)
-        limiter = InMemoryLimiter(values, clock.ms)
-        directory = TierCache(values, lambda: limiter, notices, clock)
+        directory = TierCache(values, FakeLimiter, notices, clock)
         return Stamp(values, directory, notices)
 
     return make_stamp

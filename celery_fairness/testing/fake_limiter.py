@@ -1,0 +1,257 @@
+"""A limiter that grants or rejects as a test asks, and records every call.
+
+It tests what a gate, or your own code, does with an answer. It has no rule of a limit: a test of
+the limits themselves needs a private server (:mod:`celery_fairness.testing.server`).
+
+::
+
+    limiter = FakeLimiter()
+    fairness = Fairness(app, limiter=limiter)
+    limiter.reject(Rejected(Reason.AT_CONCURRENCY_LIMIT))
+    ...
+    assert [each.tenant for each in limiter.requests] == ["42"]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tiers import Tier, by_name
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.types import (
+    Admitted,
+    Lease,
+    LimitState,
+    Parking,
+    Promotion,
+    Rejected,
+    Renewal,
+    SlotRequest,
+    Unparked,
+)
+from celery_fairness.message.headers import Copy
+
+
+class Call(NamedTuple):
+    """One call of a limiter: the method's name and its arguments by position."""
+
+    name: str
+    args: tuple[Any, ...]
+
+
+class FakeLimiter(Limiter):
+    """Grants every request until :meth:`reject` says otherwise.
+
+    Attributes:
+        calls: Every call, in order; also those that failed because the limiter was away.
+        leases: The granted leases that were not released, by id.
+        away: If True, every call raises :class:`~celery_fairness.errors.LimiterUnavailable`.
+        epoch: What renewals return; :meth:`lose_memory` raises it.
+        parking: What :meth:`park` returns.
+        promotions: What :meth:`promote` returns, one each call; nothing is parked after the last.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.leases: dict[str, Lease] = {}
+        self.away = False
+        self.epoch = 1
+        self.parking = Parking.PARKED
+        self.promotions: list[Promotion] = []
+        self._lost_memory_at = self.epoch
+        self._rejection: Rejected | None = None
+        self._rejections_left: int | None = 0
+        self._tiers: tuple[str, Mapping[str, Tier]] = ("", {})
+        self._tenants: dict[str, str] = {}
+        self._version = 0
+        self._counts: Counter[str] = Counter()
+
+    def reject(self, rejection: Rejected, times: int | None = None) -> None:
+        """Answer requests with ``rejection``.
+
+        Args:
+            rejection: The answer.
+            times: For how many requests; None means until :meth:`grant`.
+        """
+        self._rejection, self._rejections_left = rejection, times
+
+    def grant(self) -> None:
+        """Grant every request from now on."""
+        self._rejections_left = 0
+
+    def lose_memory(self) -> None:
+        """Forget all leases and start another epoch, as a Redis that restarts empty."""
+        self.leases.clear()
+        self.epoch += 1
+        self._lost_memory_at = self.epoch
+
+    def called(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the arguments of each call of the method ``name``, in order."""
+        return [call.args for call in self.calls if call.name == name]
+
+    @property
+    def requests(self) -> list[SlotRequest]:
+        """Every request for a slot, in order."""
+        return [request for request, _ in self.called("acquire")]
+
+    def acquire(
+        self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
+    ) -> Admitted | Rejected:
+        """Grant the request, or return the rejection that a test asked for."""
+        self._record("acquire", request, enforcement)
+        if self._rejections_left != 0 and self._rejection is not None:
+            if self._rejections_left is not None:
+                self._rejections_left -= 1
+            if enforcement is Enforcement.ON:
+                return self._rejection
+        self.leases[request.lease.id] = request.lease
+        held = self._held(request.tier_key)
+        return Admitted(request.lease, request.tier, None, held, news=self._version)
+
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
+        """Return which leases are gone; enter them again if another epoch has begun."""
+        self._record("renew", leases, epoch)
+        gone = tuple(lease for lease in leases if lease.id not in self.leases)
+        if epoch in (None, self.epoch):
+            return Renewal(gone, self.epoch)
+        self.leases.update((lease.id, lease) for lease in gone)
+        return Renewal((), self.epoch, gone)
+
+    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+        """Return whether :meth:`lose_memory` was called since ``epoch``."""
+        self._record("announce", worker, epoch, ends)
+        return epoch is not None and epoch < self._lost_memory_at
+
+    def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
+        """End leases and return how many slots they held."""
+        self._record("release", leases, died)
+        ended = [self.leases.pop(lease.id) for lease in leases if lease.id in self.leases]
+        return sum(len(lease.keys) for lease in ended)
+
+    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
+        """End a lease."""
+        self._record("release_soon", lease, watched)
+        self.leases.pop(lease.id, None)
+
+    def idle(
+        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
+    ) -> tuple[int, float]:
+        """Return that there is nothing to log."""
+        self._record("idle", lease, short_seconds, least_seconds, every_seconds)
+        return 0, 0.0
+
+    def supersede(self, refused: Copy, next_serial: str) -> bool:
+        """Return that no copy has started."""
+        self._record("supersede", refused, next_serial)
+        return True
+
+    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+        """Return :attr:`parking`."""
+        self._record("park", request, message, expires_ms)
+        return self.parking
+
+    def promote(
+        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
+    ) -> Promotion:
+        """Return the next of :attr:`promotions`."""
+        self._record("promote", want, serial, enforcement)
+        return self.promotions.pop(0) if self.promotions else Promotion((), None)
+
+    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
+        """Return the number of messages."""
+        self._record("unpark", messages, how)
+        return len(messages)
+
+    def put_off(self, message: str) -> int:
+        """Return how often this message was put off."""
+        self._record("put_off", message)
+        return self.called("put_off").count((message,))
+
+    def forgo(self, message: str, keys: Sequence[str]) -> None:
+        """Record the call."""
+        self._record("forgo", message, keys)
+
+    def parked(self, key: str) -> int:
+        """Return 0."""
+        self._record("parked", key)
+        return 0
+
+    def await_parked(self, timeout_seconds: float) -> None:
+        """Return at once."""
+        self._record("await_parked", timeout_seconds)
+
+    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
+        """Return how many leases of ``key`` are held."""
+        self._record("inspect", key, tenant, tier)
+        return LimitState(key, tier, None, self._held(key), ())
+
+    def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
+        """Keep the tier table."""
+        table = by_name(tiers)
+        self._record("publish_tiers", table, source, force)
+        if not force and self._tiers[0] == "database":
+            return False
+        self._tiers = (source, table)
+        self._version += 1
+        return True
+
+    def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
+        """Return the tier table."""
+        self._record("published_tiers")
+        return self._tiers
+
+    def publish_tenant(
+        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+    ) -> None:
+        """Keep a tenant's tier."""
+        self._record("publish_tenant", tenant, tier, concurrency, keep)
+        self._version += 1
+        if tier is None:
+            self._tenants.pop(tenant, None)
+        else:
+            self._tenants[tenant] = tier
+
+    def published_tenant(self, tenant: str) -> str | None:
+        """Return a tenant's tier."""
+        self._record("published_tenant", tenant)
+        return self._tenants.get(tenant)
+
+    def limit_queue(
+        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+    ) -> QueueRow | None:
+        """Return None: no limit of a queue is kept."""
+        self._record("limit_queue", how, queue, numbers, parts)
+        return None
+
+    def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return no rows."""
+        self._record("queue_rows")
+        return {}
+
+    def news(self) -> int:
+        """Return how often something was published."""
+        self._record("news")
+        return self._version
+
+    def count(self, counter: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        self._record("count", counter, amount)
+        self._counts[counter] += amount
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters."""
+        self._record("counts")
+        return dict(self._counts)
+
+    def _held(self, key: str) -> int:
+        return sum(key in lease.keys for lease in self.leases.values())
+
+    def _record(self, name: str, *args: Any) -> None:
+        self.calls.append(Call(name, args))
+        if self.away:
+            raise LimiterUnavailable("redis://fake", "the test has taken it away")
