@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis import Redis
+from redis.client import Pipeline
 
 _OUTCOME = re.compile(r"(?P<owner>\S+) (?P<state>[a-z]+) (?P<length>\d+) (?P<rest>.*)", re.DOTALL)
 
@@ -64,28 +65,36 @@ def read_outcome(text: str) -> Outcome:
     return Outcome(words[1], match["state"], queue, match["owner"], int(words[3]))
 
 
-def observe(client: Redis, prefix: str, queues: Sequence[str]) -> Observed:
-    """Read what a server shows now."""
-    pipeline = client.pipeline(transaction=False)
-    pipeline.smembers(f"{prefix}known")
-    pipeline.hkeys(f"{prefix}running")
-    pipeline.zrange(f"{prefix}outcomes", 0, -1)
-    for queue in queues:
-        pipeline.zrange(f"{prefix}later:{queue}", 0, -1, withscores=True)
-        pipeline.exists(f"{prefix}bell:{queue}", f"{prefix}left:{queue}")
-    tasks, leases, outcomes, *rest = pipeline.execute()
-    delayed = {
-        queue: {member.split(" ", 3)[2]: int(at) for member, at in rows}
-        for queue, rows in zip(queues, rest[::2], strict=True)
-    }
-    bells = frozenset(queue for queue, there in zip(queues, rest[1::2], strict=True) if there)
-    return Observed(
-        frozenset(tasks),
-        frozenset(leases),
-        delayed,
-        {text: read_outcome(text) for text in outcomes},
-        bells,
-    )
+class Observer:
+    """Reads what a server shows, in the same round trip as the call before."""
+
+    def __init__(self, prefix: str, queues: Sequence[str]) -> None:
+        self.prefix, self.queues = prefix, queues
+
+    def ask(self, pipeline: Pipeline) -> None:
+        """Add the commands to a pipeline."""
+        pipeline.smembers(f"{self.prefix}known")
+        pipeline.hkeys(f"{self.prefix}running")
+        pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
+        for queue in self.queues:
+            pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
+            pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
+
+    def read(self, answers: Sequence[Any]) -> Observed:
+        """Read the answers to these commands."""
+        tasks, leases, outcomes, *rest = answers
+        delayed = {
+            queue: {member.split(" ", 3)[2]: int(at) for member, at in rows}
+            for queue, rows in zip(self.queues, rest[::2], strict=True)
+        }
+        bells = [queue for queue, there in zip(self.queues, rest[1::2], strict=True) if there]
+        return Observed(
+            frozenset(tasks),
+            frozenset(leases),
+            delayed,
+            {text: read_outcome(text) for text in outcomes},
+            frozenset(bells),
+        )
 
 
 def records(client: Redis, prefix: str, queue: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ the server how much of the due work a call did, and checks only that this work w
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter, defaultdict
@@ -121,6 +122,7 @@ class Lease:
     Attributes:
         state: ``claimed``, ``begun`` or ``acked``.
         limits: Those of its task, and that of the queue as a whole.
+        keys: Every key once, the tenant's first.
     """
 
     name: str
@@ -129,13 +131,9 @@ class Lease:
     ends: int
     since: int
     limits: str
+    keys: tuple[str, ...]
     state: str = "claimed"
     charge: Charge | None = None
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Every key once, the tenant's first."""
-        return keys_of(self.task.key, self.limits)
 
 
 @dataclass
@@ -206,6 +204,7 @@ class Asked:
         return bool(self.rules.priority_scope == "queue")
 
 
+@functools.cache
 def keys_of(key: str, limits: str) -> tuple[str, ...]:
     """Return the keys of which a task holds a slot while it runs."""
     return tuple(dict.fromkeys((key, *(limit.key for limit in read_limits(limits)))))
@@ -249,6 +248,10 @@ class Reference:
         self.passed: dict[tuple[Any, str], float] = defaultdict(float)
         self.outcomes: dict[str, int] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
+        #: By queue, logical and server time of its last claim.
+        self.claimed_at: dict[str, tuple[int, int]] = {}
+        #: Tiers or numbers have changed since the last claim. The next claim of any queue looks.
+        self.is_changed = False
         # What operators set.
         self.tiers: dict[str, Any] = {}
         self.tiers_published = False
@@ -430,8 +433,8 @@ class Reference:
         account = self.accounts.get(task.key)
         if account is None:
             self.accounts[task.key] = Account(task.tier)
-        elif is_put and task.tier:
-            account.tier = task.tier
+        elif is_put and task.tier not in ("", account.tier):
+            account.tier, self.is_changed = task.tier, True
         turns = self.turns.setdefault(task.queue, Turns(lags=not self._is_wide))
         if not any(self.waiting(task.queue, task.key)):
             turns.enter(task.key)
@@ -577,6 +580,7 @@ class Reference:
             if not limit.of and any(own):
                 pairs = zip(own, known, strict=True)
                 chosen = [mine if mine and (is_new or not old) else old for mine, old in pairs]
+                self.is_changed |= chosen != list(known)
                 self.declared[limit.key] = (chosen[0], chosen[1], chosen[2])
 
     def _in_partition(self, queue: str, words: str, part: str) -> str:
@@ -712,6 +716,8 @@ class Reference:
             self._check_replay(last_leases, answer)
             return self._finish(seen)
         self._do_what_is_due(queues, rules, seen)
+        self.is_changed = False
+        self.claimed_at |= dict.fromkeys(queues, (self.time, self.now))
         asked = self._asked(rules, passing, queues)
         acted = self._take_out(asked, seen)
         self._note_skips(asked)
@@ -915,10 +921,13 @@ class Reference:
             first = heads.get(task.lane)
             if (first is None or task.seq < first.seq) and self._takes(task, asked):
                 heads[task.lane] = task
-        return [task for task in heads.values() if self._may_start(task, asked.rules)]
-
-    def _may_start(self, task: Task, rules: Any) -> bool:
-        return self.is_tenant_open(task, rules) and not self.rejection(task.limits, rules)
+        closed: dict[tuple[str, str], bool] = {}
+        for task in heads.values():
+            kind = (task.key, task.limits)
+            if kind not in closed:
+                is_open = self.is_tenant_open(task, asked.rules)
+                closed[kind] = not is_open or bool(self.rejection(task.limits, asked.rules))
+        return [task for task in heads.values() if not closed[task.key, task.limits]]
 
     def _check_start(self, claimed: Any, owner: str, asked: Asked, rounds: Rounds) -> None:
         """Check one task of an answer, and start it."""
@@ -1063,7 +1072,8 @@ class Reference:
         task.expires_ms = 0
         charge = Charge(amount, weight, finish) if by_runtime else None
         ends = self.time + rules.lease_ms
-        lease = Lease(name, task, owner, ends, self.time, limits, charge=charge)
+        keys = keys_of(task.key, limits)
+        lease = Lease(name, task, owner, ends, self.time, limits, keys, charge=charge)
         self._leave(task, "leased")
         self.leases[name] = lease
         asked.given.append(task)
@@ -1171,6 +1181,32 @@ class Reference:
                 if rejects[task.limits]:
                     self.blocked.add(task.lane)
                     self._forget_passed(task.lane)
+
+    def check_wakes(
+        self, queues: Sequence[str], seen: Observed, heard: set[str], rules: Any
+    ) -> None:
+        """Invariant 4: anything that may start has a wake-up, or a worker that wakes in time.
+
+        Args:
+            queues: All of them.
+            seen: Now.
+            heard: Queues for which a worker took the wake-up and has not claimed since.
+            rules: The settings of a worker that enforces limits.
+        """
+        for queue in queues:
+            if queue in seen.bells or queue in heard or self.is_changed:
+                continue
+            everything = Asked(rules, _Everything(), [queue])
+            heads = [x for x in self._heads(queue, everything) if not self._is_silent(x)]
+            if not heads:
+                continue
+            time, now = self.time, self.now
+            self.time, self.now = self.claimed_at.get(queue, (time, now))
+            then = [x.tag for x in self._heads(queue, everything)]
+            self.time, self.now = time, now
+            # If time alone has opened it since the last claim, the claimant wakes by itself.
+            tags = [head.tag for head in heads if head.tag in then]
+            require(not tags, "anything that may start has a wake-up", queue=queue, heads=tags)
 
     # -- other calls ------------------------------------------------------------------------------
 
@@ -1337,7 +1373,7 @@ class Reference:
         if how == "pause":
             self.paused[key] = self.now + wait_ms if wait_ms else NEVER
         if how != "cool":
-            self._come_at_once(key, seen)
+            self._change(key, seen)
         pause_ms = self._paused_ms(key)
         expected = (max(0, self.cooled.get(key, 0) - self.time), pause_ms)
         got = (answer.cool_ms, NEVER if answer.pause_ms is None else answer.pause_ms)
@@ -1361,11 +1397,15 @@ class Reference:
             self.overrides.pop(key, None)
             if numbers is not None:
                 self.overrides[key] = (dict(numbers), ends)
-            self._come_at_once(key, seen)
+            self._change(key, seen)
         self._finish(seen)
 
-    def _come_at_once(self, key: str, seen: Observed) -> None:
-        """What a key has put back is due now, because people changed the key."""
+    def _change(self, key: str, seen: Observed) -> None:
+        """People changed a key: tasks that it has put back are due now.
+
+        The next claim judges a tenant anew.
+        """
+        self.is_changed |= key.startswith("tenant:")
         for task in self.delayed():
             if task.eta_ms <= self.now or _whole_key(key) not in task.put_back_by:
                 continue
@@ -1412,13 +1452,14 @@ class Reference:
         else:
             self.queue_limits.pop(queue, None)
         if not (before and how == "know"):
-            self._come_at_once(key, seen)
+            self._change(key, seen)
         self._finish(seen)
 
     def publish_tiers(self, tiers: Iterable[Any]) -> None:
         """The published table replaces the one before."""
         self.tiers = {tier.name: tier for tier in tiers}
         self.tiers_published = True
+        self.is_changed = True
 
     def publish_tenant(self, tenant: str, tier: str, concurrency: str) -> None:
         """A tenant has this tier and number; an empty tier clears both."""
@@ -1426,6 +1467,7 @@ class Reference:
             self.tenants[tenant] = (tier, concurrency)
         else:
             self.tenants.pop(tenant, None)
+        self.is_changed = True
 
 
 class _Everything:

@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
-from celery_fairness.store.library import Library, build
+from celery_fairness.store.library import Library, build, is_missing, load
 from tests.model.operations import KEYS, Operation, Scene
-from tests.reference.observed import Observed, observe, records
+from tests.reference.observed import Observed, Observer, read_outcome, records
 from tests.reference.reference import Objection, Reference, Task
-from tests.support.library import call
 
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
@@ -71,6 +71,7 @@ class Walk:
     def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
         self.client, self.prefix, self.scene = client, prefix, scene
         self.library = made or library_of(scene.budget)
+        self.observer = Observer(prefix, scene.queues)
         self.now = START_MS
         self.granted: list[Claimed] = []
         self.tags = 0
@@ -79,6 +80,8 @@ class Walk:
         self.numbers: Counter[str] = Counter()
         self.places: dict[str, Any] = defaultdict(dict)
         self.reference = Reference(scene.budget)
+        #: Queues for which a worker took the wake-up and has not claimed since.
+        self.heard: set[str] = set()
 
     def run(self, operation: Operation) -> None:
         """Run one operation.
@@ -88,18 +91,31 @@ class Walk:
         """
         name, *values = operation
         self.answer: Any = None
+        self.seen: Observed | None = None
         self.reference.at(self.now)
         try:
             getattr(self, f"do_{name}")(*values)
+            if self.seen is not None:
+                self.reference.check_wakes(self.scene.queues, self.seen, self.heard, self.rules())
         except Objection as error:
             raise Objection(f"{name}{tuple(values)!r} answered {self.answer!r}: {error}") from None
 
-    def call(self, function: str, args: Sequence[Any]) -> Any:
-        self.answer = call(self.client, function, self.prefix, args, self.library)
+    def call(self, function: str, args: Sequence[Any], owner: str = "") -> Any:
+        """Call a function, and observe the server afterwards. Return the answer."""
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.fcall(self.library.function(function), 1, self.prefix, *args)
+        # The server's real time passes, which is not that of the walk.
+        pipeline.persist(f"{self.prefix}reply:{owner}")
+        self.observer.ask(pipeline)
+        try:
+            self.answer, _, *seen = pipeline.execute()
+        except ResponseError as error:
+            if not is_missing(error):
+                raise
+            load(self.client.execute_command, self.library)
+            return self.call(function, args, owner)
+        self.seen = self.observer.read(seen)
         return self.answer
-
-    def observe(self) -> Observed:
-        return observe(self.client, self.prefix, self.scene.queues)
 
     def forget(self) -> None:
         """Delete every key."""
@@ -136,7 +152,7 @@ class Walk:
             number % 16 != 15,
         )
         answer = self.call(calls.PUT, calls.put_args(waiting, str(self.now)))
-        self.reference.put(waiting, calls.read_put(answer), self.observe())
+        self.reference.put(waiting, calls.read_put(answer), self.seen)
 
     def do_claim(
         self,
@@ -173,13 +189,12 @@ class Walk:
         args = calls.claim_args(
             owner, number, want, queues, rules, str(self.now), passing, epoch, ends
         )
-        answer = self.answer = calls.read_claim(self.call(calls.CLAIM, args))
-        # The server's real time passes, which is not that of the walk.
-        self.client.persist(f"{self.prefix}reply:{owner}")
+        answer = self.answer = calls.read_claim(self.call(calls.CLAIM, args, owner))
         is_replay = self.reference.replies.get(owner, (None,))[0] == number
-        seen = self.observe()
+        seen = self.seen
         self.reference.claim(owner, number, want, queues, rules, passing, epoch, ends, answer, seen)
-        if not is_replay:
+        if not is_replay and epoch in (None, answer.epoch):
+            self.heard -= set(queues)
             self.granted += answer.tasks
         return answer
 
@@ -204,7 +219,7 @@ class Walk:
     def settle(self, ends, rules):
         args = calls.settle_args(ends, rules, str(self.now))
         answer = calls.read_settle(self.call(calls.SETTLE, args))
-        self.reference.settle(ends, rules, answer, self.observe())
+        self.reference.settle(ends, rules, answer, self.seen)
 
     def do_next_outcome(self, enforcement, writes):
         """A worker takes an outcome and writes its result, or dies before that."""
@@ -212,7 +227,7 @@ class Walk:
         written, self.written = self.written, ""
         args = calls.next_outcome_args(written, rules, str(self.now))
         answer = calls.read_next_outcome(self.call(calls.NEXT_OUTCOME, args))
-        self.reference.next_outcome(written, rules, answer, self.observe())
+        self.reference.next_outcome(written, rules, answer, self.seen)
         if answer and writes:
             self.written = answer.text
 
@@ -224,7 +239,7 @@ class Walk:
         epoch, lease_ms = self.known(known), self.scene.rules.lease_ms
         args = calls.renew_args(held, lease_ms, epoch, str(self.now))
         answer = self.answer = calls.read_renew(self.call(calls.RENEW, args))
-        self.reference.renew(held, lease_ms, epoch, answer, self.observe())
+        self.reference.renew(held, lease_ms, epoch, answer, self.seen)
         self.epoch = answer[0]
 
     def do_lapse(self, picks, known):
@@ -239,7 +254,10 @@ class Walk:
 
     def do_hear(self, queue):
         """A worker hears a wake-up; what it does then is its own matter."""
-        self.client.lpop(f"{self.prefix}bell:{queue}")
+        for bell in ("bell", "left"):
+            if self.client.lpop(f"{self.prefix}{bell}:{queue}"):
+                self.heard.add(queue)
+                break
 
     def do_watch(self, wait_ms):
         """A trace changes no answer."""
@@ -263,7 +281,7 @@ class Walk:
         rules = self.rules(enforcement)
         args = calls.stop_args(how, key, wait_ms, rules.lease_ms, enforcement, str(self.now))
         answer = calls.read_stop(self.call(calls.STOP, args))
-        self.reference.hold(how, key, wait_ms, rules, answer, self.observe())
+        self.reference.hold(how, key, wait_ms, rules, answer, self.seen)
 
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
@@ -276,14 +294,14 @@ class Walk:
             key, text, *lasting, "{}", rules.lease_ms, enforcement, str(self.now)
         )
         answer = self.call(calls.OVERRIDE, args)
-        self.reference.override(key, said, ends_ms, rules, answer, self.observe())
+        self.reference.override(key, said, ends_ms, rules, answer, self.seen)
 
     def do_queue(self, how, queue, numbers, parts):
         rules, key = self.rules(), KEYS.get(queue) or queue_key(queue)
         text = numbers.text if numbers else ""
         args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
         answer = self.call(calls.SET_QUEUE_LIMIT, args)
-        self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.observe())
+        self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.seen)
 
     def chosen(self, queue, picks) -> list[tuple[Task | None, str]]:
         """Return tasks that people have seen in a queue, each with the record that they saw."""
@@ -305,7 +323,7 @@ class Walk:
         lease_ms = self.scene.rules.lease_ms
         args = calls.cancel_args(queue, [text for _, text in chosen], lease_ms, str(self.now))
         answer = calls.read_cancel(self.call(calls.CANCEL, args))
-        self.reference.cancel([task for task, _ in chosen], answer, self.observe(), lease_ms)
+        self.reference.cancel([task for task, _ in chosen], answer, self.seen, lease_ms)
 
     def do_move(self, queue, others, picks, parts):
         if not others:
@@ -317,7 +335,7 @@ class Walk:
         args = calls.move_args(queue, others[0], [(text, part) for _, text, part in chosen])
         answer = calls.read_move(self.call(calls.REROUTE, args))
         given = [(task, part) for task, _, part in chosen]
-        self.reference.move(others[0], given, answer, self.observe())
+        self.reference.move(others[0], given, answer, self.seen)
 
     def do_requeue(self, queue, pick, knows):
         """People requeue a dead letter, whose result may not be written yet."""
@@ -328,10 +346,10 @@ class Walk:
         if not tasks:
             return
         task = tasks[pick % len(tasks)]
-        texts = [text for text, each in self.observe().outcomes.items() if each.tag == task.tag]
+        texts = [text for text in self.reference.outcomes if read_outcome(text).tag == task.tag]
         text = "".join(texts[:1]) if knows and task.place == "dead" else ""
         answer = self.call(calls.REQUEUE, calls.requeue_args(queue, found[task.tag], text))
-        self.reference.requeue(task, text, answer, self.observe())
+        self.reference.requeue(task, text, answer, self.seen)
 
     def do_size(self, queue):
         answer = tuple(self.call(calls.SIZE, calls.size_args(queue)))
@@ -339,7 +357,7 @@ class Walk:
 
     def do_purge(self, queue):
         answer = self.call(calls.PURGE, [queue])
-        self.reference.purge(queue, answer, self.observe())
+        self.reference.purge(queue, answer, self.seen)
 
     # -- gates and servers ------------------------------------------------------------------------
 
@@ -359,6 +377,7 @@ class Walk:
         self.forget()
         self.reference = Reference(self.scene.budget)
         self.reference.at(self.now)
+        self.heard.clear()
 
     def do_save(self):
         """Only the model restores older memories."""
