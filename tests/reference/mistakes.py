@@ -16,13 +16,15 @@ class Mistake(NamedTuple):
         what: What the library does wrong.
         old: A part of one line, which occurs once, or once behind ``after``.
         new: What stands there instead.
-        after: The line before which the edit does not begin; "" is the beginning.
+        subject: The scenes in which the reference objects (`FOCUSES`).
+        after: The line before which the edit does not begin. "" is the beginning.
         seed: Of a sequence in which the reference objects.
     """
 
     what: str
     old: str
     new: str
+    subject: str
     after: str = ""
     seed: int = 0
 
@@ -33,170 +35,264 @@ MISTAKES = (
         "the tenant with the latest start goes first",
         '"ring:" .. queue, at, at, "WITHSCORES"',
         '"ring:" .. queue, -1 - at, -1 - at, "WITHSCORES"',
+        "order",
         "function Active.member_at",
     ),
     Mistake(
         "a tenant that was idle keeps its old start",
         "local start = Active.virtual_time(ctx, queue)",
         "local start = 0",
+        "order",
         "function Active.enter(",
+        seed=8,
     ),
     Mistake(
         "a debt is forgiven at entry",
         "start = math.max(start, tonumber(finish))",
         "start = start",
+        "order",
+        seed=1,
     ),
     Mistake(
         "a tenant that was blocked keeps its old start",
         "local start = math.max(Active.virtual_time(ctx, queue), tonumber(finish))",
         "local start = tonumber(finish)",
+        "order",
+        seed=1,
     ),
     Mistake(
-        "the weight of a tier is ignored", "local charge = cost / weight", "local charge = cost"
+        "the weight of a tier is ignored",
+        "local charge = cost / weight",
+        "local charge = cost",
+        "order",
+        seed=3,
     ),
     Mistake(
         "a lane is last in, first out",
         '"RPUSH", ctx.prefix .. Lanes.list_name',
         '"LPUSH", ctx.prefix .. Lanes.list_name',
+        "order",
     ),
     Mistake(
-        "the lowest priority goes first", "(9 - rank) * Lanes.AFTER_ALL", "rank * Lanes.AFTER_ALL"
+        "the lowest priority goes first",
+        "(9 - rank) * Lanes.AFTER_ALL",
+        "rank * Lanes.AFTER_ALL",
+        "order",
     ),
     Mistake(
         "debts are never forgotten",
         "if wanted then return",
         "if false then return",
+        "order",
+        seed=1,
     ),
     Mistake(
         "debts are always forgotten",
         "if wanted then return",
         "if true then return",
+        "order",
+        seed=1,
     ),
     Mistake(
         "a due task goes before those that wait",
         'task.seq = redis.call("INCR", ctx.prefix .. "sequence")',
         "task.seq = task.seq",
+        "delayed",
         "function Schedule.bring_in(",
     ),
     Mistake(
         "a task that comes back goes behind its lane",
         "Lanes.enqueue_expiring(ctx, queue, task, message, false)",
         "Lanes.enqueue(ctx, queue, task, message, false)",
+        "order",
         "function Lanes.enqueue_back(",
     ),
     Mistake(
         "the last waiter of a limit goes first",
         '"group:" .. group .. " " .. queue, 0, 0, "WITHSCORES"',
         '"group:" .. group .. " " .. queue, -1, -1, "WITHSCORES"',
+        "shared",
         "function Blocked.of_limit",
+        seed=15,
     ),
     Mistake(
         "one queue is served until it is empty",
         "if not rounds.strict then rounds.turn = rounds.turn + 1 end",
         "",
+        "order",
     ),
     # Limits.
     Mistake(
-        "a limit lets one more start", "+ ahead >= limit.concurrency", "+ ahead > limit.concurrency"
+        "a limit lets one more start",
+        "+ ahead >= limit.concurrency",
+        "+ ahead > limit.concurrency",
+        "limits",
     ),
-    Mistake("a tenant runs one more task", "full = limit <= held", "full = limit < held"),
+    Mistake(
+        "a tenant runs one more task",
+        "full = limit <= held",
+        "full = limit < held",
+        "limits",
+        seed=2,
+    ),
     Mistake(
         "an unclaimed slot is not counted",
         'for key in string.gmatch(keys, "[^,]+") do',
         'for key in string.gmatch("", "[^,]+") do',
+        "limits",
         "function Leases.end_lease(",
     ),
-    Mistake("a cool-down stops nothing", "cooled and tonumber(cooled) - rules.logical or 0", "0"),
+    Mistake(
+        "a cool-down stops nothing",
+        "cooled and tonumber(cooled) - rules.logical or 0",
+        "0",
+        "limits",
+        seed=4,
+    ),
     Mistake(
         "a pause of a tenant stops nothing",
         "if Config.paused_ms(ctx, key, rules) > 0 then return 0 end",
         "",
+        "limits",
+        seed=11,
     ),
     Mistake(
-        "an override that has ended is used",
-        'if ends ~= "" and tonumber(ends) <= rules.now then return nil end',
-        "",
+        "an override changes nothing",
+        'if other and other.concurrency ~= "-" then limit.concurrency =',
+        "if false then limit.concurrency =",
+        "limits",
+        seed=1,
     ),
     Mistake(
-        "reschedule wins over drop", 'says == "d" and action ~= "d"', 'says == "d" and not action'
+        "reschedule wins over drop",
+        'says == "d" and action ~= "d"',
+        'says == "d" and not action',
+        "limits",
+        seed=4,
     ),
     Mistake(
         "a free slot of a limit wakes nobody",
         "if Wake.look_at_waited(ctx, keys[index], rules, false) then left = left - 1 end",
         "",
+        "limits",
     ),
     Mistake(
         "a free slot of a tenant wakes nobody",
         '== "tenant:" then Tenants.reopen(ctx, keys[index], rules) end',
         '== "tenant:" then end',
+        "limits",
+        seed=2,
     ),
     Mistake(
         "the limit of a whole queue is not checked",
         "local refused = row and Limits.refusal(ctx, row.word, rules)",
         "local refused = nil",
+        "limits",
     ),
     Mistake(
         "a process takes more than its share",
         "if room then rounds.rooms[queue] = room - 1 end",
         "",
+        "shares",
     ),
     Mistake(
         "older numbers of a key win",
         'return own ~= "" and (is_new or known == "") and own or known',
         'return known == "" and own or known',
+        "limits",
+        seed=1,
     ),
     # Rates.
     Mistake(
         "a rate lets one more start",
         "if count < starts then return 0 end",
         "if count <= starts then return 0 end",
+        "rates",
+        seed=2,
     ),
-    Mistake("a window is too short", "+ period_ms + 1 - logical)", "+ period_ms - 100 - logical)"),
-    Mistake("a window is too long", "+ period_ms + 1 - logical)", "+ period_ms + 100 - logical)"),
+    Mistake(
+        "a window is too short",
+        "+ period_ms + 1 - logical)",
+        "+ period_ms - 100 - logical)",
+        "rates",
+        seed=10,
+    ),
+    Mistake(
+        "a window is too long",
+        "+ period_ms + 1 - logical)",
+        "+ period_ms + 100 - logical)",
+        "rates",
+        seed=2,
+    ),
     Mistake(
         "a throttle has no spacing",
         "(window[1] and ahead + 1 or ahead) * interval",
         "(window[1] and ahead or ahead) * interval",
+        "rates",
     ),
     Mistake(
         "the start of a body that never began counts",
         "for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end",
         "",
+        "rates",
     ),
     # Leases.
-    Mistake("the clock follows a jump", "if step > longest then step = longest end", ""),
+    Mistake(
+        "the clock follows a jump",
+        "if step > longest then step = longest end",
+        "",
+        "leases",
+        seed=1,
+    ),
     Mistake(
         "a renewal keeps nothing",
         'if runs then redis.call("ZADD", ctx.prefix .. "ends", logical_end, held) end',
         "",
+        "leases",
+        seed=1,
     ),
     Mistake(
         "an acknowledged task runs again",
         'if state == "acked" then',
         "if false then",
+        "leases",
         "function Settle.expire_one(",
+        seed=1,
     ),
-    Mistake("a death is not counted", "task.deaths = task.deaths + 1", ""),
+    Mistake(
+        "a death is not counted",
+        "task.deaths = task.deaths + 1",
+        "",
+        "leases",
+        seed=4,
+    ),
     Mistake(
         "a claim sent again takes more tasks",
         "if last_number ~= number then return nil end",
         "if true then return nil end",
+        "leases",
+        seed=3,
     ),
     Mistake(
         "a late end leaves its task waiting",
         'if verdict ~= "done" and verdict ~= "acked" then return 0 end',
         "if true then return 0 end",
+        "leases",
+        seed=1,
     ),
     Mistake(
         "a worker claims before it registers its leases",
         'if known_epoch ~= "" and known_epoch ~= epoch_text then',
         "if false then",
+        "leases",
     ),
     Mistake(
         "a task that has started expires",
         'then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag) end',
         "then end",
+        "leases",
         "function Start.serve(",
+        seed=7,
     ),
 )
 

@@ -846,6 +846,10 @@ class Reference:
                 if task and task.place == "waiting" and task.queue == queue:
                     acted.append((task, eta_ms))
         for task, eta_ms in acted:
+            rejected = self.rejection(task.limits, asked.rules)
+            is_right = eta_ms is None or rejected is None or rejected.action != DROP
+            require(is_right, "drop wins over reschedule", tag=task.tag, rejected=rejected)
+        for task, eta_ms in acted:
             self._leave(task, "" if eta_ms is None else "delayed")
         return acted
 
@@ -1010,28 +1014,25 @@ class Reference:
         A waiter may go before another one with an earlier start in the queue, because the limit
         has a virtual time of its own. It may do so for one turn more than its share.
         """
-        turns = self.turns[task.queue]
-        amount = self._charge(task, rules)
-        shared = _shared(task.limits)
-        for other in heads:
-            if other.key == task.key or other.lane not in self.blocked or not shared:
+        turns, amount = self.turns[task.queue], self._charge(task, rules)
+        shared, own = _shared(task.limits), turns.start(task.key).low
+        if not shared or task.lane not in self.blocked:
+            return self._forget_passed(task.lane)
+        waiters = {other.lane: other for other in heads if other.key != task.key}
+        for lane in [lane for lane in self.blocked if lane[0] == task.queue]:
+            if _shared(lane[3]) != shared:
                 continue
-            if _shared(other.limits) != shared or task.lane not in self.blocked:
-                continue
-            if turns.start(task.key).low <= turns.start(other.key).high:
-                continue
-            pair = (other.lane, task.key)
-            self.passed[pair] += amount
-            most = self._charge(other, rules) + 2 * amount
-            require(
-                self.passed[pair] <= most * (1 + 1e-9),
-                "waiters of one limit take turns",
-                given=task.tag,
-                before=other.tag,
-                passed=self.passed[pair],
-                most=most,
-            )
-        self._forget_passed(task.lane)
+            other = waiters.get(lane)
+            if other is None:
+                # For other reasons it cannot start, and it gets no credit for that.
+                self._forget_passed(lane)
+            elif own > turns.start(other.key).high:
+                self.passed[lane, task.key] += amount
+                passed, most = self.passed[lane, task.key], self._charge(other, rules) + 2 * amount
+                rule, facts = "waiters of one limit take turns", {"given": task.tag}
+                facts |= {"before": other.tag}
+                require(passed <= most * (1 + 1e-9), rule, passed=passed, most=most, **facts)
+        return self._forget_passed(task.lane)
 
     def _check_over(self, queue: str, asked: Asked) -> None:
         """Claims rotate over their queues: a queue is skipped only if nothing of it may start."""
@@ -1180,7 +1181,6 @@ class Reference:
                     rejects[task.limits] = bool(self.rejection(task.limits, asked.rules))
                 if rejects[task.limits]:
                     self.blocked.add(task.lane)
-                    self._forget_passed(task.lane)
 
     def check_wakes(
         self, queues: Sequence[str], seen: Observed, heard: set[str], rules: Any
