@@ -1,7 +1,7 @@
 """How tasks, hooks and Celery's own classes find the parts that belong to their app.
 
 Celery makes requests, steps and tasks itself, so they cannot be given their parts. They find them
-through the app, where :class:`Fairness` stores itself: both are freed together. The Protocol names
+through the app, where they are stored: both are freed together. The Protocol names
 what they may use. Its parts have no types here, because this module imports no room.
 """
 
@@ -31,12 +31,17 @@ class Wiring(Protocol):
         """Whether the broker claims fairly (``fairredis://``), so that no gate is needed."""
 
     @property
-    def shares(self) -> Any:
-        """How this worker's slots are divided among its queues."""
-
-    @property
     def worker(self) -> Any:
         """The id of this process's worker."""
+
+    fairness: Any
+    """The :class:`~celery_fairness.Fairness` of the app."""
+
+    publishers: list[Any]
+    """Functions that publish tiers again, called in a thread if Redis lost its memory."""
+
+    shares: Any
+    """How this worker's slots are divided among its queues."""
 
     consumer: Any
     """The consumer of this process's worker; None in a process that runs none."""
@@ -44,6 +49,10 @@ class Wiring(Protocol):
     @property
     def notices(self) -> Any:
         """The throttled log."""
+
+    @property
+    def environ(self) -> Any:
+        """The environment variables that the settings were read from."""
 
     @property
     def stamp(self) -> Any:
@@ -92,8 +101,8 @@ class Wiring(Protocol):
     def republish(self) -> Any:
         """Publish tiers and queue limits again, for example to an empty Redis."""
 
-    def cool_down_for(self, *args: Any, **kwargs: Any) -> Any:
-        """Store a cool-down of a key or a tenant."""
+    def cool_down(self, key: str, wait_seconds: float, reason: str, *, policy: bool) -> None:
+        """Start nothing under a key for a time."""
 
     def cancel_parked(self, queue: str) -> Any:
         """Cancel the tasks of a queue that are parked."""

@@ -1,85 +1,46 @@
-"""``Fairness(app)``: the only place that wires.
-
-It reads the settings when the app is finalised, or at the first publish if that comes first, and
-gives the app's tasks their gate, stamp and router. It opens no connection before one is needed.
-"""
+"""``Fairness(app)``: connects an app to its limits, and is what operators and programs use."""
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
-from celery_fairness import wiring as registry
-from celery_fairness.app import broker_setup as claiming
-from celery_fairness.app import signals
-from celery_fairness.app.publish_settings import publish_queues, publish_settings
-from celery_fairness.app.purge import purge_parked_too
-from celery_fairness.app.worker_setup import (
-    BrokerFacts,
-    broker_name,
-    effect_warnings,
-    enforcement_text,
-    prepare_reconnect,
-    prepare_worker,
-    startup_warnings,
-)
-from celery_fairness.config.environment import Loaded, load_settings
-from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.worker_shares import NO_SHARES
-from celery_fairness.control.steering import Steering
-from celery_fairness.control.views import WorkerStatus
-from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
+from celery_fairness import wiring
+from celery_fairness.app.parts import Parts
+from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.queue_policy import declared_numbers
+from celery_fairness.config.settings import Settings
+from celery_fairness.control.events_api import EventsApi
+from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.limits_api import LimitsApi
+from celery_fairness.control.queue_limits import QueueLimits
+from celery_fairness.control.queues_api import QueuesApi
+from celery_fairness.control.stats import Stats
+from celery_fairness.control.stats_api import StatsApi
+from celery_fairness.control.tasks_api import TasksApi
+from celery_fairness.control.tenants_api import TenantsApi
+from celery_fairness.control.views import Audit
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.put_trace import PutTrace
-from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.router import LazyRouter, TierRouter
-from celery_fairness.message.stamp import Stamp
-from celery_fairness.store.address import Address, address_from_broker, address_from_url
-from celery_fairness.store.connection import Connection
-from celery_fairness.store.library import LibraryUnusable
-from celery_fairness.util.ids import new_id
-from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.event_forwarder import EventForwarder
-from celery_fairness.worker.gate import Gate
-from celery_fairness.worker.keeper import LeaseRenewer
-from celery_fairness.worker.parts import WorkerParts
-from celery_fairness.worker.promoter import Promoter
-from celery_fairness.worker.resend import Resender
-from celery_fairness.worker.stopping import StoppingFlag
-from celery_fairness.worker.unpublished import write_unpublished
-from celery_fairness.worker.unspent import PoolChild, give_token_back
-
-logger = logging.getLogger("celery_fairness")
-
-#: Longest wait of a producer for a connection, and for an answer, in seconds: with a Redis that
-#: hangs, one of the two is spent.
-PRODUCER_SECONDS = 0.08
-#: The same in workers, in seconds.
-WORKER_SECONDS = 2.0
-#: How long copies are remembered where the broker redelivers at once, in seconds.
-FORGET_COPIES_SECONDS = 600.0
-#: EX_UNAVAILABLE of sysexits.h: the server cannot serve this version.
-UNAVAILABLE = 69
+from celery_fairness.message.limits import word_of
+from celery_fairness.message.task_options import declared_limit, service_queues
 
 
-class Fairness(Steering):
-    """Fair shares for the tasks of one Celery app.
+class Fairness:
+    """Fair shares and limits for the tasks of one Celery app.
+
+    Each noun is one attribute: ``limits``, ``tenants``, ``queues``, ``tasks``, ``events`` and
+    ``stats``. No connection is opened before one is used.
 
     Args:
-        app: The Celery app; a second ``Fairness`` of the same app takes the place of the first.
-        environ: Variables that win over ``app.conf.fairness``.
-        limiter: In the place of Redis, for tests:
-            :class:`~celery_fairness.limiter.memory.InMemoryLimiter`.
+        app: The Celery app; a second ``Fairness`` of the same app replaces the first.
+        environ: Environment variables, used before ``app.conf.fairness``.
+        limiter: For tests: a limiter to use instead of the one in Redis.
 
     Raises:
-        SettingsError: At the first use, where a setting cannot be meant.
+        SettingsError: A setting is invalid; raised at the first use.
     """
 
     def __init__(
@@ -88,357 +49,114 @@ class Fairness(Steering):
         environ: Mapping[str, str] = os.environ,
         limiter: Limiter | None = None,
     ) -> None:
-        self.app = app
-        self._given_limiter = limiter
-        self.notices = Notices(logger)
-        self._environ = environ
-        self._lock = threading.RLock()
-        #: What nobody else calls a worker: its main process and all its pool. Leases begin with it.
-        self.worker = new_id(6)
-        self._stopping = StoppingFlag()
-        self._limiters: list[RedisLimiter] = []
-        self._resenders: list[Resender] = []
-        self._forwarder: EventForwarder | None = None
-        # Whether the program has prepared the worker that is made next.
-        self._prepared = False
-        self._pool_child = PoolChild()
-        #: Of this process's worker; None where there is none.
-        self.consumer: Any = None
-        #: What a worker of this process has for each queue, on a broker that claims fairly.
-        self.shares = NO_SHARES
-        #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
-        #: another place than the settings publishes them again.
-        self.publishers: list[Callable[[], None]] = []
-        before = registry.find(app)
-        if before is not None:
-            before.close()
-        registry.wire(app, self)
-        self._disconnect = signals.connect(self)
-        app.on_after_configure.connect(self._on_configured, weak=False)
-        app.on_after_finalize.connect(self._on_finalised, weak=False)
-        if app.configured:
-            self._on_configured()
-        if app.finalized:
-            self._on_finalised()
+        self._parts = Parts(app, environ, limiter)
+        self._parts.fairness = self
 
     def __repr__(self) -> str:
-        return f"<Fairness of {self.app.main or 'celery'!r}>"
+        return f"<Fairness of {self._parts.app.main or 'celery'!r}>"
 
-    def close(self) -> None:
-        """Undo the wiring and close the connections: for tests that make many apps."""
-        self._disconnect()
-        registry.wire(self.app, None)
-        self._stop_forwarder()
-        for resender in self._resenders:
-            resender.close()
-        for limiter in self._limiters:
-            limiter.close()
+    def __dir__(self) -> list[str]:
+        nouns = ("limits", "tenants", "queues", "tasks", "events", "stats")
+        return [*nouns, "check", "close", "of", "settings"]
 
     @classmethod
     def of(cls, app: Any = None) -> Fairness:
         """Return the ``Fairness`` of ``app``, by default of the current app.
 
         Raises:
-            NotWired: It has none.
+            NotWired: The app has none.
         """
         if app is None:
             from celery import current_app as app
-        return cast(Fairness, registry.wired(app))
-
-    # -- settings ---------------------------------------------------------------------------------
+        found: Fairness = wiring.wired(app).fairness
+        return found
 
     @property
     def settings(self) -> Settings:
         """The settings in force in this process."""
-        return self._loaded.settings
+        return self._parts.settings
 
-    @cached_property
-    def _loaded(self) -> Loaded:
-        with self._lock:
-            return load_settings(self._configured(), self._environ)
+    def close(self) -> None:
+        """Undo the wiring and close the connections, for tests that make many apps."""
+        self._parts.close()
 
-    def _configured(self) -> Any:
-        """Return ``app.conf.fairness``, its password out of sight of whoever prints the app."""
-        from pydantic import SecretStr
-
-        values: Any = self.app.conf.get("fairness")
-        if values is None:
-            names = (name for name in self.app.conf if misspelled(name, ("fairness",)))
-            if (name := next(names, None)) is not None:
-                raise SettingsError(f"fairness: expected this name, got: {name!r}")
-            values = {}
-        values = values or {}
-        if not isinstance(values, Mapping):
-            raise SettingsError(f"fairness: expected a mapping of settings, got: {got(values)}")
-        url = values.get("redis_url")
-        if not isinstance(url, str):
-            return values
-        if isinstance(values, dict):
-            # In place: a Django settings module shows the same object.
-            values["redis_url"] = SecretStr(url)
-            return values
-        self.app.conf.fairness = {**values, "redis_url": SecretStr(url)}
-        return self.app.conf.fairness
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The variables that the settings were read from."""
-        return self._environ
-
-    # -- parts ------------------------------------------------------------------------------------
-
-    @cached_property
-    def address(self) -> Address:
-        """Where the limiter's Redis is.
+    def check(self) -> Audit:
+        """Return every difference between tables in Redis that must agree.
 
         Raises:
-            SettingsError: No address is set and the broker is not Redis.
+            LimiterUnavailable: Redis does not answer.
         """
-        url = self.settings.redis_url
-        if url is not None and not self.claims:
-            return address_from_url(url.get_secret_value())
-        return replace(address_from_broker(self.app), of_broker=self.claims)
+        return self._stats.audit()
 
     @cached_property
-    def claims(self) -> bool:
-        """Whether the app's broker claims fairly: then the gate asks nothing."""
-        return claiming.claims_fairly(self.app)
-
-    def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
-        """Make a limiter with connections of its own, or return the one that was given."""
-        if self._given_limiter is not None:
-            return self._given_limiter
-        connection = Connection(self.address, timeout_seconds, retries)
-        connection.check()
-        redelivery = BrokerFacts.of(self.app).visibility_seconds or FORGET_COPIES_SECONDS
-        options = self.app.conf.broker_transport_options or {}
-        before = str(options.get("global_keyprefix") or "") if self.claims else ""
-        limiter = RedisLimiter(
-            connection,
-            self.settings,
-            redelivery_seconds=redelivery,
-            key_prefix=before,
-            broker=broker_name(self.app),
-        )
-        self._limiters.append(limiter)
-        return limiter
+    def limits(self) -> LimitsApi:
+        """Limits by key."""
+        parts = self._parts
+        by_service = parts.settings.tier_scope == "service"
+        inspector = Inspector(self._stats, parts.limiter, self._declared, by_service)
+        return LimitsApi(inspector, parts.holding, self._queue_limits, parts.settings)
 
     @cached_property
-    def limiter(self) -> Limiter:
-        """The limiter of this process."""
-        return self.make_limiter()
-
-    @cached_property
-    def directory(self) -> TierCache:
-        """Tiers in force and tiers of tenants."""
-        quick = self.make_limiter(PRODUCER_SECONDS, retries=0)
-        return TierCache(self.settings, lambda: quick, self.notices)
-
-    @cached_property
-    def stamp(self) -> Stamp:
-        """Makes message headers."""
-        return Stamp(self.settings, self.directory, self.notices)
-
-    @cached_property
-    def puts(self) -> PutTrace:
-        """Tells what a broker that does not claim fairly is given."""
-        return PutTrace(self.settings, self.directory)
-
-    @cached_property
-    def router(self) -> TierRouter:
-        """Chooses queues."""
-        return TierRouter(self.stamp, self.directory, self.notices)
-
-    @cached_property
-    def keeper(self) -> LeaseRenewer:
-        """Keeps a worker's leases."""
-        return LeaseRenewer(
-            self.make_limiter, self.settings.lease_seconds, self.notices, self.republish
+    def tenants(self) -> TenantsApi:
+        """Tenants by id, and the table of tiers."""
+        parts = self._parts
+        return TenantsApi(
+            self.limits,
+            parts.holding,
+            self._stats,
+            parts.clearing,
+            parts.rerouting,
+            parts.limiter,
+            parts.settings,
         )
 
     @cached_property
-    def promoter(self) -> Promoter:
-        """Brings parked tasks back to the broker."""
-        # Connections of its own: they belong to its thread.
-        return Promoter(
-            self.make_limiter,
-            self._make_resender().promote,
-            partial(write_unpublished, self.app),
-            self.settings.enforcement,
-            self.settings.lease_seconds / 3,
-            self.notices,
-        )
+    def queues(self) -> QueuesApi:
+        """Queues by name."""
+        return QueuesApi(self._queue_limits, self._stats, self._app_queues)
 
     @cached_property
-    def _resender(self) -> Resender:
-        return self._make_resender()
-
-    def _make_resender(self) -> Resender:
-        made = Resender(self.app, self.limiter, self._stopping, self.router.again)
-        self._resenders.append(made)
-        return made
+    def tasks(self) -> TasksApi:
+        """Tasks by id."""
+        return TasksApi(self._parts.clearing, self._stats, self._parts.expect_claims)
 
     @cached_property
-    def gate(self) -> Gate:
-        """Asks the limiter before a task's body runs."""
-        return Gate(
-            self.settings,
-            self.limiter,
-            self.directory,
-            self._resender,
-            self.notices,
-            self.keeper.ended,
-            BrokerFacts.of(self.app).longest_countdown_seconds,
-            self._pool_child.not_begun,
-        )
+    def events(self) -> EventsApi:
+        """What happened."""
+        return EventsApi(self._parts.stream, self._parts.holding)
 
-    # -- events -----------------------------------------------------------------------------------
+    @cached_property
+    def stats(self) -> StatsApi:
+        """Status and statistics."""
+        return StatsApi(self._stats, self._app_queues)
 
-    def _on_configured(self, **_: Any) -> None:
-        self._configured()
-        self.install_router()
-        self.app.steps["worker"].add(WorkerParts)
-        if self.claims:
-            claiming.prepare_app(self.app, lambda: self.settings)
-        else:
-            purge_parked_too(self.app)
+    @cached_property
+    def _stats(self) -> Stats:
+        parts = self._parts
+        return Stats(parts.limiter, parts.directory, parts.settings, parts.claims)
 
-    def install_router(self) -> None:
-        """Put the router before the user's own routes, which may have been set since."""
-        conf = self.app.conf
-        routes = conf.task_routes
-        given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
-        if not (given and isinstance(given[0], LazyRouter) and given[0].is_of(self)):
-            others = [route for route in given if not isinstance(route, LazyRouter)]
-            conf.task_routes = [LazyRouter(self), *others]
+    @cached_property
+    def _queue_limits(self) -> QueueLimits:
+        parts = self._parts
+        # A gate checks no other queues than those that the settings name.
+        named = None if parts.claims else parts.settings.queues
+        return QueueLimits(parts.limiter, named, self._known_queues)
 
-    def _on_finalised(self, **_: Any) -> None:
-        # A signal would swallow an error of the settings: they are read at the first use, and by a
-        # worker when it starts.
-        self._configured()
-        self.install_router()
+    def _app_queues(self) -> list[str]:
+        app = self._parts.app
+        return [*app.amqp.queues, *service_queues(app)]
 
-    def on_worker_init(self) -> None:
-        """Prepare a worker before it reads its options; signal ``celeryd_init``.
+    def _known_queues(self) -> Iterator[str]:
+        parts = self._parts
+        yield from parts.settings.queues
+        yield from parts.app.amqp.queues
+        limiter = parts.redis_limiter
+        yield from limiter.connection.read("HKEYS", Keys(limiter.prefix).waiting)
 
-        Raises:
-            SystemExit: A setting cannot be meant, or the server cannot have the function library;
-                Celery would log any other error and go on.
-        """
-        try:
-            self._prepare_worker()
-        except SettingsError as error:
-            print(f"celery_fairness: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
-        except LibraryUnusable as error:
-            print(f"celery_fairness: {error}", file=sys.stderr)
-            raise SystemExit(UNAVAILABLE) from None
-        self._prepared = True
-
-    def on_worker_made(self) -> None:
-        """Prepare a worker that the program ``celery worker`` did not make.
-
-        Raises:
-            SettingsError: A setting cannot be meant.
-            LibraryUnusable: The server cannot have the function library.
-        """
-        if not self._prepared:
-            self._prepare_worker()
-        self._prepared = False
-
-    def _prepare_worker(self) -> None:
-        self._stopping.lower_it()
-        # Workers may be forks of one process that made the app.
-        self.worker = new_id(6)
-        # An address that cannot be had or read is an error now, not at the first task.
-        limiter = self.make_limiter()
-        if isinstance(limiter, RedisLimiter):
-            limiter.load_library()
-        prepare_worker(self.app)
-        if self.claims:
-            claiming.prepare_worker(self.app, self.settings)
-        self.directory.prepare()
-
-    def on_worker_start(self, worker: Any) -> None:
-        """Start keeping leases and promoting, and publish the tiers; ``WorkerParts``."""
-        prepare_reconnect(self.app, worker.pool)
-        if self._given_limiter is None:
-            logger.info("the limiter's Redis is %s", self.address)
-        warnings = effect_warnings(self.settings, self.claims)
-        warnings += [] if self.claims else startup_warnings(self.app, self.settings)
-        for problem in (*self._loaded.warnings, *warnings):
-            logger.warning("%s", problem)
-        enforces = self.settings.enforcement is Enforcement.ON
-        level = logging.INFO if enforces else logging.WARNING
-        logger.log(level, "%s", enforcement_text(self.settings, self.claims))
-        if not self.claims:
-            self.keeper.worker = self.announcement(worker.hostname)
-            self.keeper.start()
-            self.promoter.start()
-        if self._forwarder is None and isinstance(self.limiter, RedisLimiter):
-            self._forwarder = self._make_forwarder(worker)
-            self._forwarder.start()
-        self._publish_settings()
-
-    def announcement(self, name: str) -> str:
-        """Return the worker ``name`` of this process as it announces itself to the others."""
-        return WorkerStatus(
-            name=name,
-            pid=os.getpid(),
-            path="dispatch" if self.claims else "gate",
-            enforcement=self.settings.enforcement.value,
-        ).announced
-
-    def on_worker_stopping(self) -> None:
-        """Tell refused tasks that are being sent back; signal ``worker_shutting_down``."""
-        self._stopping.raise_it()
-        if self.claims:
-            claiming.stop_claiming()
-
-    def on_worker_stopped(self) -> None:
-        """Release what is left; ``WorkerParts``."""
-        self._stop_forwarder()
-        self.keeper.stop(self.limiter)
-        if not self.claims:
-            self.promoter.stop()
-        if self.claims:
-            claiming.worker_stopped()
-
-    def _make_forwarder(self, worker: Any) -> EventForwarder:
-        def sends() -> bool:
-            dispatcher = getattr(worker.consumer, "event_dispatcher", None)
-            return dispatcher is not None and dispatcher.enabled
-
-        def dispatcher() -> Any:
-            return self.app.events.default_dispatcher(hostname=worker.hostname)
-
-        return EventForwarder(sends, dispatcher, *self._stream())
-
-    def _stop_forwarder(self) -> None:
-        if self._forwarder is not None:
-            self._forwarder.stop()
-            self._forwarder = None
-
-    def on_pool_child(self) -> None:
-        """Drop what belongs to the process that forked; signal ``worker_process_init``."""
-        self._resender.forget_connections()
-        self._pool_child.begin()
-
-    def give_token_back(self, task_name: str) -> None:
-        """Give back what Celery's ``rate_limit`` counted for an attempt that has not begun."""
-        if self.consumer is not None:
-            give_token_back(self.consumer, task_name)
-
-    def republish(self) -> None:
-        """Publish again what a Redis that lost its memory has lost."""
-        self._publish_settings()
-        for publish in self.publishers:
-            publish()
-
-    def _publish_settings(self) -> None:
-        before = publish_settings(self.limiter, self.settings.tiers, self.notices)
-        publish_queues(self.limiter, self.settings.queues, self.notices)
-        try:
-            self._route_changed(before)
-        except LimiterUnavailable as error:
-            self.notices.error("away", "%s", error)
+    def _declared(self, key: str) -> Limit | None:
+        """Return the limit that this app's tasks and settings declare for a key."""
+        numbers = declared_numbers(self._parts.settings.queues, key)
+        if numbers is not None:
+            return numbers.limit(key)
+        limit = declared_limit(self._parts.app.tasks.values(), key)
+        return None if limit is None else read_limits(word_of((limit,)))[0]

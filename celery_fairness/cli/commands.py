@@ -1,8 +1,15 @@
-"""The commands. Celery loads them for every ``celery`` command: importing this imports only click.
+"""The commands of ``celery -A APP fairness``: a noun, then a verb.
 
-Exit codes: 0 fine; 1 an audit found something, a key, a task or a tenant's tier is not known, or a
-task runs that was to be cancelled; 2 wrong usage or settings; 69 Redis does not answer. What is
-asked for goes to stdout, what went wrong to stderr.
+Celery loads this module for each ``celery`` command, so importing it imports only click. The answer
+goes to stdout, problems and notes go to stderr.
+
+==== ===============================================================================================
+0    fine
+1    ``check`` found something; or a key, a task or a tenant's tier is not known; or the task that
+     was to be cancelled runs
+2    wrong usage or settings
+69   Redis does not answer
+==== ===============================================================================================
 """
 
 from __future__ import annotations
@@ -10,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,7 +27,9 @@ import click
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
     from celery_fairness.control.event_types import Event
+    from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.limiter.types import KeyStops
+    from celery_fairness.wiring import Wiring
 
 FOUND = 1
 USAGE = 2
@@ -28,20 +38,59 @@ AWAY = 69
 
 Shown = tuple[Any, list[str], int]
 Changed = TypeVar("Changed")
+Command = TypeVar("Command", bound=Callable[..., Any])
+#: The longest cool-down, in seconds.
+DAY_SECONDS = 86_400
 #: The JSON form of a value.
 _dumped = methodcaller("model_dump", mode="json")
-#: What our commands take.
+#: The parameters of our commands. Celery adds options of its own to every command.
 _OWN = {
-    *("key", "seconds", "clear", "reason", "task", "tenant", "action", "queue"),
-    *("page", "per_page", "name", "concurrency", "rate", "throttle", "author"),
+    *("key", "tenant", "queue", "task", "name", "service", "clear", "reason", "by"),
+    *("for_seconds", "until", "page", "per_page", "concurrency", "rate", "throttle"),
     *("after", "types", "limit", "last", "follow"),
-    *("global_limit", "local_limit", "on_limit", "by", "library"),
+    *("global_limit", "local_limit", "on_limit", "library"),
 }
 
 
+def _examples(*commands: str) -> Callable[[Command], Command]:
+    """Add examples to a command's help; click keeps them on their own lines."""
+
+    def with_examples(command: Command) -> Command:
+        lines = "\n".join(f"  celery -A shop fairness {each}" for each in commands)
+        command.__doc__ = f"{command.__doc__}\n\n\b\nExamples:\n{lines}"
+        return command
+
+    return with_examples
+
+
 @click.group()
+@_examples("status", "limit show api.stripe.com", "tenant tier 42 pro", "task explain 7f3c")
 def fairness(**_: Any) -> None:
-    """Look at tenants, queues, leases and events; stop keys of limits; cancel and requeue tasks."""
+    """Look at limits, tenants, queues, tasks and events, and change them."""
+
+
+@fairness.group("limit")
+@_examples("limit list")
+def limit_group(**_: Any) -> None:
+    """Limits by key."""
+
+
+@fairness.group("tenant")
+@_examples("tenant show 42")
+def tenant_group(**_: Any) -> None:
+    """Tenants by id."""
+
+
+@fairness.group("queue")
+@_examples("queue list")
+def queue_group(**_: Any) -> None:
+    """Queues by name."""
+
+
+@fairness.group("task")
+@_examples("task explain 7f3c")
+def task_group(**_: Any) -> None:
+    """Tasks by id."""
 
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
@@ -94,58 +143,57 @@ def _fail(context: click.Context, problem: str, code: int) -> NoReturn:
 
 
 @fairness.command()
+@_examples("status")
 @_looks
 def status(of: Fairness) -> Shown:
-    """Queues, who holds leases, tiers, counts."""
+    """Show queues, who holds leases, tiers and counters."""
     from celery_fairness.cli.tables import status_lines
 
-    found = of.status()
+    found = of.stats.status()
     return found, status_lines(found), 0
 
 
-@fairness.command("list")
-@click.option("--page", type=int, default=1, help="Which, from 1.")
-@click.option("--per-page", type=int, default=20, help="Keys of a page, 1 to 100.")
-@_looks
-def list_(of: Fairness, page: int, per_page: int) -> Shown:
-    """The keys of which anything is known: what each may hold, holds and has waiting."""
-    from celery_fairness.cli.show_limit import keys_lines, page_plain
-
-    found = _done(lambda: of.list_limits(page, per_page))
-    unknown = any(each.unknown for each in found.items)
-    return page_plain(found), keys_lines(found), FOUND if unknown else 0
+# -- options that several commands have ------------------------------------------------------------
 
 
-@fairness.command()
-@click.argument("tenant")
-@click.argument("name", required=False)
-@click.option("--concurrency", help="A number of the tenant's own, or unlimited.")
-@click.option("--clear", is_flag=True, help="Forget what was published of the tenant.")
-@_looks
-def tier(
-    of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
-) -> Shown:
-    """Show the tier of TENANT, or publish that it is NAME."""
-    from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
-    from celery_fairness.cli.show_limit import inspection_plain
-    from celery_fairness.cli.tables import limit_lines
-    from celery_fairness.config.tenants import NO_SERVICE
+def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    from celery_fairness.util.durations import parse_duration
 
-    if not tenant:
-        raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
-    if (clear and name is not None) or (concurrency is not None and name is None):
-        raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
-    if clear or name is not None:
-        own = {} if concurrency is None else {"concurrency": _number("concurrency", concurrency)}
-        published = _done(lambda: of.set_tier(tenant, name, **own))
-        _note(typed_as_key(tenant))
-        _note(short_tier(published))
-    else:
-        _note(unused_tenant(of, tenant))
-    # Where each service counts apart, of its tasks without one: the tier is that of all.
-    service = f":{NO_SERVICE}" if of.settings.tier_scope == "service" else ""
-    found = _done(lambda: of.inspect(f"tenant:{tenant}{service}"))
-    return inspection_plain(found), limit_lines(found), FOUND if found.unknown else 0
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    from celery_fairness.errors import got
+
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        expected = "a time with its time zone such as 2026-11-25T12:00Z"
+        raise click.BadParameter(f"expected {expected}, got: {got(text)}")
+    return time
+
+
+def _ends(command: Command) -> Command:
+    """Add ``--for`` and ``--until``."""
+    for_ = click.option("--for", "for_seconds", callback=_duration, help="How long: 90, 10m, PT2H.")
+    until = click.option("--until", callback=_time, help="The end: 2026-11-25T12:00Z.")
+    return for_(until(command))
+
+
+_by = click.option("--by", help="Your name, shown with the change; default: your user's.")
+_clear = click.option("--clear", is_flag=True, help="End what was set.")
+_reason = click.option("--reason", default="", help="Why, for the log and the event.")
+_service = click.option("--service", help="The service, if the setting tier_scope is service.")
+_concurrency = click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
+_rate = click.option("--rate", help="Starts in a period: 100/PT1M, 100/m, or unlimited.")
+_throttle = click.option("--throttle", help="The same, evenly spaced.")
 
 
 def _number(option: str, text: str) -> int | None:
@@ -167,143 +215,16 @@ def _number(option: str, text: str) -> int | None:
     return number
 
 
-@fairness.command()
-@click.argument("key")
-@_looks
-def inspect(of: Fairness, key: str) -> Shown:
-    """What KEY holds and has waiting, such as tenant:42 or api.stripe.com."""
-    from celery_fairness.cli.show_limit import inspection_lines, inspection_plain
-
-    try:
-        found = of.inspect(key)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    code = 0 if found.known and not found.unknown else FOUND
-    return inspection_plain(found), inspection_lines(found), code
-
-
-@fairness.command()
-@click.argument("key")
-@click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
-@click.option("--by", help="Your name, to be shown with the pause; without it your user's.")
-@_looks
-def pause(of: Fairness, key: str, seconds: float | None, by: str | None) -> Shown:
-    """Let nothing more start under KEY: api.stripe.com, or tenant:42; what runs runs on."""
-    return _stopped(of, key, lambda: of.pause(key=key, expires_in=seconds, by=by))
-
-
-@fairness.command()
-@click.argument("key")
-@click.option("--by", help="Your name, for the event; without it your user's.")
-@_looks
-def resume(of: Fairness, key: str, by: str | None) -> Shown:
-    """End a pause of KEY."""
-    return _resumed(of, lambda: of.resume(key=key, by=by))
-
-
-@fairness.command()
-@click.argument("key")
-@click.argument("seconds", type=click.FloatRange(1, 86_400), required=False)
-@click.option("--clear", is_flag=True, help="End the cool-down.")
-@click.option("--reason", default="", help="For the log.")
-@_looks
-def cool_down(of: Fairness, key: str, seconds: float | None, clear: bool, reason: str) -> Shown:
-    """Let nothing start under KEY for SECONDS; a later call may make it longer, never shorter."""
-    if clear == (seconds is not None):
-        raise click.UsageError("expected SECONDS, from 1 to 86400, or --clear")
-    if seconds is None:
-        return _resumed(of, lambda: of.clear_cool_down(key))
-    return _stopped(of, key, lambda: of.cool_down_for(key, seconds, reason))
-
-
-@fairness.command()
-@click.argument("key")
-@click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
-@click.option("--rate", help="Starts in a period, such as 100/PT1M, or unlimited.")
-@click.option("--throttle", help="The same, evenly spaced.")
-@click.option("--for", "seconds", type=float, help="Seconds after which it ends by itself.")
-@click.option("--reason", help="Why, for whoever looks at it.")
-@click.option("--by", "--author", "author", help="Your name; without it your user's.")
-@click.option("--clear", is_flag=True, help="End the override.")
-@_looks
-def override(
-    of: Fairness, key: str, seconds: float | None, clear: bool, **said: str | None
-) -> Shown:
-    """Put numbers in the place of those of KEY: api.stripe.com, or tenant:42."""
-    from celery_fairness.cli.hints import unused_key
-    from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
-    from celery_fairness.control.holding import person
-
-    given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
-    if clear:
-        if given or seconds is not None:
-            raise click.UsageError("expected --clear alone, or numbers")
-        cleared = _done(lambda: of.clear_override(key))
-        return {"key": key, "cleared": cleared}, [_cleared(key, cleared)], 0 if cleared else FOUND
+def _given(numbers: Mapping[str, str | None], counts: Sequence[str]) -> dict[str, Any]:
+    """Return the numbers that were typed; ``counts`` are those that are concurrencies."""
+    given: dict[str, Any] = {name: text for name, text in numbers.items() if text is not None}
     for name in ("rate", "throttle"):
         if given.get(name) == "unlimited":
             given[name] = None
-    if "concurrency" in given:
-        given["concurrency"] = _number("concurrency", given["concurrency"])
-    unused = unused_key(of, key)
-    given["author"] = _done(lambda: person(given.get("author")))
-    found = _done(lambda: of.override(key, expires_in=seconds, **given))
-    _note(unused)
-    return inspection_plain(found), overridden_lines(found), 0
-
-
-@fairness.command()
-@click.argument("queue")
-@click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
-@click.option("--local-limit", help="At once in one worker, likewise.")
-@click.option("--rate", help="Starts in a period, such as 100/PT1M, or unlimited.")
-@click.option("--throttle", help="The same, evenly spaced.")
-@click.option("--on-limit", help="What becomes of a task over it: wait, reschedule or drop.")
-@click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
-@_looks
-def queue_limit(of: Fairness, queue: str, clear: bool, **said: str | None) -> Shown:
-    """Show the limit of QUEUE, or set its numbers; those that are not given are unlimited."""
-    from celery_fairness.cli.tables import queue_limit_lines
-
-    given: dict[str, Any] = {name: text for name, text in said.items() if text is not None}
-    if clear and given:
-        raise click.UsageError("expected --clear alone, or numbers")
-    if clear:
-        ended = _done(lambda: of.clear_queue_limit(queue))
-        text = "its numbers are those of the settings again" if ended else "nothing was set"
-        return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
-    for name in ("rate", "throttle"):
-        if given.get(name) == "unlimited":
-            given[name] = None
-    for name in ("global_limit", "local_limit"):
+    for name in counts:
         if name in given:
             given[name] = _number(name, given[name])
-    change = (
-        (lambda: of.set_queue_limit(queue, **given)) if given else lambda: of.queue_limit(queue)
-    )
-    found = _done(change)
-    return found, queue_limit_lines(found), 0
-
-
-def _cleared(key: str, cleared: bool) -> str:
-    return f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
-
-
-def _stopped(of: Fairness, key: str, change: Callable[[], KeyStops]) -> Shown:
-    from celery_fairness.cli.hints import unused_key
-    from celery_fairness.cli.tables import stops_lines
-
-    unused = unused_key(of, key)
-    stops = _done(change)
-    _note(unused)
-    return stops, stops_lines(stops), 0
-
-
-def _resumed(of: Fairness, change: Callable[[], KeyStops]) -> Shown:
-    from celery_fairness.cli.hints import resumed_lines
-
-    stops = _done(change)
-    return stops, resumed_lines(of, stops), 0
+    return given
 
 
 def _note(hint: str) -> None:
@@ -320,65 +241,416 @@ def _done(change: Callable[[], Changed]) -> Changed:
         raise click.UsageError(str(error)) from None
 
 
-@fairness.command()
-@click.argument("task")
+def _inspected(ask: Callable[[], Inspection]) -> Shown:
+    from celery_fairness.cli.show_limit import inspection_lines, inspection_plain
+
+    found = _done(ask)
+    code = 0 if found.known and not found.unknown else FOUND
+    return inspection_plain(found), inspection_lines(found), code
+
+
+def _overridden(found: Inspection) -> Shown:
+    from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
+
+    return inspection_plain(found), overridden_lines(found), 0
+
+
+def _override_cleared(key: str, cleared: bool) -> Shown:
+    text = f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
+    return {"key": key, "cleared": cleared}, [text], 0 if cleared else FOUND
+
+
+def _stopped(stops: KeyStops, note: str) -> Shown:
+    from celery_fairness.cli.tables import stops_lines
+
+    _note(note)
+    return stops, stops_lines(stops), 0
+
+
+def _resumed(of: Fairness, stops: KeyStops) -> Shown:
+    from celery_fairness.cli.hints import resumed_lines
+
+    return stops, resumed_lines(of, stops), 0
+
+
+# -- limit -----------------------------------------------------------------------------------------
+
+
+@limit_group.command("list")
+@_examples("limit list --page 2")
+@click.option("--page", type=int, default=1, help="The number of the page, from 1.")
+@click.option("--per-page", type=int, default=20, help="Keys on a page, 1 to 100.")
 @_looks
-def explain(of: Fairness, task: str) -> Shown:
-    """Where the task of the id TASK is, and what keeps it from starting."""
-    from celery_fairness.cli.show_task import explanation_lines
+def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
+    """List the known keys."""
+    from celery_fairness.cli.show_limit import keys_lines, page_plain
 
-    found = _done(lambda: of.explain(task))
-    return found, explanation_lines(found), 0
+    found = _done(lambda: of.limits.list(page, per_page))
+    unknown = any(each.unknown for each in found.items)
+    return page_plain(found), keys_lines(found), FOUND if unknown else 0
 
 
-@fairness.command()
-@click.argument("task")
+@limit_group.command("show")
+@_examples("limit show api.stripe.com")
+@click.argument("key")
 @_looks
-def cancel(of: Fairness, task: str) -> Shown:
-    """Cancel the task of the id TASK while it waits; one that runs is left running."""
-    from celery_fairness.cli.tables import cancelled_lines
-
-    found = _done(lambda: of.cancel(task))
-    return found, cancelled_lines(found), FOUND if found.owner else 0
+def limit_show(of: Fairness, key: str) -> Shown:
+    """Show what KEY holds, may hold and has waiting."""
+    return _inspected(lambda: of.limits.inspect(key))
 
 
-@fairness.command()
+@limit_group.command("pause")
+@_examples(
+    "limit pause api.stripe.com --for 10m", "limit pause queue:mail --until 2026-11-25T12:00Z"
+)
+@click.argument("key")
+@_ends
+@_by
+@_looks
+def limit_pause(
+    of: Fairness, key: str, for_seconds: float | None, until: datetime | None, by: str | None
+) -> Shown:
+    """Start nothing more under KEY; running tasks go on."""
+    from celery_fairness.cli.hints import unused_key
+
+    note = unused_key(of, key)
+    stops = _done(lambda: of.limits.pause(key, for_seconds=for_seconds, until=until, by=by))
+    return _stopped(stops, note)
+
+
+@limit_group.command("resume")
+@_examples("limit resume api.stripe.com")
+@click.argument("key")
+@_by
+@_looks
+def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
+    """End a pause of KEY."""
+    return _resumed(of, _done(lambda: of.limits.resume(key, by=by)))
+
+
+@limit_group.command("cool-down")
+@_examples("limit cool-down api.stripe.com --for 90", "limit cool-down api.stripe.com --clear")
+@click.argument("key")
+@_ends
+@_reason
+@_clear
+@_looks
+def limit_cool_down(
+    of: Fairness,
+    key: str,
+    for_seconds: float | None,
+    until: datetime | None,
+    reason: str,
+    clear: bool,
+) -> Shown:
+    """Start nothing under KEY for a time. A later call can only make it longer."""
+    from celery_fairness.cli.hints import unused_key
+
+    ends = [for_seconds, until, clear or None]
+    if len([each for each in ends if each is not None]) != 1:
+        raise click.UsageError("expected --for DURATION, --until TIME or --clear")
+    if clear:
+        return _resumed(of, _done(lambda: of.limits.clear_cool_down(key)))
+    if for_seconds is not None and not 1 <= for_seconds <= DAY_SECONDS:
+        raise click.UsageError(f"--for: expected 1 to {DAY_SECONDS} seconds")
+    note = unused_key(of, key)
+    cool_down = of.limits.cool_down
+    stops = _done(lambda: cool_down(key, for_seconds=for_seconds, until=until, reason=reason))
+    return _stopped(stops, note)
+
+
+@limit_group.command("override")
+@_examples(
+    "limit override api.stripe.com --rate 10/m --for 2h --reason incident",
+    "limit override api.stripe.com --clear",
+)
+@click.argument("key")
+@_concurrency
+@_rate
+@_throttle
+@_ends
+@click.option("--reason", help="Why, for operators.")
+@_by
+@_clear
+@_looks
+def limit_override(
+    of: Fairness,
+    key: str,
+    for_seconds: float | None,
+    until: datetime | None,
+    reason: str | None,
+    by: str | None,
+    clear: bool,
+    **numbers: str | None,
+) -> Shown:
+    """Replace the numbers of KEY, for a time or until they are cleared."""
+    from celery_fairness.cli.hints import unused_key
+    from celery_fairness.control.holding import person
+
+    given = _given(numbers, ["concurrency"])
+    if clear:
+        if any(each is not None for each in (*given.values(), for_seconds, until, reason, by)):
+            raise click.UsageError("expected --clear alone, or numbers")
+        return _override_cleared(key, _done(lambda: of.limits.clear_override(key)))
+    note = unused_key(of, key)
+    author = _done(lambda: person(by))
+    ends: dict[str, Any] = {"for_seconds": for_seconds, "until": until}
+    found = _done(lambda: of.limits.override(key, reason=reason, author=author, **ends, **given))
+    _note(note)
+    return _overridden(found)
+
+
+# -- tenant ----------------------------------------------------------------------------------------
+
+
+@tenant_group.command("show")
+@_examples("tenant show 42")
+@click.argument("tenant")
+@_service
+@_looks
+def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
+    """Show what TENANT holds, may hold and has waiting."""
+    return _inspected(lambda: of.tenants.inspect(tenant, service))
+
+
+@tenant_group.command("pause")
+@_examples("tenant pause 42 --for 10m")
+@click.argument("tenant")
+@_ends
+@_by
+@_looks
+def tenant_pause(
+    of: Fairness, tenant: str, for_seconds: float | None, until: datetime | None, by: str | None
+) -> Shown:
+    """Start nothing more of TENANT; running tasks go on."""
+    from celery_fairness.cli.hints import unused_tenant
+
+    note = _done(lambda: unused_tenant(of, tenant))
+    stops = _done(lambda: of.tenants.pause(tenant, for_seconds=for_seconds, until=until, by=by))
+    return _stopped(stops, note)
+
+
+@tenant_group.command("resume")
+@_examples("tenant resume 42")
+@click.argument("tenant")
+@_by
+@_looks
+def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
+    """End a pause of TENANT."""
+    return _resumed(of, _done(lambda: of.tenants.resume(tenant, by=by)))
+
+
+@tenant_group.command("override")
+@_examples(
+    "tenant override 42 --concurrency 10 --for 1h --reason import", "tenant override 42 --clear"
+)
+@click.argument("tenant")
+@_concurrency
+@_service
+@_ends
+@click.option("--reason", help="Why, for operators.")
+@_by
+@_clear
+@_looks
+def tenant_override(
+    of: Fairness,
+    tenant: str,
+    concurrency: str | None,
+    service: str | None,
+    for_seconds: float | None,
+    until: datetime | None,
+    reason: str | None,
+    by: str | None,
+    clear: bool,
+) -> Shown:
+    """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
+    from celery_fairness.cli.hints import unused_tenant
+    from celery_fairness.control.holding import person
+
+    if clear == (concurrency is not None):
+        raise click.UsageError("expected --concurrency N, or --clear alone")
+    if concurrency is None:
+        if any(each is not None for each in (for_seconds, until, reason, by)):
+            raise click.UsageError("expected --clear alone, or --concurrency N")
+        cleared = _done(lambda: of.tenants.clear_override(tenant, service))
+        return _override_cleared(f"tenant:{tenant}", cleared)
+    number = _number("concurrency", concurrency)
+    note = _done(lambda: unused_tenant(of, tenant))
+    author = _done(lambda: person(by))
+    found = _done(
+        lambda: of.tenants.override(
+            tenant,
+            concurrency=number,
+            service=service,
+            for_seconds=for_seconds,
+            until=until,
+            reason=reason,
+            author=author,
+        )
+    )
+    _note(note)
+    return _overridden(found)
+
+
+@tenant_group.command("tier")
+@_examples("tenant tier 42", "tenant tier 42 pro --concurrency 5", "tenant tier 42 --clear")
+@click.argument("tenant")
+@click.argument("name", required=False)
+@click.option("--concurrency", help="The tenant's own number, instead of its tier's.")
+@_clear
+@_looks
+def tenant_tier(
+    of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
+) -> Shown:
+    """Show the tier of TENANT, or publish that it is NAME."""
+    from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
+    from celery_fairness.cli.show_limit import inspection_plain
+    from celery_fairness.cli.tables import limit_lines
+
+    if not tenant:
+        raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
+    if (clear and name is not None) or (concurrency is not None and name is None):
+        raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
+    if name is not None:
+        own = {} if concurrency is None else {"concurrency": _number("concurrency", concurrency)}
+        published = _done(lambda: of.tenants.set_tier(tenant, name, **own))
+        _note(typed_as_key(tenant))
+        _note(short_tier(published))
+    elif clear:
+        _done(lambda: of.tenants.clear_tier(tenant))
+        _note(typed_as_key(tenant))
+    else:
+        _note(_done(lambda: unused_tenant(of, tenant)))
+    found = _done(lambda: of.tenants.inspect(tenant))
+    return inspection_plain(found), limit_lines(found), FOUND if found.unknown else 0
+
+
+@tenant_group.command("purge")
+@_examples("tenant purge 42")
 @click.argument("tenant")
 @_looks
-def purge(of: Fairness, tenant: str) -> Shown:
-    """Cancel all that waits of TENANT, such as 42; what runs runs on."""
+def tenant_purge(of: Fairness, tenant: str) -> Shown:
+    """Cancel all waiting tasks of TENANT; running tasks go on."""
     from celery_fairness.cli.hints import unused_tenant
     from celery_fairness.cli.tables import purged_lines
 
-    found = _done(lambda: of.purge_tenant(tenant))
+    found = _done(lambda: of.tenants.purge(tenant))
     _note("" if found.cancelled else unused_tenant(of, tenant))
     return found, purged_lines(found), 0
 
 
-@fairness.command()
-@click.argument("action", type=click.Choice(["requeue"]), required=False)
-@click.argument("task", required=False)
-@click.option("--queue", help="Show those of this queue alone.")
-@_looks
-def dead(of: Fairness, action: str | None, task: str | None, queue: str | None) -> Shown:
-    """Show dead letters; or: dead requeue TASK, to let the one of that id wait again."""
-    from celery_fairness.cli.tables import dead_lines, requeued_lines
+# -- queue -----------------------------------------------------------------------------------------
 
-    if (action is None) != (task is None) or (action and queue):
-        raise click.UsageError("expected nothing, --queue QUEUE, or: requeue TASK")
-    if task is not None:
-        back = _done(lambda: of.requeue(task))
-        return back, requeued_lines(back), 0
-    letters = _done(lambda: of.dead_letters(queue))
+
+@queue_group.command("list")
+@_examples("queue list")
+@_looks
+def queue_list(of: Fairness) -> Shown:
+    """List the queues and their limits."""
+    from celery_fairness.cli.tables import queues_lines
+
+    found = of.queues.list()
+    return found, queues_lines(found), 0
+
+
+@queue_group.command("show")
+@_examples("queue show mail")
+@click.argument("queue")
+@_looks
+def queue_show(of: Fairness, queue: str) -> Shown:
+    """Show what waits in QUEUE, and its limit."""
+    from celery_fairness.cli.tables import queue_lines
+
+    found = _done(lambda: of.queues.inspect(queue))
+    return found, queue_lines(found), 0
+
+
+@queue_group.command("limit")
+@_examples("queue limit mail --global-limit 20 --rate 100/m", "queue limit mail --clear")
+@click.argument("queue")
+@click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
+@click.option("--local-limit", help="At once in one worker, likewise.")
+@_rate
+@_throttle
+@click.option("--on-limit", help="A task above it: wait, reschedule or drop.")
+@click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
+@_looks
+def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) -> Shown:
+    """Set the limit of QUEUE; numbers that are not given are unlimited."""
+    from celery_fairness.cli.tables import queue_limit_lines
+
+    given = _given(numbers, ["global_limit", "local_limit"])
+    if clear == bool(given):
+        raise click.UsageError("expected numbers, or --clear alone")
+    if clear:
+        ended = _done(lambda: of.queues.clear_limit(queue))
+        text = "its numbers are those of the settings again" if ended else "nothing was set"
+        return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
+    found = _done(lambda: of.queues.set_limit(queue, **given))
+    return found, queue_limit_lines(found), 0
+
+
+# -- task ------------------------------------------------------------------------------------------
+
+
+@task_group.command("explain")
+@_examples("task explain 7f3c")
+@click.argument("task", metavar="ID")
+@_looks
+def task_explain(of: Fairness, task: str) -> Shown:
+    """Show where the task ID is, and why it does not start."""
+    from celery_fairness.cli.show_task import explanation_lines
+
+    found = _done(lambda: of.tasks.explain(task))
+    return found, explanation_lines(found), 0
+
+
+@task_group.command("cancel")
+@_examples("task cancel 7f3c")
+@click.argument("task", metavar="ID")
+@_looks
+def task_cancel(of: Fairness, task: str) -> Shown:
+    """Cancel the task ID while it waits; a running one goes on."""
+    from celery_fairness.cli.tables import cancelled_lines
+
+    found = _done(lambda: of.tasks.cancel(task))
+    return found, cancelled_lines(found), FOUND if found.owner else 0
+
+
+@task_group.command("dead")
+@_examples("task dead --queue mail")
+@click.option("--queue", help="Only those of this queue.")
+@_looks
+def task_dead(of: Fairness, queue: str | None) -> Shown:
+    """List dead letters."""
+    from celery_fairness.cli.tables import dead_lines
+
+    letters = _done(lambda: of.tasks.dead_letters(queue))
     return letters, dead_lines(letters), 0
 
 
+@task_group.command("requeue")
+@_examples("task requeue 7f3c")
+@click.argument("task", metavar="ID")
+@_looks
+def task_requeue(of: Fairness, task: str) -> Shown:
+    """Put the dead letter ID back, last in its lane."""
+    from celery_fairness.cli.tables import requeued_lines
+
+    back = _done(lambda: of.tasks.requeue(task))
+    return back, requeued_lines(back), 0
+
+
+# -- events and the rest ---------------------------------------------------------------------------
+
+
 @fairness.command()
+@_examples("events --last 20", "events --follow --types rate_limit.dropped")
 @click.option("--last", type=click.IntRange(1, 1000), help="So many of the newest; 100.")
 @click.option("--after", help="The id of an event: those behind it, the oldest first.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="Most events behind --after; 100.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="The most behind --after; 100.")
 @click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
-@click.option("--follow", is_flag=True, help="Go on with those to come; from now on, or --after.")
+@click.option("--follow", is_flag=True, help="Go on with new ones; from now on, or --after.")
 @_looks
 def events(
     of: Fairness,
@@ -388,20 +660,20 @@ def events(
     types: str | None,
     follow: bool,
 ) -> Shown:
-    """What happened: the newest events, or those behind --after; the oldest of them first."""
+    """Show the newest events, or those behind --after; the oldest of them first."""
     from celery_fairness.cli.tables import last_lines, page_lines
 
     asked = [each.strip() for each in types.split(",")] if types else None
     if last is not None and (after is not None or follow):
         raise click.UsageError("expected --last, or --after and --follow")
     if follow:
-        return _until_interrupted(_done(lambda: of.follow(after, asked))), [], 0
+        return _until_interrupted(_done(lambda: of.events.follow(after, asked))), [], 0
     if after is not None:
-        page = _done(lambda: of.events(after, asked, limit or 100))
+        page = _done(lambda: of.events.read(after, asked, limit or 100))
         return page, page_lines(page), 0
     if limit is not None:
         raise click.UsageError("--limit: expected with --after; the newest are --last N")
-    newest = _done(lambda: of.events(types=asked, last=last or 100))
+    newest = _done(lambda: of.events.read(types=asked, last=last or 100))
     return newest, last_lines(newest), 0
 
 
@@ -411,11 +683,12 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
 
 
 @fairness.command(context_settings={"allow_interspersed_args": False})
+@_examples("worker mail --loglevel INFO")
 @click.argument("service")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
 @click.pass_context
 def worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
-    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the places."""
+    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots."""
     from celery_fairness.cli.worker import run
     from celery_fairness.errors import NotWired, SettingsError
 
@@ -428,22 +701,23 @@ def worker(context: click.Context, /, service: str, options: tuple[str, ...], **
     context.exit(code)
 
 
-@fairness.command("library")
+@fairness.command()
+@_examples("library", "library --delete cf_1a2b3c4d5e6f")
 @click.option("--delete", "library", help="The name of one to delete.")
 @_looks
-def library_(of: Fairness, library: str | None) -> Shown:
-    """The function libraries of the server: each version of this package loads its own.
+def library(_: Fairness, library: str | None) -> Shown:
+    """Show the function libraries of the server: each version of this package loads its own.
 
-    Nothing deletes an old one by itself. Other installations may use the server: their last use is
-    not shown here. A worker that needs a deleted library loads it again.
+    Nothing deletes an old one by itself. Other installations may use the server: their last
+    use is not shown here. A worker that needs a deleted library loads it again.
     """
     from celery_fairness.cli.tables import libraries_lines
     from celery_fairness.control.libraries import delete_library, libraries
     from celery_fairness.limiter.redis import RedisLimiter
 
-    if not isinstance(of.limiter, RedisLimiter):
+    limiter = _parts().limiter
+    if not isinstance(limiter, RedisLimiter):
         raise click.UsageError("the limiter of this app has no server")
-    limiter = of.limiter
     if library is not None:
         _done(lambda: delete_library(limiter, library))
         return {"deleted": library}, [f"deleted {library}"], 0
@@ -451,11 +725,19 @@ def library_(of: Fairness, library: str | None) -> Shown:
     return found, libraries_lines(found), 0
 
 
+def _parts() -> Wiring:
+    """Return the parts of the app that the present command names."""
+    from celery_fairness.wiring import wired
+
+    return wired(click.get_current_context().obj.app)
+
+
 @fairness.command()
+@_examples("check")
 @_looks
-def audit(of: Fairness) -> Shown:
-    """Compare counts with what runs and waits; list every difference."""
+def check(of: Fairness) -> Shown:
+    """Compare the tables in Redis; list every difference."""
     from celery_fairness.cli.tables import audit_lines
 
-    found = of.audit()
+    found = of.check()
     return found, audit_lines(found), FOUND if found.findings else 0

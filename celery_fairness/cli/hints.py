@@ -21,17 +21,17 @@ _COMMAND = "celery -A APP fairness"
 
 def unused_key(of: Fairness, key: str) -> str:
     """Return that nothing has a key now, and which may be meant; "" where something has it."""
-    if of.is_known(key) or (_by_service(of) and key.startswith(_TENANT)):
+    if of.limits.is_known(key) or (_by_service(of) and key.startswith(_TENANT)):
         return ""
     said = f"nothing has the key {printable(key)} now"
-    if of.is_known(f"{_TENANT}{key}"):
+    if of.limits.is_known(f"{_TENANT}{key}"):
         said += f"; that of the tenant is {printable(_TENANT + key)}"
     return said
 
 
 def unused_tenant(of: Fairness, tenant: str) -> str:
     """Return that nothing is known of a tenant, and who may be meant; "" where something is."""
-    if _by_service(of) or of.is_known(f"{_TENANT}{tenant}"):
+    if _by_service(of) or of.limits.is_known(f"{_TENANT}{tenant}"):
         return ""
     said, meant = f"nothing is known of the tenant {printable(tenant)} now", typed_as_key(tenant)
     return f"{said}; {meant}" if meant else said
@@ -59,9 +59,9 @@ def short_tier(published: PublishedTier) -> str:
 
 def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
     """Return what stops a key after a pause or a cool-down of it was ended."""
-    if stops.stopped or not of.is_known(stops.key):
+    if stops.stopped or not of.limits.is_known(stops.key):
         return stops_lines(stops)
-    found = of.inspect(stops.key)
+    found = of.limits.inspect(stops.key)
     if found.limit != 0:
         return stops_lines(stops)
     return [f"{stops.key}: not paused; nothing starts by {_stopped_by(of, found)}"]
@@ -72,22 +72,23 @@ def _stopped_by(of: Fairness, found: Inspection) -> str:
     key, tier, said = found.key, found.tier, found.state.override
     tenant = read_tier_key(key, _by_service(of))
     if tenant and tenant[1] and found.stops is not None and found.stops.paused:
-        of_all = f"{_TENANT}{tenant[0]}"
-        return f"a pause of all services of its tenant, until: {_COMMAND} resume {quoted(of_all)}"
+        ends = f"{_COMMAND} tenant resume {quoted(tenant[0])}"
+        return f"a pause of all services of its tenant, until: {ends}"
     if said is not None and said.numbers.get("concurrency", 1) == 0:
-        return f"an override of 0, until: {_COMMAND} override {quoted(key)} --clear"
+        return f"an override of 0, until: {_COMMAND} limit override {quoted(key)} --clear"
     if tenant and tier:
-        own = (of.limiter.published_tiers()[1] or of.settings.tiers).get(tier)
-        if own is None or own.concurrency == 0:
+        tiers = {each.tier: each.concurrency for each in of.stats.status().tiers}
+        if tiers.get(tier, 0) == 0:
             return f"the limit of its tier {tier}, which is 0"
-        ends = f"{_COMMAND} tier {quoted(tenant[0])} {tier}"
+        ends = f"{_COMMAND} tenant tier {quoted(tenant[0])} {tier}"
         return f"a limit of its own, which is 0, until: {ends}"
     queue = key.removeprefix(_QUEUE)
     try:
-        by_people = key != queue and of.queue_limit(queue).source == "people"
+        limit = None if key == queue else of.queues.inspect(queue).limit
     except NotFound:
-        by_people = False
-    ends = f", until: {_COMMAND} queue-limit {quoted(queue)} --clear" if by_people else ""
+        limit = None
+    by_people = limit is not None and limit.source == "people"
+    ends = f", until: {_COMMAND} queue limit {quoted(queue)} --clear" if by_people else ""
     return f"its limit, which is 0{ends}"
 
 

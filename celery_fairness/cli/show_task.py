@@ -29,7 +29,7 @@ def explanation_lines(found: Explanation) -> list[str]:
     if found.state == "running":
         return [*lines, f"runs at {printable(found.owner)}"]
     if found.state == "dead":
-        again = f"celery -A APP fairness dead requeue {quoted(found.task_id)}"
+        again = f"celery -A APP fairness task requeue {quoted(found.task_id)}"
         return [*lines, f"is a dead letter: {again}"]
     lines += _may_pass(found)
     if found.due_in_seconds is not None:

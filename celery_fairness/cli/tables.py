@@ -27,6 +27,7 @@ from celery_fairness.control.views import (
     DeadLetter,
     Purged,
     QueueLimit,
+    QueueState,
     QueueStatus,
     Requeued,
     Status,
@@ -214,9 +215,28 @@ def queue_limit_lines(found: QueueLimit) -> list[str]:
             said.append(f"{name} {window['limit']}/{window['period']}")
     numbers = ", ".join(said) or "unlimited"
     each = " for each partition" if found.partitioned else ""
-    whose = {"people": "set by people", "settings": "of the settings"}.get(found.source, "unsaid")
+    whose = {"people": "set by an operator", "settings": "of the settings"}.get(
+        found.source, "declared by nobody"
+    )
     limit = f"{numbers}{each}, on limit {found.on_limit}"
     return [f"{printable(found.queue)}: {limit}; {whose}; {found.held} running"]
+
+
+def queues_lines(found: Sequence[QueueState]) -> list[str]:
+    """Return queues with their limits."""
+    rows = [_numbers(each.tasks) for each in found if each.tasks is not None]
+    limits = [line for each in found if each.limit for line in queue_limit_lines(each.limit)]
+    lines = table(_QUEUE, rows) if rows else []
+    if limits:
+        lines += [*([""] if lines else []), "limits", *limits]
+    return lines or ["no queue is known"]
+
+
+def queue_lines(found: QueueState) -> list[str]:
+    """Return one queue with its limit."""
+    lines = table(_QUEUE, [_numbers(found.tasks)]) if found.tasks is not None else []
+    own = queue_limit_lines(found.limit) if found.limit else [f"{printable(found.queue)}: no limit"]
+    return [*lines, *own]
 
 
 def stops_lines(stops: KeyStops) -> list[str]:

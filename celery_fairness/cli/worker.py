@@ -21,6 +21,7 @@ from celery_fairness.cli import worker_group
 from celery_fairness.config.worker_shares import Service, Shares, shares_of
 from celery_fairness.errors import SettingsError, suggestion
 from celery_fairness.message.task_options import service_of
+from celery_fairness.wiring import wired
 
 
 def run(context: click.Context, service: str, options: Sequence[str]) -> int:
@@ -36,7 +37,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
         SettingsError: Numbers that do not go into the pool.
     """
     app = context.obj.app
-    of = Fairness.of(app)
+    of, parts = Fairness.of(app), wired(app)
     app.loader.import_default_modules()
     app.finalize()
     known = {name for task in app.tasks.values() if (name := service_of(task))}
@@ -54,19 +55,19 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     shares = shares_of(
         service,
         of.settings.services.get(service, Service()),
-        of.environ,
+        parts.environ,
         _pool_of(parsed),
         os.cpu_count() or 1,
-        lends=of.claims,
+        lends=parts.claims,
     )
     for warning in shares.warnings:
         click.echo(f"celery fairness: warning: {warning}", err=True)
     click.echo(f"celery fairness: {_told(service, shares)}", err=True)
-    if not of.claims:
+    if not parts.claims:
         _check_pools(parsed, shares)
         return worker_group.run(_commands(options, shares))
     _check_prefetch(parsed)
-    of.shares = shares
+    parts.shares = shares
     ours = ["-Q", ",".join(shares.queues)]
     if not _is_given(parsed, "hostname"):
         ours += ["-n", f"{service}@%h"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -26,11 +28,14 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Said
 from celery_fairness.util.durations import Milliseconds, milliseconds
+from celery_fairness.util.retry_after import wait_after, wait_until
+
+logger = logging.getLogger("celery_fairness")
 
 #: Longest time for which something is said, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
-#: Longest watch at once, in seconds: nothing ends one before its time.
-WATCH_SECONDS = 86_400
+#: Longest trace, in seconds: nothing ends one before its time.
+TRACE_SECONDS = 86_400
 #: Of a longer reason the rest is left out of the event.
 REASON_CHARACTERS = 500
 #: Longest name of a person.
@@ -74,7 +79,7 @@ class Holding:
         ends_ms: int | None,
         details: Mapping[str, str],
     ) -> None:
-        """Put numbers in the place of a key's own; see ``Fairness.override``.
+        """Put numbers in the place of a key's own; see ``LimitsApi.override``.
 
         Raises:
             ValueError: Nothing is said, or the end is past.
@@ -90,10 +95,17 @@ class Holding:
         told = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
         if calls.read_override(self._run(calls.OVERRIDE, args)) is Said.PAST:
-            raise ValueError("expires_at: expected a time to come, got: one that is past")
+            raise ValueError("until: expected a time to come, got: one that is past")
 
-    def watch(self, lasts_ms: int) -> None:
-        """Let what becomes of each task be told for so long; see ``Fairness.watch_tasks``."""
+    def cool_down(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
+        """Start nothing under a key, as Redis stores it, for a time; log it."""
+        stops = self.stop("cool", key, milliseconds(wait_seconds), reason)
+        why = reason or "no reason given"
+        logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
+        return stops
+
+    def trace(self, lasts_ms: int) -> None:
+        """Emit events of each task for a time; see ``EventsApi.trace``."""
         self._run(calls.TRACE, calls.watch_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
@@ -135,7 +147,7 @@ def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool 
     fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
     if fits and kind != "tenant":
         return str(key)
-    hint = "" if tenants else "; a tenant is paused: pause(tenant=…)"
+    hint = "" if tenants else "; a tenant is paused: fairness tenant pause TENANT"
     raise ValueError(
         f"key: expected the key of a limit such as 'api.stripe.com'{hint}, got: {got(key)}"
     )
@@ -178,29 +190,53 @@ def person(by: Any) -> str:
     return by
 
 
-def lasts_ms(expires_in: Any, most: int = MOST_SECONDS) -> Milliseconds:
-    """Return for how long something is said, in ms.
+def lasts_ms(
+    for_seconds: Any = None, until: Any = None, *, most: int = MOST_SECONDS
+) -> Milliseconds:
+    """Return how long something lasts, in ms; 0 if neither argument is given: without an end.
 
     Raises:
-        ValueError: It is no number of seconds from 0.001 to ``most``.
+        ValueError: Both are given, ``for_seconds`` is no number of seconds from 0.001 to ``most``,
+            or ``until`` is no time within as long from now.
     """
-    number = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
-    if not number or not 0.001 <= expires_in <= most:
+    if for_seconds is not None and until is not None:
+        raise ValueError("expected for_seconds or until, got: both")
+    if until is not None:
+        left = ends_ms(until) / 1000 - time.time()
+        if not 0 < left <= most:
+            raise ValueError(f"until: expected a time to come, at most {most} seconds from now")
+        return milliseconds(max(left, 0.001))
+    if for_seconds is None:
+        return milliseconds(0)
+    number = isinstance(for_seconds, (int, float)) and not isinstance(for_seconds, bool)
+    if not number or not 0.001 <= for_seconds <= most:
         expected = f"seconds from 0.001 to {most}"
-        raise ValueError(f"expires_in: expected {expected}, got: {got(expires_in)}")
-    return milliseconds(expires_in)
+        raise ValueError(f"for_seconds: expected {expected}, got: {got(for_seconds)}")
+    return milliseconds(for_seconds)
 
 
-def ends_ms(expires_at: Any) -> int:
+def ends_ms(until: Any) -> int:
     """Return a time as Unix milliseconds.
 
     Raises:
         ValueError: It is neither a datetime with a time zone nor Unix seconds.
     """
-    if isinstance(expires_at, datetime) and expires_at.tzinfo is not None:
-        expires_at = expires_at.timestamp()
-    number = isinstance(expires_at, (int, float)) and not isinstance(expires_at, bool)
-    if not number or not 0 <= expires_at < 1e11:
+    if isinstance(until, datetime) and until.tzinfo is not None:
+        until = until.timestamp()
+    number = isinstance(until, (int, float)) and not isinstance(until, bool)
+    if not number or not 0 <= until < 1e11:
         expected = "a datetime with a time zone or Unix seconds"
-        raise ValueError(f"expires_at: expected {expected}, got: {got(expires_at)}")
-    return milliseconds(expires_at)
+        raise ValueError(f"until: expected {expected}, got: {got(until)}")
+    return milliseconds(until)
+
+
+def cool_down_seconds(for_seconds: Any, until: Any) -> float:
+    """Return how long a cool-down lasts, in seconds, within its bounds.
+
+    Raises:
+        ValueError: Both arguments are given, or none.
+    """
+    if (for_seconds is None) == (until is None):
+        both = "none" if until is None else "both"
+        raise ValueError(f"expected for_seconds or until, got: {both}")
+    return wait_after(for_seconds) if until is None else wait_until(until)

@@ -76,7 +76,7 @@ class Inspector:
             self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def inspect(self, key: str, *, known: bool = True) -> Inspection:
-        """Return what a key holds; see ``Fairness.inspect``.
+        """Return what a key holds; see ``LimitsApi.inspect``.
 
         Args:
             key: Which.
@@ -97,7 +97,7 @@ class Inspector:
         return self._look(self._reader, state, waiting)
 
     def page(self, page: int, per_page: int) -> InspectionPage:
-        """Return a page of the known keys; see ``Fairness.list_limits``."""
+        """Return a page of the known keys; see ``LimitsApi.list``."""
         reader = self._reader
         if reader is None:
             raise ValueError("limiter: expected one in Redis, whose keys can be listed")

@@ -9,12 +9,12 @@ from celery_fairness.config.queue_limits import CLEARED, KNOWN, PREFIX, SET, Que
 from celery_fairness.config.queue_policy import queue_key, read_queue
 from celery_fairness.config.rates import Rate
 from celery_fairness.control.views import QueueLimit
-from celery_fairness.errors import NotFound, PolicyInvalid, got
+from celery_fairness.errors import PolicyInvalid, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.durations import seconds
 
 
-class Limiting:
+class QueueLimits:
     """The limits of the queues of one installation.
 
     Args:
@@ -32,19 +32,17 @@ class Limiting:
     ) -> None:
         self._limiter, self._named, self._known = limiter, named, known
 
-    def of(self, queue: str) -> QueueLimit:
-        """Return a queue's limit.
+    def all(self) -> list[QueueLimit]:
+        """Return the limits of all queues that have one."""
+        return [self._shown(queue, row) for queue, row in self._limiter.queue_rows().items()]
 
-        Raises:
-            NotFound: It has none.
-        """
+    def find_limit(self, queue: str) -> QueueLimit | None:
+        """Return a queue's limit, None if it has none."""
         row = self._limiter.queue_rows().get(_named(queue))
-        if row is None:
-            raise NotFound("queue", queue, "has no limit: neither the settings nor people say one")
-        return self._shown(queue, row)
+        return None if row is None else self._shown(queue, row)
 
     def set(self, queue: str, numbers: Mapping[str, Any]) -> QueueLimit:
-        """Put numbers in the place of the declared ones; see ``Fairness.set_queue_limit``.
+        """Put numbers in the place of the declared ones; see ``QueuesApi.set_limit``.
 
         Raises:
             PolicyInvalid: A number cannot be meant, or nobody would obey it.
@@ -97,7 +95,7 @@ class Limiting:
         raise ValueError(
             "key: expected that of a queue or partition of which anything is known, got: "
             f"{got(key)}; a queue is known once it has a limit: "
-            "celery -A APP fairness queue-limit QUEUE --global-limit unlimited"
+            "celery -A APP fairness queue limit QUEUE --global-limit unlimited"
         )
 
     def queue_of(self, key: str) -> str:

@@ -14,11 +14,12 @@ is looked at.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.keys import (
     ORDER_LENGTH,
@@ -31,6 +32,7 @@ from celery_fairness.control.keys import (
 )
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.errors import HeaderInvalid
+from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
@@ -40,6 +42,37 @@ from celery_fairness.scheduler.types import SYSTEM
 TOGETHER = 50
 #: A task that moves from one place to another while they are read is met at the second look.
 LOOKS = 2
+
+
+class Rerouting:
+    """Moves waiting tasks after a change of tiers, if the broker claims fairly.
+
+    Args:
+        limiter: The limiter of the installation.
+        settings: The settings in force.
+        claims: Whether the broker claims fairly; on others nothing moves.
+    """
+
+    def __init__(self, limiter: Limiter, settings: Settings, *, claims: bool) -> None:
+        self._limiter = limiter
+        self._settings = settings
+        self._claims = claims
+
+    def of_tenants(self, tenants: Iterable[str]) -> int:
+        """Move the waiting tasks of tenants; return how many."""
+        if not isinstance(self._limiter, RedisLimiter) or not self._claims:
+            return 0
+        names = [tier_key(reserved(tenant)).partition(":")[2] for tenant in tenants]
+        return Rerouter(self._limiter, self._settings).of_tenants(names)
+
+    def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
+        """Move the waiting tasks of tiers whose queue class differs from ``before``."""
+        if not isinstance(self._limiter, RedisLimiter) or not self._claims:
+            return
+        after = self._limiter.published_tiers()[1]
+        changed = changed_tiers(before, after, self._settings.default_tier)
+        if changed:
+            Rerouter(self._limiter, self._settings).of_tiers(changed)
 
 
 class Rerouter:

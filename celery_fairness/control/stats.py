@@ -67,7 +67,7 @@ class Stats:
                 self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def inspect(self, key: str) -> LimitState:
-        """Return what a key holds now; see ``Fairness.inspect``."""
+        """Return what a key holds now; see ``LimitsApi.inspect``."""
         if key == SYSTEM and self._reader is not None:
             state = self._limiter.inspect(key, "", self._settings.default_tier)
             state = replace(state, tier="", limit=None, weight=1.0)
@@ -208,7 +208,7 @@ class Stats:
         return tenant.with_dispatch(reader, state, of_all)
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:
-        """Return the installation at a glance; see ``Fairness.status``."""
+        """Return the installation at a glance; see ``StatsApi.status``."""
         source, published = self._limiter.published_tiers()
         counts = dict(self._limiter.counts())
         tiers = tuple(

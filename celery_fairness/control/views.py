@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from celery_fairness.control.limit_in_force import LimitInForce
-from celery_fairness.limiter.types import HeldLease
+from celery_fairness.limiter.types import HeldLease, KeyStops
 from celery_fairness.util.value import Value
 
 
@@ -192,6 +192,49 @@ class QueueLimit(Value):
     throttle: Mapping[str, Any] | None
     on_limit: str
     held: int
+
+
+class ChangedStops(KeyStops):
+    """What stops a key after an operator changed it.
+
+    Attributes:
+        known: Whether anything was known of the key before. A key can be paused before its first
+            task; a typing mistake looks the same.
+    """
+
+    known: bool
+
+    @classmethod
+    def of(cls, stops: KeyStops, *, known: bool) -> ChangedStops:
+        """Return ``stops`` with ``known``."""
+        return cls(**dict(stops), known=known)
+
+
+class QueueState(Value):
+    """A queue: its tasks and its limit.
+
+    Attributes:
+        queue: The name of the queue.
+        tasks: What waits and runs; None on a broker that does not claim fairly.
+        limit: The limit of the queue; None if it has none.
+    """
+
+    queue: str
+    tasks: QueueStatus | None
+    limit: QueueLimit | None
+
+
+class Rejections(Value):
+    """How often limits rejected a start, since the installation's memory began.
+
+    Attributes:
+        tiers: By the name of the tier.
+        keys: By key and number; of more than a thousand keys of tenants, and as many others, the
+            later ones are counted as ``_other``.
+    """
+
+    tiers: Mapping[str, int]
+    keys: tuple[KeyRefusals, ...]
 
 
 class Status(Value):

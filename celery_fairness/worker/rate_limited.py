@@ -69,7 +69,7 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
     for key in keys:
         try:
             reason = f"task {task.name}: {error}"
-            fairness.cool_down_for(key, wait, reason, policy=key in policies)
+            fairness.cool_down(key, wait, reason, policy=key in policies)
         except (LimiterUnavailable, ValueError) as problem:
             # The task waits alone.
             logger.warning("%s does not cool down: %s", got(key), problem)

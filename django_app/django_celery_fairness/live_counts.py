@@ -22,9 +22,9 @@ from django_celery_fairness import wiring
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from celery_fairness import Fairness
     from celery_fairness.config.tiers import Tier
     from celery_fairness.control.views import TenantLimit
+    from celery_fairness.wiring import Wiring
 
 #: How long the questions of one page may take together.
 PAGE_SECONDS = 1.0
@@ -41,7 +41,7 @@ class LiveCounts:
 
     def __init__(self) -> None:
         self.problem: FairnessError | None = None
-        self._fairness = wiring.wired()
+        self._parts = wiring.wired()
         self._spent_seconds = 0.0
         self._refusals: dict[str, int] | None = None
         self._tiers: Mapping[str, Tier] | None = None
@@ -58,7 +58,7 @@ class LiveCounts:
     @property
     def all_wait_in_redis(self) -> bool:
         """Whether Redis has every task that waits; at a gate the broker has those not parked."""
-        return self._fairness is not None and self._fairness.claims
+        return self._parts is not None and self._parts.claims
 
     def tenant(self, tenant: str, tier: str) -> list[TenantLimit] | None:
         """Return the limit in force and what runs and waits, or None where that is not known.
@@ -70,22 +70,23 @@ class LiveCounts:
         Returns:
             One; with ``tier_scope="service"`` one for each service of this project's tasks.
         """
-        if self._fairness is None:
+        if self._parts is None:
             return None
-        return self._ask(partial(_limits, self._fairness, tenant, tier)) or None
+        return self._ask(partial(_limits, self._parts, tenant, tier)) or None
 
     def tiers(self) -> Mapping[str, Tier] | None:
         """Return the published tiers by name, or None where they are not known."""
-        if self._tiers is None and self._fairness is not None:
-            fairness = self._fairness
-            found = self._ask(lambda: fairness.limiter.published_tiers())
+        if self._tiers is None and self._parts is not None:
+            parts = self._parts
+            found = self._ask(lambda: parts.limiter.published_tiers())
             self._tiers = None if found is None else found[1]
         return self._tiers
 
     def refusals(self) -> dict[str, int] | None:
         """Return how often each tier was refused, or None where that is not known."""
-        if self._refusals is None and self._fairness is not None:
-            self._refusals = self._ask(self._fairness.refusals)
+        if self._refusals is None and self._parts is not None:
+            stats = self._parts.fairness.stats
+            self._refusals = self._ask(lambda: dict(stats.rejections().tiers))
         return self._refusals
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:
@@ -101,12 +102,13 @@ class LiveCounts:
             self._spent_seconds += time.monotonic() - started
 
 
-def _limits(fairness: Fairness, tenant: str, tier: str) -> list[TenantLimit]:
-    return [fairness.tenant_limit(tenant, tier, service) for service in _services(fairness)]
+def _limits(parts: Wiring, tenant: str, tier: str) -> list[TenantLimit]:
+    tenants = parts.fairness.tenants
+    return [tenants.limit(tenant, tier, service) for service in _services(parts)]
 
 
-def _services(fairness: Fairness) -> list[str | None]:
-    if fairness.settings.tier_scope == "global":
+def _services(parts: Wiring) -> list[str | None]:
+    if parts.settings.tier_scope == "global":
         return [None]
-    services = {getattr(task, "service", None) for task in fairness.app.tasks.values()}
+    services = {getattr(task, "service", None) for task in parts.app.tasks.values()}
     return sorted({NO_SERVICE, *filter(None, services)})

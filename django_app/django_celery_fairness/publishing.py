@@ -36,8 +36,8 @@ from celery_fairness.errors import FairnessError
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 if TYPE_CHECKING:
-    from celery_fairness import Fairness
     from celery_fairness.config.tiers import Tier as PublishedTier
+    from celery_fairness.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 
@@ -136,15 +136,15 @@ def publish_pending(using: str | None = None) -> Published:
     if not changes:
         return Published(0, 0)
     with _settling(alias, [pk for pk, _ in changes]):
-        fairness = _fairness()
+        parts = _parts()
         # The table goes first, whatever changed: a Redis that lost its memory would know a tenant
         # and not its tier. A table that is there already costs nothing and is no news.
-        tiers = _publish_tier_table(fairness, alias)
-        tenants = _publish_changed(fairness, alias, [name for _, name in changes])
+        tiers = _publish_tier_table(parts, alias)
+        tenants = _publish_changed(parts, alias, [name for _, name in changes])
     return Published(tiers, tenants)
 
 
-def publish_everything(using: str | None = None, *, fairness: Fairness | None = None) -> Published:
+def publish_everything(using: str | None = None, *, parts: Wiring | None = None) -> Published:
     """Publish the tier table, every tenant with a number of its own, and what is pending.
 
     It heals whatever Redis missed or lost, and is harmless at any time. A tenant that has a tier
@@ -153,7 +153,7 @@ def publish_everything(using: str | None = None, *, fairness: Fairness | None = 
 
     Args:
         using: The database; the one that tiers are written to where None.
-        fairness: Whose Redis is written; the current Celery app's where None.
+        parts: The parts of a Celery app; None: of the current app.
 
     Raises:
         FairnessError: Not wired, or Redis does not answer.
@@ -161,14 +161,14 @@ def publish_everything(using: str | None = None, *, fairness: Fairness | None = 
     alias = using or router.db_for_write(Tier)
     changes = list(UnpublishedChange.objects.using(alias).values_list("pk", "tenant"))
     with _settling(alias, [pk for pk, _ in changes]):
-        fairness = fairness or _fairness()
-        tiers = _publish_tier_table(fairness, alias)
+        parts = parts or _parts()
+        tiers = _publish_tier_table(parts, alias)
         changed = {name: None for _, name in changes}
         rows = TenantTier.objects.using(alias).order_by("pk")
         own = rows.exclude(concurrency=None).values_list("tenant", flat=True)
         others = (name for name in own.iterator(chunk_size=CHUNK) if name not in changed)
-        tenants = _publish_tenants(fairness, alias, others)
-        tenants += _publish_changed(fairness, alias, list(changed))
+        tenants = _publish_tenants(parts, alias, others)
+        tenants += _publish_changed(parts, alias, list(changed))
     return Published(tiers, tenants, rows.filter(concurrency=None).count())
 
 
@@ -180,10 +180,12 @@ def unpublished(using: str | None = None) -> QuerySet[UnpublishedChange]:
     return changes.filter(~Q(error="") | Q(made_at__lt=late))
 
 
-def _fairness() -> Fairness:
-    from celery_fairness import Fairness
+def _parts() -> Wiring:
+    from celery import current_app
 
-    return Fairness.of()
+    from celery_fairness.wiring import wired
+
+    return wired(current_app)
 
 
 class _settling:  # noqa: N801 (it is used as a function)
@@ -206,36 +208,36 @@ class _settling:  # noqa: N801 (it is used as a function)
                 rows.update(error=str(error))
 
 
-def _publish_tier_table(fairness: Fairness, alias: str) -> int:
+def _publish_tier_table(parts: Wiring, alias: str) -> int:
     def read() -> list[PublishedTier]:
         return [tier.published() for tier in Tier.objects.using(alias).order_by("name")]
 
     table = read()
     for _ in range(READINGS):
-        fairness.publish_tiers(table, source="database")
+        parts.fairness.tenants.publish_tiers(table, source="database")
         before, table = table, read()
         if table == before:
             return len(table)
     raise StillChanging("the tier table changed while it was published; it stays pending")
 
 
-def _publish_changed(fairness: Fairness, alias: str, names: list[str]) -> int:
+def _publish_changed(parts: Wiring, alias: str, names: list[str]) -> int:
     """Publish tenants that may have another tier now: what waits of them is routed again."""
-    count = _publish_tenants(fairness, alias, dict.fromkeys(names))
+    count = _publish_tenants(parts, alias, dict.fromkeys(names))
     for chunk in _chunks(filter(None, dict.fromkeys(names))):
-        fairness.route_again(chunk)
+        parts.fairness.tenants.reroute(chunk)
     return count
 
 
-def _publish_tenants(fairness: Fairness, alias: str, tenants: Iterable[str]) -> int:
+def _publish_tenants(parts: Wiring, alias: str, tenants: Iterable[str]) -> int:
     count = 0
     for chunk in _chunks(filter(None, tenants)):
-        _publish_chunk(fairness, alias, chunk)
+        _publish_chunk(parts, alias, chunk)
         count += len(chunk)
     return count
 
 
-def _publish_chunk(fairness: Fairness, alias: str, tenants: list[str]) -> None:
+def _publish_chunk(parts: Wiring, alias: str, tenants: list[str]) -> None:
     written: dict[str, TenantState] = {}
     for _ in range(READINGS):
         states = _read_tenants(alias, tenants)
@@ -243,19 +245,18 @@ def _publish_chunk(fairness: Fairness, alias: str, tenants: list[str]) -> None:
         if not stale:
             return
         for name, state in stale.items():
-            _publish_tenant(fairness, name, state)
+            _publish_tenant(parts, name, state)
         written.update(stale)
     raise StillChanging("tenants changed while they were published; they stay pending")
 
 
-def _publish_tenant(fairness: Fairness, tenant: str, state: TenantState) -> None:
+def _publish_tenant(parts: Wiring, tenant: str, state: TenantState) -> None:
     # A tenant without a row has the default tier. That is said, not forgotten: after a mere
     # "forget" each worker would judge once more by the tier that it remembers.
-    tier = state.tier or fairness.settings.default_tier
+    tier = state.tier or parts.settings.default_tier
     number = "" if state.concurrency is None else state.concurrency
-    # Not Fairness.set_tier: it asks whether this process has heard of the tier, which the database
-    # knows better, and looks for news each time.
-    fairness.limiter.publish_tenant(tenant, tier, number)
+    # ``tenants.set_tier`` would reject a tier that Redis does not have, and move tasks one by one.
+    parts.limiter.publish_tenant(tenant, tier, number)
 
 
 def _read_tenants(alias: str, tenants: list[str]) -> dict[str, TenantState]:

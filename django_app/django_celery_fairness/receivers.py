@@ -19,11 +19,12 @@ from django.db import DatabaseError, connections, router
 from django.db.models.signals import post_delete, post_save, pre_save
 
 from celery_fairness.errors import FairnessError, NotWired
+from celery_fairness.wiring import wired
 from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.publishing import publish_everything, publish_on_commit
 
 if TYPE_CHECKING:
-    from celery_fairness import Fairness
+    from celery_fairness.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 
@@ -81,22 +82,22 @@ def worker_starts(sender: Any = None, **_context: Any) -> None:
     A worker whose database or Redis is away starts all the same, with the numbers that it knows.
     The same is done again whenever the worker finds that Redis lost its memory.
     """
-    from celery_fairness import Fairness
+    from celery import current_app
 
     try:
-        fairness = Fairness.of(getattr(sender, "app", None))
+        parts = wired(getattr(sender, "app", None) or current_app)
     except NotWired:
         return
-    fairness.publishers.append(partial(publish_from_worker, fairness))
-    publish_from_worker(fairness)
+    parts.publishers.append(partial(publish_from_worker, parts))
+    publish_from_worker(parts)
 
 
-def publish_from_worker(fairness: Fairness) -> None:
+def publish_from_worker(parts: Wiring) -> None:
     """Publish everything from the database; what fails is logged."""
     alias = router.db_for_write(Tier)
     was_open = connections[alias].connection is not None
     try:
-        published = publish_everything(alias, fairness=fairness)
+        published = publish_everything(alias, parts=parts)
     except (FairnessError, DatabaseError) as error:
         logger.error("this worker could not publish the tiers of the database: %s", error)
     else:

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING
 from django.conf import settings as django_settings
 
 from celery_fairness.config.environment import load_settings, tier_limit_variables
-from celery_fairness.errors import FairnessError, NotWired
+from celery_fairness.errors import FairnessError
+from celery_fairness.wiring import find
 
 if TYPE_CHECKING:
-    from celery_fairness import Fairness
     from celery_fairness.config.settings import Settings
+    from celery_fairness.wiring import Wiring
 
 
-def wired() -> Fairness | None:
-    """Return the ``Fairness`` of the current Celery app, or None where there is none."""
-    from celery_fairness import Fairness
+def wired() -> Wiring | None:
+    """Return the parts of the current Celery app; None if it has no ``Fairness``."""
+    from celery import current_app
 
-    try:
-        return Fairness.of()
-    except NotWired:
-        return None
+    return find(current_app)
 
 
 def settings_in_force() -> Settings:
@@ -39,9 +37,10 @@ def settings_in_force() -> Settings:
     Raises:
         SettingsError: They cannot be meant; the message names setting or variable.
     """
-    fairness = wired()
-    if fairness is not None:
-        return fairness.settings
+    parts = wired()
+    if parts is not None:
+        found: Settings = parts.settings
+        return found
     return load_settings(getattr(django_settings, "CELERY_FAIRNESS", {}), os.environ).settings
 
 

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from celery import chain
 
+from celery_fairness.wiring import wired
 from examples.code_analysis import app as platform
 from examples.code_analysis.ledger import now_seconds
 from examples.code_analysis.load import Order
@@ -70,7 +71,7 @@ def facts() -> dict[str, Any]:
     settings = platform.fairness.settings
     return {
         "limits": {name: tier.concurrency for name, tier in settings.tiers.items()},
-        "claims": platform.fairness.claims,
+        "claims": wired(platform.app).claims,
         "snooze_seconds": settings.snooze_seconds,
         "snooze_jitter_seconds": settings.snooze_jitter_seconds,
     }
@@ -84,7 +85,9 @@ def main() -> None:
         return
     send(planned)
     sys.stdin.read()
-    say(refusals=platform.fairness.refusals() if platform.MODE == "fair" else {})
+    say(
+        refusals=dict(platform.fairness.stats.rejections().tiers) if platform.MODE == "fair" else {}
+    )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.testing.server import RedisServer
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import Shop
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 #: By broker: the path on which a setting must act, to be named there.
@@ -68,24 +69,24 @@ def away() -> Iterator[Callable[[str], Fairness]]:
     yield make
     for each in made:
         each.close()
-        each.app.close()
+        parts_of(each).app.close()
 
 
 def invoke(of: Fairness, *args: str) -> Result:
-    context = CLIContext(app=of.app, no_color=True, workdir=None)
+    context = CLIContext(app=parts_of(of).app, no_color=True, workdir=None)
     return CliRunner().invoke(group, list(args), obj=context)
 
 
 ASKS: dict[str, Callable[[Fairness], Any]] = {
-    "status": lambda of: of.status(),
-    "inspect": lambda of: of.inspect("tenant:42"),
-    "pause": lambda of: of.pause("42"),
-    "tier": lambda of: of.set_tier("42", "pro"),
-    "override": lambda of: of.override("api", concurrency=1),
-    "queue limit": lambda of: of.set_queue_limit("celery", global_limit=1),
-    "explain": lambda of: of.explain("4fd6"),
-    "events": lambda of: of.events(),
-    "purge": lambda of: of.purge_tenant("42"),
+    "status": lambda of: of.stats.status(),
+    "inspect": lambda of: of.limits.inspect("tenant:42"),
+    "pause": lambda of: of.tenants.pause("42"),
+    "tier": lambda of: of.tenants.set_tier("42", "pro"),
+    "override": lambda of: of.limits.override("api", concurrency=1),
+    "queue limit": lambda of: of.queues.set_limit("celery", global_limit=1),
+    "explain": lambda of: of.tasks.explain("4fd6"),
+    "events": lambda of: of.events.read(),
+    "purge": lambda of: of.tenants.purge("42"),
 }
 
 
@@ -96,7 +97,10 @@ def test_an_error_of_a_redis_that_is_away_advises_what_helps(
 ) -> None:
     of = away(path)
     if ask is ASKS["queue limit"] and path == "redis":
-        of.app.conf.fairness = {**of.app.conf.fairness, "queues": {"celery": {}}}
+        parts_of(of).app.conf.fairness = {
+            **parts_of(of).app.conf.fairness,
+            "queues": {"celery": {}},
+        }
     with pytest.raises(LimiterUnavailable) as caught:
         ask(of)
     text = str(caught.value)

@@ -87,7 +87,7 @@ def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
     fairness = Fairness.of(app)
 
     def wait() -> None:
-        assert fairness.inspect("api").waiting_count == 2
+        assert fairness.limits.inspect("api").waiting_count == 2
 
     try:
         # One after the other, in one process.
@@ -98,7 +98,7 @@ def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
                 for number in range(3):
                     work.delay(number)
                 eventually(wait)
-                (free,) = (each for each in fairness.status().tiers if each.tier == "free")
+                (free,) = (each for each in fairness.stats.status().tiers if each.tier == "free")
                 assert free.concurrency == 7
                 assert "reports_default" in app.amqp.queues.consume_from
                 may_end.set()

@@ -63,18 +63,18 @@ def test_limits_follow_from_broker_to_broker_and_back(scheme: str) -> None:
         app = make_app({"CELERY_BROKER_URL": listed(scheme, first.url, second.url)})
         fairness = Fairness.of(app)
         try:
-            fairness.pause("first")
+            fairness.tenants.pause("first")
             first.kill()
-            fairness.pause("second")
-            assert not fairness.inspect("tenant:first").stops.paused
-            assert fairness.inspect("tenant:second").stops.paused
+            fairness.tenants.pause("second")
+            assert not fairness.limits.inspect("tenant:first").stops.paused
+            assert fairness.limits.inspect("tenant:second").stops.paused
             second.kill()
             with pytest.raises(LimiterUnavailable, match=f"{first.port}.*{second.port}"):
-                fairness.pause("nobody")
+                fairness.tenants.pause("nobody")
             first.restart()
-            fairness.pause("first again")
+            fairness.tenants.pause("first again")
             second.restart()
-            assert fairness.inspect("tenant:first again").stops.paused
+            assert fairness.limits.inspect("tenant:first again").stops.paused
         finally:
             fairness.close()
             app.close()

@@ -20,7 +20,7 @@ BROKERS = ("redis", pytest.param("rabbitmq_classic", marks=pytest.mark.rabbitmq)
 
 def await_rejected(shop: Shop, count: int) -> None:
     def rejected() -> None:
-        assert sum(shop.fairness.refusals().values()) >= count
+        assert sum(shop.fairness.stats.rejections().tiers.values()) >= count
 
     eventually(rejected, RESULT_SECONDS)
 
@@ -33,7 +33,7 @@ def test_rejected_attempts_take_no_token_of_the_rate_limit(
     limits = {"task_annotations": {"shop.work": {"rate_limit": "30/m"}}}
     shop = make_shop(broker, limits, LONG)
     shop.worker(pool=pool, concurrency=1 if pool == "solo" else 2)
-    shop.fairness.pause(key="tenant:paused")
+    shop.fairness.limits.pause("tenant:paused")
     for _ in range(15):
         shop.send("work", user="paused")
     began = time.monotonic()
@@ -56,7 +56,7 @@ def test_rejected_attempts_use_up_no_process_of_the_pool(
     shop.worker(pool="prefork", concurrency=1, args=["--max-tasks-per-child", str(most)])
     first = shop.send("work", user="42").get(timeout=RESULT_SECONDS)
     assert first == "done"
-    shop.fairness.pause(key="tenant:paused")
+    shop.fairness.limits.pause("tenant:paused")
     for _ in range(5):
         shop.send("work", user="paused")
     await_rejected(shop, 5)

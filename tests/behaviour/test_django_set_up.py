@@ -92,23 +92,23 @@ def test_the_page_sets_up_a_project_whose_commands_show_the_tiers_of_the_databas
     eventually(lambda: "exporting for 42" in worker.log_text(), timeout_seconds=30)
 
     project.run("manage.py", "shell", "-c", ROWS)
-    project.fairness("pause", "tenant:43")
+    project.fairness("limit", "pause", "tenant:43")
 
     def nothing_is_published_any_more() -> None:
-        found = json.loads(project.fairness("inspect", "tenant:43", "--json"))
+        found = json.loads(project.fairness("limit", "show", "tenant:43", "--json"))
         assert not found["published"]
 
     # A tier without a number of its own is published for twice tier_cache_seconds and a second.
     eventually(nothing_is_published_any_more, timeout_seconds=30)
     # The tenant's key answers from its tier, though Redis knows nothing of it.
-    found = json.loads(project.fairness("inspect", "tenant:42", "--json", status=1))
+    found = json.loads(project.fairness("limit", "show", "tenant:42", "--json", status=1))
     assert (found["tier"], found["limit"], found["unknown"]) == ("enterprise", 5, "")
-    assert "tenant:42: tier enterprise, limit 5" in project.fairness("tier", "42")
-    (row,) = (row for row in project.fairness("list").splitlines() if "tenant:43" in row)
+    assert "tenant:42: tier enterprise, limit 5" in project.fairness("tenant", "tier", "42")
+    (row,) = (row for row in project.fairness("limit", "list").splitlines() if "tenant:43" in row)
     assert row.split()[1] == "enterprise"
 
     # Without its database it shows no number.
     (project.folder / "db.sqlite3").unlink()
-    printed = project.fairness("tier", "42", status=1)
+    printed = project.fairness("tenant", "tier", "42", status=1)
     assert "tenant:42: tier unknown, limit unknown" in printed
     assert "the tier resolver failed: OperationalError" in printed

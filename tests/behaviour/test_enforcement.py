@@ -45,32 +45,32 @@ def one(shop: Shop, user: str, *limits: RateLimitPolicy, **options: str) -> Asyn
 
 
 def paused_tenant(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.pause("paused")
+    shop.fairness.tenants.pause("paused")
     return [one(shop, "paused")]
 
 
 def paused_key(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.pause(key=STOPPED.key)
+    shop.fairness.limits.pause(STOPPED.key)
     return [one(shop, "a", STOPPED)]
 
 
 def cool_down(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.cool_down_for(COOLED.key, 3600.0, "a test")
+    shop.fairness.limits.cool_down(COOLED.key, for_seconds=3600.0, reason="a test")
     return [one(shop, "b", COOLED)]
 
 
 def override_of_tenant(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.override("tenant:overridden", concurrency=0)
+    shop.fairness.limits.override("tenant:overridden", concurrency=0)
     return [one(shop, "overridden")]
 
 
 def override_of_key(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.override(OVERRIDDEN.key, concurrency=0)
+    shop.fairness.limits.override(OVERRIDDEN.key, concurrency=0)
     return [one(shop, "c", OVERRIDDEN)]
 
 
 def tier_of_0(shop: Shop) -> list[AsyncResult[str]]:
-    shop.fairness.set_tier("nothing", "none")
+    shop.fairness.tenants.set_tier("nothing", "none")
     return [one(shop, "nothing")]
 
 
@@ -134,7 +134,7 @@ def test_a_task_starts_or_waits_as_the_page_says(
     eventually(lambda: last.id in shop.runs(), RESULT_SECONDS)
     assert set(shop.runs()) == starts | {last.id}
     for task_id in waits:
-        found = shop.fairness.explain(task_id)
+        found = shop.fairness.tasks.explain(task_id)
         assert found.state == "waiting"
         assert {each.reason for each in found.blocked_by} <= {"paused", "cool-down"}
     (shop.folder / "go").touch()
@@ -167,12 +167,12 @@ def test_status_names_the_workers_that_do_not_enforce_while_they_live(
     make_shop: Callable[..., Shop], path: str
 ) -> None:
     shop = make_shop(path, fairness={"lease_seconds": 1})
-    assert shop.fairness.status().workers == ()
+    assert shop.fairness.stats.status().workers == ()
     on, off, observing = (
         shop.worker(pool="solo", concurrency=1, env={"FAIRNESS_ENABLED": enabled})
         for enabled in ("true", "false", "observe")
     )
-    eventually(lambda: len(shop.fairness.status().workers) == 3, RESULT_SECONDS)
+    eventually(lambda: len(shop.fairness.stats.status().workers) == 3, RESULT_SECONDS)
     text = command(shop, "status")
     assert "2 of 3 workers do not enforce limits:" in text
     kind = "gate" if path == "redis" else "dispatch"
@@ -190,7 +190,7 @@ def test_status_names_the_workers_that_do_not_enforce_while_they_live(
     off.process.ask_to_end()
     observing.process.kill()
     eventually(
-        lambda: [each.name for each in shop.fairness.status().workers] == [on.hostname()],
+        lambda: [each.name for each in shop.fairness.stats.status().workers] == [on.hostname()],
         RESULT_SECONDS,
     )
     assert "1 worker enforces limits" in command(shop, "status")
@@ -201,10 +201,10 @@ def test_explain_names_the_workers_that_may_start_a_task_above_its_limits(
 ) -> None:
     shop = make_shop("fairredis", fairness={"lease_seconds": 1})
     off = shop.worker(pool="solo", concurrency=1, env={"FAIRNESS_ENABLED": "false"})
-    eventually(lambda: len(shop.fairness.status().workers) == 1, RESULT_SECONDS)
+    eventually(lambda: len(shop.fairness.stats.status().workers) == 1, RESULT_SECONDS)
     (waiting,) = paused_tenant(shop)
     said = f"worker {off.hostname()}, pid {off.process.pid} does not enforce limits"
     assert f"{said} (enabled is false): it may start" in command(shop, "explain", waiting.id)
-    shop.fairness.resume("paused")
+    shop.fairness.tenants.resume("paused")
     (shop.folder / "go").touch()
     assert waiting.get(timeout=RESULT_SECONDS) == "done"

@@ -11,6 +11,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
 from celery_fairness import Fairness
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
@@ -23,13 +24,13 @@ def fairness(redis_url: str) -> Iterator[Fairness]:
     made = Fairness.of(make_app({"CELERY_BROKER_URL": f"fair{redis_url}"}))
     yield made
     made.close()
-    made.app.close()
+    parts_of(made).app.close()
 
 
 @pytest.fixture
 def command(fairness: Fairness) -> Command:
     (entry,) = entry_points(group="celery.commands", name="fairness")
-    context = CLIContext(app=fairness.app, no_color=True, workdir=None)
+    context = CLIContext(app=parts_of(fairness).app, no_color=True, workdir=None)
     return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
 
 
@@ -37,20 +38,22 @@ def test_an_idle_status_has_the_queues_that_workers_take(
     fairness: Fairness, command: Command
 ) -> None:
     services = {
-        task.service for task in fairness.app.tasks.values() if getattr(task, "service", "")
+        task.service
+        for task in parts_of(fairness).app.tasks.values()
+        if getattr(task, "service", "")
     }
     assert services
     expected = {
         f"{one}_{queue}" for one in services for queue in ("priority", "default", "scheduled")
     }
-    assert expected <= {each.queue for each in fairness.status().queues}
+    assert expected <= {each.queue for each in fairness.stats.status().queues}
     shown = json.loads(command("status", "--json").stdout)
     assert expected <= {each["queue"] for each in shown["queues"]}
 
 
 def test_a_key_that_is_printed_has_its_tier_its_limit_and_what_holds_it(fairness: Fairness) -> None:
-    fairness.pause("42", by="ada")
-    head, why, otherwise = str(fairness.inspect("tenant:42")).splitlines()
+    fairness.tenants.pause("42", by="ada")
+    head, why, otherwise = str(fairness.limits.inspect("tenant:42")).splitlines()
     assert head == "tenant:42: tier free, held 0, waiting 0"
     assert why.startswith("limit 0: paused until it is resumed, by ada since ")
     assert otherwise == "otherwise 1: tier free"
@@ -59,10 +62,10 @@ def test_a_key_that_is_printed_has_its_tier_its_limit_and_what_holds_it(fairness
 @pytest.mark.parametrize(
     "args",
     [
-        ("tier", "42", "pro", "--concurrency"),
-        ("override", "api", "--concurrency"),
-        ("queue-limit", "celery", "--global-limit"),
-        ("queue-limit", "celery", "--local-limit"),
+        ("tenant", "tier", "42", "pro", "--concurrency"),
+        ("limit", "override", "api", "--concurrency"),
+        ("queue", "limit", "celery", "--global-limit"),
+        ("queue", "limit", "celery", "--local-limit"),
     ],
 )
 @pytest.mark.parametrize("number", ["-1", "1000001", "1.5", "None", "many"])

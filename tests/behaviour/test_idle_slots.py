@@ -29,7 +29,9 @@ def send_two_of_each(shop: Shop, users: list[str]) -> None:
     for user in users:
         shop.await_held(user, 1)
     second = [shop.send("add", 1, 2, user=user) for user in users]
-    eventually(lambda: shop.fairness.refusals().get("free", 0) >= len(users), RESULT_SECONDS)
+    eventually(
+        lambda: shop.fairness.stats.rejections().tiers.get("free", 0) >= len(users), RESULT_SECONDS
+    )
     gate.touch()
     for result in (*first, *second):
         result.get(timeout=RESULT_SECONDS)

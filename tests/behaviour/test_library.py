@@ -23,6 +23,7 @@ from tests.dispatch.conftest import fair_shop, make_fair_shop, memory  # noqa: F
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
 from tests.lua.dispatching import Dispatch
 from tests.support.library import call
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
@@ -141,7 +142,7 @@ def test_two_versions_work_side_by_side(fair_shop: Shop, memory: Redis, tmp_path
 
 
 def test_another_schema_is_refused(fair_shop: Shop, memory: Redis) -> None:
-    limiter = fair_shop.fairness.limiter
+    limiter = parts_of(fair_shop.fairness).limiter
     memory.hset(f"{limiter.prefix}clock", mapping={"schema": "99", "logical": 1, "seen": 1})
     with pytest.raises(LimiterUnavailable, match="SCHEMA the tables have the schema 99"):
         limiter.renew([])
@@ -163,8 +164,8 @@ def fairness(shop: Shop, *command: str) -> subprocess.CompletedProcess[str]:
 def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Redis) -> None:
     old = build({"DUE_AT_MOST": 5})
     load(memory.execute_command, old)
-    fair_shop.fairness.limiter.renew([])
-    call(memory, calls.SIZE, fair_shop.fairness.limiter.prefix, calls.size_args("q"))
+    parts_of(fair_shop.fairness).limiter.renew([])
+    call(memory, calls.SIZE, parts_of(fair_shop.fairness).limiter.prefix, calls.size_args("q"))
     rows = json.loads(fairness(fair_shop, "library", "--json").stdout)
     ours, other = (row for row in rows if row["name"] in (library().name, old.name))
     assert (ours["name"], ours["current"], other["name"]) == (library().name, True, old.name)
@@ -225,7 +226,7 @@ def test_tables_of_another_schema_end_a_start(
 ) -> None:
     shop = on(own_server, make_shop, broker)
     with own_server.client() as client:
-        client.hset(f"{shop.fairness.limiter.prefix}clock", mapping={"schema": "99"})
+        client.hset(f"{parts_of(shop.fairness).limiter.prefix}clock", mapping={"schema": "99"})
     ended = start(shop)
     assert ended.returncode == 69
     assert "SCHEMA the tables have the schema 99" in ended.stderr
@@ -234,7 +235,7 @@ def test_tables_of_another_schema_end_a_start(
 def test_an_installation_gets_its_schema_with_the_first_call_of_a_worker(
     fair_shop: Shop, memory: Redis
 ) -> None:
-    limiter = fair_shop.fairness.limiter
+    limiter = parts_of(fair_shop.fairness).limiter
     memory.hset(f"{limiter.prefix}clock", mapping={"logical": 1, "seen": 1, "epoch": 1})
     limiter.renew([])
     assert memory.hget(f"{limiter.prefix}clock", "schema") == "1"
@@ -245,7 +246,7 @@ def test_a_release_that_was_posted_is_not_lost_with_the_library(
 ) -> None:
     shop = on(own_server, make_shop, "redis")
     connection = Connection(address_from_url(own_server.url))
-    prefix = shop.fairness.limiter.prefix
+    prefix = parts_of(shop.fairness).limiter.prefix
     with own_server.client() as client:
         client.zadd(f"{prefix}leases:a", {"l1": 1})
         connection.run(calls.RELEASE, prefix, ["l0", "a"])

@@ -28,100 +28,105 @@ def lines_of(done):
 
 def test_a_paused_tenant_shows_who_paused_it_and_what_comes_after(run, of):
     before = datetime.now(UTC)
-    lines_of(run("tier", "42", "pro", of=of))
-    lines_of(run("override", "tenant:42", "--concurrency", "7", "--by", "eve", of=of))
-    lines_of(run("pause", "tenant:42", "--by", "ada", of=of))
-    shown = lines_of(run("inspect", "tenant:42", of=of))
+    lines_of(run("tenant", "tier", "42", "pro", of=of))
+    lines_of(run("limit", "override", "tenant:42", "--concurrency", "7", "--by", "eve", of=of))
+    lines_of(run("limit", "pause", "tenant:42", "--by", "ada", of=of))
+    shown = lines_of(run("limit", "show", "tenant:42", of=of))
     assert shown[0].startswith("tenant:42: tier pro, limit 0, held 0")
     assert re.fullmatch(f"limit 0: paused until it is resumed, by ada since {TIME}", shown[1])
     assert shown[2:4] == [
         "otherwise 7: override until it is cleared, by eve",
         "otherwise 3: tier pro",
     ]
-    assert lines_of(run("tier", "42", of=of))[:4] == shown[:4]
-    (row,) = (line for line in lines_of(run("list", of=of)) if line.startswith("tenant:42"))
+    assert lines_of(run("tenant", "tier", "42", of=of))[:4] == shown[:4]
+    (row,) = (
+        line for line in lines_of(run("limit", "list", of=of)) if line.startswith("tenant:42")
+    )
     assert re.search(f"paused until it is resumed, by ada since {TIME}; otherwise 7: over", row)
 
-    pause, override, tier = of.inspect("tenant:42").in_force.reasons
+    pause, override, tier = of.limits.inspect("tenant:42").in_force.reasons
     assert (pause.kind, pause.limit, pause.by, pause.until) == ("paused", 0, "ada", None)
     assert abs(pause.since - before) < timedelta(minutes=1)
-    assert (override.kind, override.limit, override.by) == ("override", 7, "eve")
-    assert (tier.kind, tier.limit, tier.tier) == ("tier", 3, "pro")
+    assert (override.kind, override.limit, override.by) == ("limit", "override", 7, "eve")
+    assert (tier.kind, tier.limit, tier.tier) == ("tenant", "tier", 3, "pro")
 
 
 def test_the_number_in_force_is_that_of_what_is_left(run, of):
-    lines_of(run("tier", "42", "pro", "--concurrency", "5", of=of))
-    lines_of(run("override", "tenant:42", "--concurrency", "7", "--for", "60", of=of))
-    of.pause("42", expires_in=60, by="ada")
-    in_force = of.inspect("tenant:42").in_force
+    lines_of(run("tenant", "tier", "42", "pro", "--concurrency", "5", of=of))
+    lines_of(run("limit", "override", "tenant:42", "--concurrency", "7", "--for", "60", of=of))
+    of.tenants.pause("42", for_seconds=60, by="ada")
+    in_force = of.limits.inspect("tenant:42").in_force
     assert [each.kind for each in in_force.reasons] == ["paused", "override", "own"]
     assert re.fullmatch(
         f"0: paused until {TIME}, by ada since {TIME}; otherwise 7: override until {TIME}, by .*; "
         "otherwise 5: own number of the tenant",
         str(in_force),
     )
-    of.resume("42")
-    assert (of.inspect("tenant:42").in_force.limit, of.inspect("tenant:42").limit) == (7, 7)
-    of.clear_override("tenant:42")
-    assert str(of.inspect("tenant:42").in_force) == "5: own number of the tenant"
-    of.set_tier("42", "pro")
-    assert str(of.inspect("tenant:42").in_force) == "3: tier pro"
+    of.tenants.resume("42")
+    assert (
+        of.limits.inspect("tenant:42").in_force.limit,
+        of.limits.inspect("tenant:42").limit,
+    ) == (7, 7)
+    of.limits.clear_override("tenant:42")
+    assert str(of.limits.inspect("tenant:42").in_force) == "5: own number of the tenant"
+    of.tenants.set_tier("42", "pro")
+    assert str(of.limits.inspect("tenant:42").in_force) == "3: tier pro"
 
 
 def test_a_key_of_limits_shows_its_cool_down_and_its_override(run, of):
-    of.override("api", concurrency=2, author="eve", reason="a sale")
-    of.cool_down_for("api", 60)
-    shown = lines_of(run("inspect", "api", of=of))
+    of.limits.override("api", concurrency=2, author="eve", reason="a sale")
+    of.limits.cool_down("api", for_seconds=60)
+    shown = lines_of(run("limit", "show", "api", of=of))
     assert re.fullmatch(f"limit 0: cool-down until {TIME}", shown[1])
     assert shown[2] == "otherwise 2: override until it is cleared, by eve: a sale"
-    found = json.loads(run("inspect", "api", "--json", of=of).stdout)["in_force"]
+    found = json.loads(run("limit", "show", "api", "--json", of=of).stdout)["in_force"]
     assert found["limit"] == 0
-    assert [each["kind"] for each in found["reasons"]] == ["cool-down", "override"]
+    assert [each["kind"] for each in found["reasons"]] == ["limit", "cool-down", "override"]
 
 
 def test_a_queue_shows_whose_numbers_it_has(make_fairness, run):
     of = make_fairness(fairness={"queues": {"mail": {"global_limit": 4}}})
-    of.override("queue:mail", concurrency=9)
-    of.clear_override("queue:mail")
-    assert str(of.inspect("queue:mail").in_force) == "4: of the setting queues"
-    of.set_queue_limit("mail", global_limit=2)
-    assert str(of.inspect("queue:mail").in_force) == "2: set for the queue by a person"
-    of.pause(key="queue:mail")
-    assert of.inspect("queue:mail").in_force.limit == 0
+    of.limits.override("queue:mail", concurrency=9)
+    of.limits.clear_override("queue:mail")
+    assert str(of.limits.inspect("queue:mail").in_force) == "4: of the setting queues"
+    of.queues.set_limit("mail", global_limit=2)
+    assert str(of.limits.inspect("queue:mail").in_force) == "2: set for the queue by a person"
+    of.limits.pause("queue:mail")
+    assert of.limits.inspect("queue:mail").in_force.limit == 0
 
 
 def test_a_pause_of_all_services_shows_in_each_of_them(make_fairness, run):
     of = make_fairness(fairness={"tier_scope": "service"})
-    of.pause("42", by="ada")
-    reason = of.inspect("tenant:42:pdf").in_force.reasons[0]
+    of.tenants.pause("42", by="ada")
+    reason = of.limits.inspect("tenant:42:pdf").in_force.reasons[0]
     assert (reason.limit, reason.by, reason.pause_of) == (0, "ada", "tenant:42")
     assert (
         "paused with all services of its tenant (tenant:42)"
-        in run("inspect", "tenant:42:pdf", of=of).output
+        in run("limit", "show", "tenant:42:pdf", of=of).output
     )
 
 
 def test_a_pause_without_a_name_has_that_of_the_user_of_the_process(of, monkeypatch):
     monkeypatch.setenv("LOGNAME", "operator")
-    assert of.pause("42").paused_by == "operator"
-    assert of.resume("42").paused_by == ""
+    assert of.tenants.pause("42").paused_by == "operator"
+    assert of.tenants.resume("42").paused_by == ""
 
 
 def test_a_later_pause_stands_in_the_place_of_the_one_before(of):
-    of.pause("42", by="ada")
-    stops = of.pause("42", by="eve", expires_in=60)
+    of.tenants.pause("42", by="ada")
+    stops = of.tenants.pause("42", by="eve", for_seconds=60)
     assert (stops.paused_by, stops.paused_until is not None) == ("eve", True)
-    assert of.inspect("tenant:42").in_force.reasons[0].by == "eve"
+    assert of.limits.inspect("tenant:42").in_force.reasons[0].by == "eve"
 
 
 @pytest.mark.parametrize("wrong", ["", 7, "x" * 201])
 def test_a_name_that_cannot_be_is_an_error_that_says_what_is_expected(of, wrong):
     with pytest.raises(ValueError, match="by: expected a text of 1 to 200 characters, got: "):
-        of.pause("42", by=wrong)
+        of.tenants.pause("42", by=wrong)
 
 
 def test_a_hostile_name_cannot_steer_a_terminal(run, of):
-    of.pause("42", by="\x1b[2Jeve\nlimit 9")
-    shown = run("inspect", "tenant:42", of=of).output
+    of.tenants.pause("42", by="\x1b[2Jeve\nlimit 9")
+    shown = run("limit", "show", "tenant:42", of=of).output
     assert "\x1b" not in shown
     assert "\nlimit 9" not in shown

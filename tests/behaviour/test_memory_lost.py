@@ -29,12 +29,12 @@ def kept_server() -> Iterator[RedisServer]:
 def workers_of(shop: Shop, number: int) -> list[WorkerNode]:
     """Start workers and wait until Redis lists them: then each knows the memory."""
     workers = [shop.worker(pool="threads", concurrency=1) for _ in range(number)]
-    eventually(lambda: len(shop.fairness.status().workers) == number, RESULT_SECONDS)
+    eventually(lambda: len(shop.fairness.stats.status().workers) == number, RESULT_SECONDS)
     return workers
 
 
 def losses(shop: Shop) -> list[str]:
-    events = shop.fairness.events(types=["fairness.memory_lost"]).events
+    events = shop.fairness.events.read(types=["fairness.memory_lost"]).events
     return [each.data["since"] for each in events]
 
 
@@ -53,7 +53,7 @@ def test_each_worker_reports_a_lost_memory_and_the_installation_keeps_one_event(
         worker.wait_for_log(LOSSES[path])
         (line,) = (each for each in worker.log_text().splitlines() if LOSSES[path] in each)
         assert "ERROR" in line
-    assert shop.fairness.counts()["memory_lost"] == 1
+    assert shop.fairness.stats.counters()["memory_lost"] == 1
     (since,) = losses(shop)
     shop.await_held("42", 1)
     gate.touch()
@@ -76,15 +76,15 @@ def test_a_restart_that_kept_the_memory_is_not_reported_as_a_loss(
     }
     shop = make_shop(fairness={"lease_seconds": 1}, variables=urls)
     (worker,) = workers_of(shop, 1)
-    shop.fairness.pause(key="api")
+    shop.fairness.limits.pause("api")
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
     kept_server.restart()
     # What comes behind the restart has been through a renewal: workers claim nothing before it.
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
-    eventually(lambda: len(shop.fairness.status().workers) == 1, RESULT_SECONDS)
-    listed = shop.fairness.inspect("api").state.stops
+    eventually(lambda: len(shop.fairness.stats.status().workers) == 1, RESULT_SECONDS)
+    listed = shop.fairness.limits.inspect("api").state.stops
     assert listed is not None
     assert listed.paused
     assert "lost its memory" not in worker.log_text()
     assert losses(shop) == []
-    assert "memory_lost" not in shop.fairness.counts()
+    assert "memory_lost" not in shop.fairness.stats.counters()

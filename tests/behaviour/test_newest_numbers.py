@@ -46,7 +46,7 @@ def await_started(shop: Shop, *results: AsyncResult) -> None:
 
 def await_waiting(shop: Shop, count: int) -> None:
     def waits() -> None:
-        assert shop.fairness.inspect(KEY).waiting_count == count
+        assert shop.fairness.limits.inspect(KEY).waiting_count == count
 
     eventually(waits, RESULT_SECONDS)
 
@@ -126,7 +126,7 @@ def test_a_call_with_a_number_of_0_stops_itself_and_nobody_else(at_work: Shop) -
     await_waiting(at_work, 1)
     gate.touch()
     assert held.get(timeout=RESULT_SECONDS) == "done"
-    at_work.fairness.override(KEY, concurrency=1)
+    at_work.fairness.limits.override(KEY, concurrency=1)
     assert never.get(timeout=RESULT_SECONDS) == "done"
 
 
@@ -150,7 +150,7 @@ def test_people_see_the_newest_number_and_not_that_of_who_waits_longest(at_work:
     last = send(at_work, "c", said(2), gate=gate)
     await_started(at_work, waits)
     await_waiting(at_work, 1)
-    state = at_work.fairness.inspect(KEY).concurrency
+    state = at_work.fairness.limits.inspect(KEY).concurrency
     assert (state.limit, state.active) == (2, 2)
     gate.touch()
     for result in (running, waits, last):
@@ -171,6 +171,6 @@ def test_what_follows_a_task_declares_none_of_its_old_numbers(at_work: Shop) -> 
     assert new.get(timeout=RESULT_SECONDS) == "done"
     gates[0].touch()
     await_started(at_work, last)
-    assert at_work.fairness.inspect(KEY).concurrency.limit == 4
+    assert at_work.fairness.limits.inspect(KEY).concurrency.limit == 4
     gates[1].touch()
     assert last.get(timeout=RESULT_SECONDS) == "done"

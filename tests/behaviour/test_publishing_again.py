@@ -30,7 +30,7 @@ def one(key: str = KEY, on_limit: str = "wait") -> RateLimitPolicy:
 def held_and_parked(shop: Shop, key: str) -> tuple[int, int]:
     """Return how many slots of a key are held, and how many tasks are parked at it."""
     try:
-        found = shop.fairness.inspect(key)
+        found = shop.fairness.limits.inspect(key)
     except NotFound:
         return 0, 0
     return found.held, found.parked
@@ -52,7 +52,7 @@ def await_rejected(shop: Shop, count: int) -> None:
     """Wait until so many tasks were rejected for the first time."""
 
     def rejected() -> None:
-        events = shop.fairness.events(types=["rate_limit.exceeded"]).events
+        events = shop.fairness.events.read(types=["rate_limit.exceeded"]).events
         assert len({event.subject for event in events}) == count
 
     eventually(rejected, RESULT_SECONDS)
@@ -154,7 +154,7 @@ def test_a_task_that_cannot_be_published_keeps_no_other_back_and_fails(
 
     def ended() -> str:
         assert isinstance(whole.result, ChordError)
-        (event,) = shop.fairness.events(types=["fairness.unpublished"]).events
+        (event,) = shop.fairness.events.read(types=["fairness.unpublished"]).events
         return event.subject
 
     failed = eventually(ended, RESULT_SECONDS)

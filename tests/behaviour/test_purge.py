@@ -23,7 +23,7 @@ SETTINGS = {"snooze_seconds": 600, "tiers": {"free": {"concurrency": None}}}
 
 def waiting(shop: Shop) -> int:
     try:
-        return shop.fairness.inspect(KEY).waiting_count
+        return shop.fairness.limits.inspect(KEY).waiting_count
     except NotFound:
         return 0
 

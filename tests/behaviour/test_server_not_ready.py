@@ -120,13 +120,15 @@ def test_what_people_ask_and_steer_is_an_outage_too(refusal: Refusal, scheme: st
     """Commands, admin and HTTP are these calls."""
     app = make_app({"CELERY_BROKER_URL": refusal.url.replace("redis", scheme, 1)})
     fairness = Fairness.of(app)
-    fairness.publish_tiers([Tier("free", 1), Tier("pro", 3)], source="settings")
+    fairness.tenants.publish_tiers([Tier("free", 1), Tier("pro", 3)], source="settings")
     refusal.takes_none()
     calls: list[Callable[[], Any]] = [
-        lambda: fairness.publish_tiers([Tier("free", 2), Tier("pro", 3)], source="settings"),
-        lambda: fairness.set_tier("7", "pro"),
-        lambda: fairness.pause("7"),
-        lambda: fairness.override("tenant:7", concurrency=2),
+        lambda: fairness.tenants.publish_tiers(
+            [Tier("free", 2), Tier("pro", 3)], source="settings"
+        ),
+        lambda: fairness.tenants.set_tier("7", "pro"),
+        lambda: fairness.tenants.pause("7"),
+        lambda: fairness.limits.override("tenant:7", concurrency=2),
     ]
     try:
         for call in calls:
@@ -148,10 +150,10 @@ def test_what_only_reads_is_an_outage_too(refusal: Refusal, scheme: str) -> None
     app = make_app({"CELERY_BROKER_URL": url})
     fairness = Fairness.of(app)
     calls: list[Callable[[], Any]] = [
-        lambda: list(fairness.events()),
-        lambda: next(fairness.follow()),
-        fairness.counts,
-        lambda: fairness.inspect("tenant:7"),
+        lambda: list(fairness.events.read()),
+        lambda: next(fairness.events.follow()),
+        fairness.stats.counters,
+        lambda: fairness.limits.inspect("tenant:7"),
     ]
     try:
         refusal.takes_none()
@@ -188,7 +190,7 @@ def test_a_master_that_became_a_replica_is_looked_for_anew(
         app = make_app({"CELERY_BROKER_URL": name.url(refusal.url)})
         fairness = Fairness.of(app)
         try:
-            fairness.pause("7")
+            fairness.tenants.pause("7")
             publish(producer, "jobs", 1)
             inbox.await_count(1)
             inbox.messages[0].ack()
@@ -199,7 +201,7 @@ def test_a_master_that_became_a_replica_is_looked_for_anew(
             publish(producer, "jobs", 2, **ONCE)
             inbox.await_count(2)
             inbox.messages[1].ack()
-            fairness.pause("8")
+            fairness.tenants.pause("8")
         finally:
             fairness.close()
             app.close()

@@ -29,6 +29,6 @@ def test_revoked_tasks_use_up_no_start(
     last = shop.send("work", user="43", options={"limits": [policy]})
     assert last.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["user"] for entry in shop.ledger("start")] == ["43"]
-    found = shop.fairness.inspect(KEY)
+    found = shop.fairness.limits.inspect(KEY)
     if found.rate is not None:
         assert found.rate.current_count == 1

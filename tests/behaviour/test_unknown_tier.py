@@ -16,6 +16,7 @@ from celery_fairness import Fairness
 from celery_fairness.control.views import Explanation
 from celery_fairness.errors import NotFound
 from tests.integration.conftest import Shop
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 from tests.support.waiting import eventually
 
@@ -37,56 +38,56 @@ def fairness(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Fairnes
     made = Fairness.of(make_app({"CELERY_BROKER_URL": url, "SHOP_FAIRNESS": json.dumps(shop)}))
     yield made
     made.close()
-    made.app.close()
+    parts_of(made).app.close()
 
 
 @pytest.fixture
 def command(fairness: Fairness) -> Command:
     """``command("inspect", "tenant:42")``: ``celery fairness inspect tenant:42``."""
     (entry,) = entry_points(group="celery.commands", name="fairness")
-    context = CLIContext(app=fairness.app, no_color=True, workdir=None)
+    context = CLIContext(app=parts_of(fairness).app, no_color=True, workdir=None)
     return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
 
 
 def test_a_tier_that_the_resolver_will_replace_is_set_with_its_end(
     fairness: Fairness, command: Command
 ) -> None:
-    done = command("tier", "fred", "pro")
+    done = command("tenant", "tier", "fred", "pro")
     assert done.exit_code == 0
     assert "tier pro of the tenant fred holds until " in done.stderr
     assert "to make it last, change what the resolver returns" in done.stderr
-    until = fairness.set_tier("fred", "pro").until
+    until = fairness.tenants.set_tier("fred", "pro").until
     assert until is not None
     cached = fairness.settings.tier_cache_seconds
     assert cached < (until - datetime.now(UTC)).total_seconds() <= 2 * cached
 
 
 def test_a_tier_with_a_number_of_its_own_lasts(fairness: Fairness, command: Command) -> None:
-    done = command("tier", "fred", "pro", "--concurrency", "7")
+    done = command("tenant", "tier", "fred", "pro", "--concurrency", "7")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert fairness.set_tier("fred", "pro", concurrency=None).until is None
-    assert fairness.set_tier("fred", None).until is None
+    assert fairness.tenants.set_tier("fred", "pro", concurrency=None).until is None
+    assert fairness.tenants.clear_tier("fred").until is None
 
 
 def test_inspect_says_why_the_tier_is_unknown_and_exits_with_1(
     fairness: Fairness, command: Command
 ) -> None:
-    found = fairness.inspect("tenant:broken")
+    found = fairness.limits.inspect("tenant:broken")
     assert (found.unknown, found.tier, found.limit, found.weight) == (WHY, "", None, None)
-    done = command("inspect", "tenant:broken")
+    done = command("limit", "show", "tenant:broken")
     assert done.exit_code == 1
     first, why, *_ = done.stdout.splitlines()
     assert first == "tenant:broken: tier unknown, limit unknown, held 0"
     assert why == f"limit unknown: tier unknown: {WHY}"
     assert done.stderr == ""
-    plain = json.loads(command("inspect", "tenant:broken", "--json").stdout)
+    plain = json.loads(command("limit", "show", "tenant:broken", "--json").stdout)
     assert plain["unknown"] == WHY
     assert plain["tier"] == ""
     assert plain["limit"] is plain["concurrency"]["available"] is plain["weight"] is None
 
 
 def test_tier_says_why_the_tier_is_unknown_and_exits_with_1(command: Command) -> None:
-    done = command("tier", "broken")
+    done = command("tenant", "tier", "broken")
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
         "tenant:broken: tier unknown, limit unknown, held 0",
@@ -97,8 +98,8 @@ def test_tier_says_why_the_tier_is_unknown_and_exits_with_1(command: Command) ->
 
 def test_list_asks_the_resolver_for_every_tenant(fairness: Fairness, command: Command) -> None:
     for tenant in ("enterprise-1", "broken", "stranger"):
-        fairness.override(f"tenant:{tenant}", concurrency=7)
-    done = command("list")
+        fairness.limits.override(f"tenant:{tenant}", concurrency=7)
+    done = command("limit", "list")
     assert done.exit_code == 1
     rows = {row.split()[0]: row.split()[1:3] for row in done.stdout.splitlines()[1:4]}
     assert rows == {
@@ -107,30 +108,32 @@ def test_list_asks_the_resolver_for_every_tenant(fairness: Fairness, command: Co
         "tenant:stranger": ["free", "7"],
     }
     assert f"tier unknown: {WHY}" in done.stdout
-    items = {each["key"]: each for each in json.loads(command("list", "--json").stdout)["items"]}
+    items = {
+        each["key"]: each for each in json.loads(command("limit", "list", "--json").stdout)["items"]
+    }
     assert items["tenant:broken"]["unknown"] == WHY
     assert items["tenant:enterprise-1"]["unknown"] == ""
-    fairness.clear_override("tenant:broken")
-    assert command("list").exit_code == 0
+    fairness.limits.clear_override("tenant:broken")
+    assert command("limit", "list").exit_code == 0
 
 
 def test_a_number_that_an_operator_set_is_known_whatever_the_tier(
     fairness: Fairness, command: Command
 ) -> None:
-    fairness.override("tenant:broken", concurrency=7)
-    done = command("inspect", "tenant:broken")
+    fairness.limits.override("tenant:broken", concurrency=7)
+    done = command("limit", "show", "tenant:broken")
     assert "tier unknown, limit 7, held 0" in done.stdout
     assert f"otherwise unknown: tier unknown: {WHY}" in done.stdout
     assert done.exit_code == 1
-    fairness.pause(key="tenant:broken")
-    assert "tier unknown, limit 0, held 0" in command("inspect", "tenant:broken").stdout
+    fairness.limits.pause("tenant:broken")
+    assert "tier unknown, limit 0, held 0" in command("limit", "show", "tenant:broken").stdout
 
 
 def test_a_published_tier_is_known_although_the_resolver_fails(
     fairness: Fairness, command: Command
 ) -> None:
-    fairness.set_tier("broken", "enterprise")
-    done = command("inspect", "tenant:broken")
+    fairness.tenants.set_tier("broken", "enterprise")
+    done = command("limit", "show", "tenant:broken")
     assert done.exit_code == 0
     assert (
         done.stdout.splitlines()[0] == "tenant:broken: tier enterprise, limit 5, held 0, weight 4"
@@ -141,19 +144,21 @@ def test_a_name_that_redis_knows_by_its_hash_alone_has_an_unknown_tier(
     fairness: Fairness, command: Command
 ) -> None:
     """The resolver knows the name; whoever has only the hash cannot ask it."""
-    fairness.override("tenant:enterprise-me@example.org", concurrency=7)
-    assert fairness.inspect("tenant:enterprise-me@example.org").tier == "enterprise"
-    done = command("list")
+    fairness.limits.override("tenant:enterprise-me@example.org", concurrency=7)
+    assert fairness.limits.inspect("tenant:enterprise-me@example.org").tier == "enterprise"
+    done = command("limit", "list")
     assert done.exit_code == 1
     assert "unknown" in done.stdout.splitlines()[1]
     assert "ask by the name itself" in done.stdout
-    fairness.set_tier("enterprise-me@example.org", "enterprise")
-    assert command("list").exit_code == 0
+    fairness.tenants.set_tier("enterprise-me@example.org", "enterprise")
+    assert command("limit", "list").exit_code == 0
 
 
 def test_tasks_go_on_with_the_default_tier_and_a_log_line(fairness: Fairness, caplog: Any) -> None:
-    with fairness.app.pool.acquire() as connection:
-        fairness.app.tasks["shop.work"].apply_async((), {"user": "broken"}, connection=connection)
+    with parts_of(fairness).app.pool.acquire() as connection:
+        parts_of(fairness).app.tasks["shop.work"].apply_async(
+            (), {"user": "broken"}, connection=connection
+        )
     assert "the tier resolver failed, the default tier is used" in caplog.text
 
 
@@ -171,7 +176,7 @@ def test_explain_judges_a_parked_task_by_the_tier_that_its_gate_knew(
 
     def explained() -> Explanation:
         try:
-            return shop.fairness.explain(waits)
+            return shop.fairness.tasks.explain(waits)
         except NotFound as error:
             raise AssertionError(error) from error
 

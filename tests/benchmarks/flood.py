@@ -49,7 +49,7 @@ def main(tasks: int) -> None:
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
         print(f"{tasks} tasks: each looked at once after {first_pass:.1f} s; ", end="")
-        print(f"main process {memory} MiB; refusals {fairness.refusals()}")
+        print(f"main process {memory} MiB; refusals {fairness.stats.rejections().tiers}")
         waits: dict[str, list[float]] = {}
         for line in ledger.read_text().splitlines():
             entry = json.loads(line)

@@ -22,6 +22,7 @@ from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Wai
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.support.library import call
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 RULES = Rules(default_limit=1, max_deliveries=1)
@@ -116,7 +117,7 @@ def make_fairness(redis_url: str) -> Iterator[Callable[..., Fairness]]:
     yield make
     for each in made:
         each.close()
-        each.app.close()
+        parts_of(each).app.close()
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def fairness(make_fairness: Callable[..., Fairness]) -> Fairness:
 
 @pytest.fixture
 def audit(fairness: Fairness) -> Callable[[], Audit]:
-    return fairness.audit
+    return fairness.check
 
 
 @pytest.fixture
@@ -165,12 +166,13 @@ def coming_and_going(redis_server: Any) -> Callable[..., AbstractContextManager[
 
 @pytest.fixture
 def run(fairness: Fairness) -> Callable[..., Result]:
-    """``run("inspect", "tenant:42")`` on the default app, or on that of ``of=``."""
+    """``run("tenant", "show", "42")`` on the default app, or on that of ``of=``."""
 
     def invoke(
-        *args: str, of: Any = None, no_color: bool = False, terminal: bool = False
+        *args: str, of: Any = None, app: Any = None, no_color: bool = False, terminal: bool = False
     ) -> Result:
-        context = CLIContext(app=(of or fairness).app, no_color=no_color, workdir=None)
+        app = app or parts_of(of or fairness).app
+        context = CLIContext(app=app, no_color=no_color, workdir=None)
         return CliRunner().invoke(group, list(args), obj=context, color=terminal)
 
     return invoke

@@ -346,8 +346,8 @@ def test_a_prefix_and_a_namespace_are_kept_apart(client, make_fairness):
     other = Installation(client)
     other.fill()
     client.sadd(other.key("known"), "stray")
-    found = fairness.audit()
+    found = fairness.check()
     assert found.findings == ()
     assert found.compared["waiting"] == 5
     client.sadd(mine.key("known"), "stray")
-    assert ("known is somewhere", "stray") in {(f.check, f.name) for f in fairness.audit().findings}
+    assert ("known is somewhere", "stray") in {(f.check, f.name) for f in fairness.check().findings}

@@ -120,7 +120,7 @@ def test_the_tenant_of_a_service_is_asked_for(client, audit):
 
 def test_a_default_limit_is_that_of_the_settings(installation, make_fairness):
     fairness = make_fairness(fairness={"tiers": {"free": {"concurrency": 2}}})
-    assert [each.found for each in closed(fairness.audit)] == ["1 leases of 2"]
+    assert [each.found for each in closed(fairness.check)] == ["1 leases of 2"]
 
 
 def test_an_account_that_is_of_another_tenant_by_now_is_not_judged(installation, connection):

@@ -12,6 +12,7 @@ from celery_fairness import Fairness
 from celery_fairness.control.views import Audit
 from celery_fairness.limiter.types import Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
+from tests.support.parts import parts_of
 
 #: Server time in ms that never comes.
 FAR = 9_000_000_000_000
@@ -24,7 +25,7 @@ def parked(
     """Two tasks wait for one limit: one of them for two, one expires; a third was promoted."""
     of_scheme = {"fairredis": "", "redis": redis_url}
     fairness = make_fairness(url=of_scheme[request.param])
-    limiter = fairness.limiter
+    limiter = parts_of(fairness).limiter
 
     def ask(name: str, *limits: str) -> SlotRequest:
         keys = (each.partition("|")[0] for each in limits)
@@ -41,7 +42,7 @@ def parked(
     limiter.release([held.lease])
     (task,) = limiter.promote(16, "s").tasks
     assert task.copy.message == "promoted"
-    return fairness.audit
+    return fairness.check
 
 
 def test_nothing_is_found_where_everything_agrees(parked: Callable[[], Audit]) -> None:

@@ -376,7 +376,7 @@ ALONE = (
     *("tags", "virtual"),
 )
 #: Of a hash, fields that stand nowhere else.
-FIELDS = ("tier", "tenant", "ideal", "most", "asked")
+FIELDS = ("tenant", "tier", "tenant", "ideal", "most", "asked")
 
 
 def removals(client):

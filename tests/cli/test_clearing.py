@@ -13,6 +13,7 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.clearing import bury, send, tag_of
+from tests.support.parts import parts_of
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def place_parked(shop):
 @pytest.mark.parametrize("place", [place_later, place_lane, place_back, place_parked])
 def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
     place(shop)
-    done = run("cancel", "first")
+    done = run("task", "cancel", "first")
     assert done.output == "task first: cancelled; it waited in queue celery\n"
     assert done.exit_code == 0
     assert not client.sismember(shop.key("known"), tag_of("first"))
@@ -54,7 +55,7 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
     assert not audit().findings
     (row,) = client.zrange(shop.key("outcomes"), 0, -1)
     assert row.startswith("- cancelled 6 celery")
-    again = run("cancel", "first")
+    again = run("task", "cancel", "first")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("celery fairness: task 'first' neither waits nor runs: it has")
 
@@ -62,14 +63,14 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
 def test_a_task_that_runs_is_left_running(run, shop, client):
     send(shop, "42", "first")
     assert len(shop.claim()) == 1
-    done = run("cancel", "first")
+    done = run("task", "cancel", "first")
     assert done.exit_code == 1
     assert done.output == (
         "task first: runs at worker-1; what ends it: "
         "celery -A APP control terminate SIGTERM first\n"
     )
     assert client.hlen(shop.key("running")) == 1
-    found = json.loads(run("cancel", "first", "--json").stdout)
+    found = json.loads(run("task", "cancel", "first", "--json").stdout)
     assert found == {
         "task_id": "first",
         "state": "running",
@@ -85,13 +86,16 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
     send(shop, "42", "elsewhere", service="pdf")
     for other in ("4", "421", "42:pdf"):
         send(shop, other, f"of-{other}")
-    done = run("purge", "42")
+    done = run("tenant", "purge", "42")
     assert (done.exit_code, done.output) == (0, "tenant 42: 122 tasks cancelled\n")
     assert client.smembers(shop.key("known")) == {tag_of(f"of-{x}") for x in ("4", "421", "42:pdf")}
     assert client.zcard(shop.key("outcomes")) == 122
     assert not audit().findings
-    assert run("purge", "42").stdout == "tenant 42: 0 tasks cancelled\n"
-    assert json.loads(run("purge", "4", "--json").stdout) == {"tenant": "4", "cancelled": 1}
+    assert run("tenant", "purge", "42").stdout == "tenant 42: 0 tasks cancelled\n"
+    assert json.loads(run("tenant", "purge", "4", "--json").stdout) == {
+        "tenant": "4",
+        "cancelled": 1,
+    }
 
 
 @pytest.mark.parametrize("tenant", ["Ünïcode", "a b", "*", "h_0", "_none", "x" * 150])
@@ -100,24 +104,26 @@ def test_a_hostile_tenant_is_purged_alone(run, shop, client, fairness, tenant):
 
     send(shop, key_part(tenant), "its")
     send(shop, "42", "of-another")
-    assert fairness.purge_tenant(tenant).cancelled == (0 if tenant == "_none" else 1)
+    assert fairness.tenants.purge(tenant).cancelled == (0 if tenant == "_none" else 1)
     assert client.sismember(shop.key("known"), tag_of("of-another"))
 
 
 def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
-    assert run("dead").output == "no dead letters\n"
+    assert run("task", "dead").output == "no dead letters\n"
     bury(shop, "42", "first")
     bury(shop, "43", "second")
-    done = run("dead")
+    done = run("task", "dead")
     assert done.output.splitlines() == [
         "queue   task       id      tenant  attempts  deaths",
         "celery  shop.work  second  43             1       1",
         "celery  shop.work  first   42             1       1",
     ]
-    assert run("dead", "--queue", "other").output == "no dead letters\n"
-    done = run("dead", "requeue", "first")
+    assert run("task", "dead", "--queue", "other").output == "no dead letters\n"
+    done = run("task", "requeue", "first")
     assert (done.exit_code, done.output) == (0, "task first: waits again in queue celery\n")
-    assert [each["task_id"] for each in json.loads(run("dead", "--json").stdout)] == ["second"]
+    assert [each["task_id"] for each in json.loads(run("task", "dead", "--json").stdout)] == [
+        "second"
+    ]
     # Its result was not written yet, and is not any more.
     (row,) = client.zrange(shop.key("outcomes"), 0, -1)
     assert '"second"' in row
@@ -126,29 +132,40 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
     shop.settle(task, Verdict.BEGUN)
     shop.settle(task, Verdict.DIED)
     # Its deaths were counted from 0: by these rules one is too many all the same.
-    assert json.loads(run("dead", "--json").stdout)[0]["deaths"] == 1
+    assert json.loads(run("task", "dead", "--json").stdout)[0]["deaths"] == 1
     assert not audit().findings
-    again = run("dead", "requeue", "nobody")
+    again = run("task", "requeue", "nobody")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("celery fairness: task 'nobody' is no dead letter; ")
 
 
 def test_a_dead_letter_that_says_no_id_is_named_by_its_tag(run, installation):
-    (letter,) = json.loads(run("dead", "--json").stdout)
+    (letter,) = json.loads(run("task", "dead", "--json").stdout)
     assert (letter["task_id"], letter["task"], letter["tenant"]) == ("d1", "", "dead")
-    assert run("dead", "requeue", "d1").exit_code == 0
+    assert run("task", "requeue", "d1").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("cancel",), "Missing argument 'TASK'"),
-        (("purge",), "Missing argument 'TENANT'"),
-        (("purge", ""), "tenant: expected a tenant, got: ''"),
-        (("purge", "x" * 201), "expected at most 200 bytes, got: 201"),
-        (("dead", "requeue"), "expected nothing, --queue QUEUE, or: requeue TASK"),
-        (("dead", "requeue", "x", "--queue", "q"), "expected nothing, --queue QUEUE, or: requeue"),
-        (("dead", "bury", "x"), "'bury' is not 'requeue'"),
+        (
+            (
+                "task",
+                "cancel",
+            ),
+            "Missing argument 'ID'",
+        ),
+        (
+            (
+                "tenant",
+                "purge",
+            ),
+            "Missing argument 'TENANT'",
+        ),
+        (("tenant", "purge", ""), "tenant: expected a tenant, got: ''"),
+        (("tenant", "purge", "x" * 201), "expected at most 200 bytes, got: 201"),
+        (("task", "requeue"), "Missing argument 'ID'"),
+        (("task", "bury", "x"), "No such command 'bury'"),
     ],
 )
 def test_wrong_usage_names_what_is_expected(run, args, problem):
@@ -158,9 +175,9 @@ def test_wrong_usage_names_what_is_expected(run, args, problem):
 
 
 def test_the_gate_path_has_no_dead_letters(run, make_fairness, redis_url):
-    done = run("dead", of=make_fairness(url=redis_url))
+    done = run("task", "dead", of=make_fairness(url=redis_url))
     assert done.exit_code == 2
-    assert "broker: expected one at fairredis://" in " ".join(done.output.split())
+    assert "broker: expected fairredis://" in " ".join(done.output.split())
 
 
 def parked_at(fairness, *names, tenant="42"):
@@ -169,7 +186,7 @@ def parked_at(fairness, *names, tenant="42"):
         message = {"headers": {"id": name, "task": "shop.t"}, "routing_key": "celery"}
         lease = Lease(f"of {name}", f"{tier_key(tenant)},api")
         request = SlotRequest(lease, tenant, "free", Copy(name), "n", "api|0|||w")
-        parking = fairness.limiter.park(request, json.dumps(message))
+        parking = parts_of(fairness).limiter.park(request, json.dumps(message))
         assert parking is Parking.PARKED
 
 
@@ -179,17 +196,20 @@ def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
     fairness = make_fairness(url=redis_url)
     parked_at(fairness, "m1", "m2", "m3")
     parked_at(fairness, "m4", tenant="x" * 200)
-    shown = run("explain", "m2", of=fairness)
+    shown = run("task", "explain", "m2", of=fairness)
     assert shown.exit_code == 0
     assert "1 task of its tenant before it at its limit" in shown.output
     assert "kept by api: paused, held 0 of 0" in shown.output
-    assert "4 tasks of the gate parked" in run("inspect", "api", of=fairness).output
-    assert "m1: cancelled; it waited in queue celery" in run("cancel", "m1", of=fairness).output
-    assert run("cancel", "nobody", of=fairness).exit_code == 1
+    assert "4 tasks of the gate parked" in run("limit", "show", "api", of=fairness).output
+    assert (
+        "m1: cancelled; it waited in queue celery"
+        in run("task", "cancel", "m1", of=fairness).output
+    )
+    assert run("task", "cancel", "nobody", of=fairness).exit_code == 1
     # What was cancelled before and is not promoted yet is counted once more.
-    assert "3 tasks cancelled" in run("purge", "42", of=fairness).output
-    assert "1 task cancelled" in run("purge", "x" * 200, of=fairness).output
-    given = fairness.limiter.promote(16, "p").tasks
+    assert "3 tasks cancelled" in run("tenant", "purge", "42", of=fairness).output
+    assert "1 task cancelled" in run("tenant", "purge", "x" * 200, of=fairness).output
+    given = parts_of(fairness).limiter.promote(16, "p").tasks
     assert {task.copy.message for task in given if task.ended} == {"m1", "m2", "m3", "m4"}
 
 
@@ -197,27 +217,27 @@ def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
 def test_an_id_of_any_letters_is_found(run, shop, task_id):
     send(shop, "42", task_id)
     send(shop, "42", "another", eta_ms=9_000_000_000_000)
-    assert run("explain", task_id).exit_code == 0
-    assert run("cancel", task_id).exit_code == 0
+    assert run("task", "explain", task_id).exit_code == 0
+    assert run("task", "cancel", task_id).exit_code == 0
     bury(shop, "43", task_id)
-    assert json.loads(run("dead", "--json").stdout)[0]["task_id"] == task_id
-    assert run("dead", "requeue", task_id).exit_code == 0
-    assert run("explain", "another").exit_code == 0
+    assert json.loads(run("task", "dead", "--json").stdout)[0]["task_id"] == task_id
+    assert run("task", "requeue", task_id).exit_code == 0
+    assert run("task", "explain", "another").exit_code == 0
 
 
 def test_an_id_is_shown_and_given_to_a_shell_as_it_is(run, shop):
     send(shop, "42", "\x1b]0;owned\x07")
-    assert "\x1b" not in run("cancel", "\x1b]0;owned\x07").output
+    assert "\x1b" not in run("task", "cancel", "\x1b]0;owned\x07").output
     send(shop, "42", "x;touch y")
     assert len(shop.claim()) == 1
-    assert run("cancel", "x;touch y").output.endswith("terminate SIGTERM 'x;touch y'\n")
+    assert run("task", "cancel", "x;touch y").output.endswith("terminate SIGTERM 'x;touch y'\n")
 
 
 @pytest.mark.parametrize("said", [None, True, {"a": 1}, [1]])
 def test_an_id_that_is_none_is_that_of_no_task(run, shop, said):
     send(shop, "42", said)
-    assert run("cancel", str(said)).exit_code == 1
-    assert run("cancel", tag_of(str(said))).exit_code == 0
+    assert run("task", "cancel", str(said)).exit_code == 1
+    assert run("task", "cancel", tag_of(str(said))).exit_code == 0
 
 
 def test_one_message_that_cannot_be_read_hides_no_dead_letter(run, shop):
@@ -226,29 +246,31 @@ def test_one_message_that_cannot_be_read_hides_no_dead_letter(run, shop):
     (task,) = shop.claim()
     shop.settle(task, Verdict.UNREADABLE)
     bury(shop, "42", "first")
-    found = json.loads(run("dead", "--json").stdout)
+    found = json.loads(run("task", "dead", "--json").stdout)
     assert [each["task_id"] for each in found] == ["first", "deep"]
 
 
 def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, shop):
     for tag in ("first", "second"):
         send(shop, "42", "twice", tag=tag, queue=tag)
-    assert run("cancel", "twice").output.startswith("task twice: cancelled; it waited in queue ")
-    assert run("cancel", "twice").exit_code == 1
+    assert run("task", "cancel", "twice").output.startswith(
+        "task twice: cancelled; it waited in queue "
+    )
+    assert run("task", "cancel", "twice").exit_code == 1
     send(shop, "42", "again", tag="runs")
     assert len(shop.claim()) == 1
     send(shop, "42", "again", tag="waits", eta_ms=9_000_000_000_000)
-    done = run("cancel", "again")
+    done = run("task", "cancel", "again")
     assert (done.exit_code, "runs at worker-1" in done.output) == (1, True)
     assert json.loads(run("status", "--json").stdout)["total"]["later"] == 0
 
 
-@pytest.mark.parametrize("verb", ["cancel", "requeue", "purge"])
+@pytest.mark.parametrize("verb", ["task", "cancel", "requeue", "purge"])
 def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
     fairness, shop, monkeypatch, verb
 ):
     names = []
-    run_script = type(fairness.limiter.connection).run
+    run_script = type(parts_of(fairness).limiter.connection).run
 
     def twice(self, name, *args):
         if name not in (calls.CANCEL, calls.REQUEUE):
@@ -261,15 +283,15 @@ def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
         bury(shop, "42", "first")
     else:
         send(shop, "42", "first")
-    monkeypatch.setattr(type(fairness.limiter.connection), "run", twice)
+    monkeypatch.setattr(type(parts_of(fairness).limiter.connection), "run", twice)
     if verb == "cancel":
-        assert fairness.cancel("first").state == "cancelled"
+        assert fairness.tasks.cancel("first").state == "cancelled"
     elif verb == "purge":
-        assert fairness.purge_tenant("42").cancelled == 1
+        assert fairness.tenants.purge("42").cancelled == 1
     else:
-        assert fairness.requeue("first").queue == "celery"
+        assert fairness.tasks.requeue("first").queue == "celery"
     assert names
-    assert fairness.counts().get("cancelled", 0) == (0 if verb == "requeue" else 1)
+    assert fairness.stats.counters().get("cancelled", 0) == (0 if verb == "requeue" else 1)
 
 
 def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop, audit):
@@ -278,5 +300,5 @@ def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop
         send(shop, "42:pdf", f"other{number}")
     for number in range(60):
         send(shop, "42", f"its{number}", service="pdf")
-    assert fairness.purge_tenant("42").cancelled == 60
+    assert fairness.tenants.purge("42").cancelled == 60
     assert not audit().findings

@@ -16,10 +16,11 @@ from celery_fairness.control import queue_rows as queues
 from celery_fairness.scheduler.types import Verdict
 from celery_fairness.testing.server import RedisServer
 from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
-COMMANDS = (["status"], ["inspect", "tenant:42"], ["audit"])
+COMMANDS = (["status"], ["limit", "show", "tenant:42"], ["check"])
 
 every_command = pytest.mark.parametrize("args", COMMANDS, ids=lambda args: args[0])
 
@@ -99,13 +100,13 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
 
 
 def test_on_the_gate_path_an_audit_has_nothing_to_compare(redis_url, make_fairness, run):
-    done = run("audit", of=make_fairness(url=redis_url))
+    done = run("check", of=make_fairness(url=redis_url))
     assert done.exit_code == 0
     assert done.output == "0 differences; compared: nothing: nothing is kept twice here\n"
 
 
 def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, run):
-    done = run("inspect", "tenant:42")
+    done = run("limit", "show", "tenant:42")
     assert done.exit_code == 0
     lines = lines_of(done)
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
@@ -117,7 +118,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
 
 
 def test_inspect_in_json_has_the_same_facts(installation, run):
-    found = json.loads(run("inspect", "tenant:42", "--json").stdout)
+    found = json.loads(run("limit", "show", "tenant:42", "--json").stdout)
     (lease,) = found.pop("leases")
     assert 0 < lease.pop("expires_in_seconds") <= 15
     assert 0 <= lease.pop("held_seconds") <= 15
@@ -180,12 +181,12 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
 
 def test_inspect_judges_by_the_tier_that_came_with_the_tasks(client, run):
     Installation(client).put("43", "t1", tier="enterprise")
-    assert "tier enterprise, limit 5" in run("inspect", "tenant:43").output
+    assert "tier enterprise, limit 5" in run("limit", "show", "tenant:43").output
 
 
 def test_inspect_shows_what_came_back_and_weight(installation, fairness, run):
-    fairness.set_tier("back", "pro", concurrency=None)
-    lines = lines_of(run("inspect", "tenant:back"))
+    fairness.tenants.set_tier("back", "pro", concurrency=None)
+    lines = lines_of(run("limit", "show", "tenant:back"))
     assert lines[0] == "tenant:back: tier pro, limit unlimited, held 0, weight 1"
     assert "no leases" in lines
     assert "celery 0 1" in lines
@@ -193,18 +194,18 @@ def test_inspect_shows_what_came_back_and_weight(installation, fairness, run):
 
 def test_a_closed_tenant_whose_tier_was_said_anew_will_be_judged_anew(installation, run):
     installation.put("42", "t9", tier="pro")
-    assert "it will be judged anew by the next claim" in run("inspect", "tenant:42").output
+    assert "it will be judged anew by the next claim" in run("limit", "show", "tenant:42").output
 
 
 def test_inspect_takes_the_tenant_as_it_is(client, run):
     from celery_fairness.config.tenants import key_part
 
     Installation(client).put(key_part("me@example.org"), "t1")
-    assert run("inspect", "tenant:me@example.org").exit_code == 0
+    assert run("limit", "show", "tenant:me@example.org").exit_code == 0
 
 
 def test_inspect_shows_tasks_without_a_tenant(installation, run):
-    done = run("inspect", "_system")
+    done = run("limit", "show", "_system")
     assert done.exit_code == 0
     assert lines_of(done)[0] == "_system: limit unlimited, held 0, weight 1"
     assert "other 0 1" in lines_of(done)
@@ -214,21 +215,21 @@ def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run)
     from celery_fairness.limiter.types import Lease, SlotRequest
 
     gate = make_fairness(url=redis_url)
-    gate.limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))
-    lines = lines_of(run("inspect", "tenant:42", of=gate))
+    parts_of(gate).limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))
+    lines = lines_of(run("limit", "show", "tenant:42", of=gate))
     assert "held by ends in" in lines
     assert "nothing waits" in lines
 
 
 def test_a_key_of_which_nothing_is_kept_exits_with_1(installation, run):
-    done = run("inspect", "tenant:stranger")
+    done = run("limit", "show", "tenant:stranger")
     assert done.exit_code == 1
     assert "not known" in done.output
-    assert json.loads(run("inspect", "tenant:stranger", "--json").stdout)["known"] is False
+    assert json.loads(run("limit", "show", "tenant:stranger", "--json").stdout)["known"] is False
 
 
 def test_an_audit_that_finds_nothing_prints_one_line(installation, run):
-    done = run("audit")
+    done = run("check")
     assert done.exit_code == 0
     (line,) = done.output.splitlines()
     assert line.startswith("0 differences; compared: ")
@@ -237,11 +238,11 @@ def test_an_audit_that_finds_nothing_prints_one_line(installation, run):
 
 def test_an_audit_that_finds_something_exits_with_1(installation, run):
     installation.client.sadd(installation.key("known"), "stray")
-    done = run("audit")
+    done = run("check")
     assert done.exit_code == 1
     assert "check of expected found" in lines_of(done)
     assert "known is somewhere stray" in " ".join(lines_of(done))
-    done = run("audit", "--json")
+    done = run("check", "--json")
     assert done.exit_code == 1
     names = {each["name"] for each in json.loads(done.stdout)["findings"]}
     assert "stray" in names
@@ -250,10 +251,10 @@ def test_an_audit_that_finds_something_exits_with_1(installation, run):
 @pytest.mark.parametrize(
     "args",
     [
-        ["inspect"],
-        ["inspect", "of mine"],
-        ["inspect", "tenant:"],
-        ["inspect", "tenant:1", "tenant:2"],
+        ["limit", "show"],
+        ["limit", "show", "of mine"],
+        ["limit", "show", "tenant:"],
+        ["limit", "show", "tenant:1", "tenant:2"],
         ["status", "--yaml"],
         ["look"],
     ],
@@ -268,10 +269,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_expected(fairness, run, args)
 
 @every_command
 def test_an_app_without_fairness_exits_with_2(run, args):
-    class Other:
-        app = Celery("plain", set_as_current=False)
-
-    done = run(*args, of=Other)
+    done = run(*args, app=Celery("plain", set_as_current=False))
     assert done.exit_code == 2
     assert "the Celery app 'plain' has no Fairness" in done.stderr
 
@@ -351,7 +349,7 @@ def test_celery_finds_the_commands(installation, redis_url):
     done = celery("-A", "tests.support.shop", "fairness", "status", "--json", env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["total"]["waiting"] == 4
-    done = celery("fairness", "audit", env=env)
+    done = celery("fairness", "status", env=env)
     assert done.returncode == 2
     assert "celery -A APP fairness" in done.stderr
 

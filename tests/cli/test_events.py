@@ -15,6 +15,7 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import RULES
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 KEY = "api.stripe.com"
@@ -72,45 +73,45 @@ class Causes:
         assert self.installation.claim() == []
 
     def dynamic_adjusted(self):
-        self.fairness.cool_down_for(KEY, 60, "ticket 7")
+        self.fairness.limits.cool_down(KEY, for_seconds=60, reason="ticket 7")
 
     def cool_down_cleared(self):
-        self.fairness.cool_down_for(KEY, 60)
-        self.fairness.clear_cool_down(KEY)
+        self.fairness.limits.cool_down(KEY, for_seconds=60)
+        self.fairness.limits.clear_cool_down(KEY)
 
     def paused(self):
-        self.fairness.pause(key=KEY)
+        self.fairness.limits.pause(KEY)
 
     def resumed(self):
-        self.fairness.pause(key=KEY)
-        self.fairness.resume(key=KEY)
+        self.fairness.limits.pause(KEY)
+        self.fairness.limits.resume(KEY)
 
     def override_set(self):
-        self.fairness.override(KEY, concurrency=2, rate=None)
+        self.fairness.limits.override(KEY, concurrency=2, rate=None)
 
     def override_ended(self):
         self.override_set()
-        self.fairness.clear_override(KEY)
+        self.fairness.limits.clear_override(KEY)
 
     def queue_limit_set(self):
-        self.fairness.set_queue_limit("celery", global_limit=2, rate="5/PT1S", on_limit="drop")
+        self.fairness.queues.set_limit("celery", global_limit=2, rate="5/PT1S", on_limit="drop")
 
     def queue_limit_cleared(self):
         self.queue_limit_set()
-        self.fairness.clear_queue_limit("celery")
+        self.fairness.queues.clear_limit("celery")
 
     def tier_set(self):
-        self.fairness.set_tier("42", "pro", concurrency=7)
-        self.fairness.set_tier("42", "pro", concurrency=7)
+        self.fairness.tenants.set_tier("42", "pro", concurrency=7)
+        self.fairness.tenants.set_tier("42", "pro", concurrency=7)
 
     def tier_cleared(self):
         self.tier_set()
-        self.fairness.set_tier("42", None)
-        self.fairness.set_tier("42", None)
+        self.fairness.tenants.clear_tier("42")
+        self.fairness.tenants.clear_tier("42")
 
     def tiers_published(self):
         for _ in range(2):
-            self.fairness.publish_tiers([Tier("free", 1), Tier("pro", 2)])
+            self.fairness.tenants.publish_tiers([Tier("free", 1), Tier("pro", 2)])
 
     def expired(self):
         self.put(expires_ms=1)
@@ -118,7 +119,7 @@ class Causes:
 
     def cancelled(self):
         self.put()
-        self.fairness.cancel("4fd6")
+        self.fairness.tasks.cancel("4fd6")
 
     def purged(self):
         self.put()
@@ -136,7 +137,7 @@ class Causes:
 
     def requeued(self):
         self.dead_lettered()
-        self.fairness.requeue("4fd6")
+        self.fairness.tasks.requeue("4fd6")
 
     def memory_lost(self):
         self.put()
@@ -145,7 +146,7 @@ class Causes:
             self.installation.run(calls.ANNOUNCE, args)
 
     def unpublished(self):
-        limiter, words = self.fairness.limiter, write_limits([Limit(KEY, 1)])
+        limiter, words = parts_of(self.fairness).limiter, write_limits([Limit(KEY, 1)])
         first = SlotRequest(Lease("first.1", KEY), "", "", Copy("first"), "n1", words)
         limiter.acquire(first)
         waits = SlotRequest(Lease("4fd6.1", KEY), "", "", Copy("4fd6"), "n2", words)
@@ -158,8 +159,8 @@ class Causes:
         assert limiter.unpark(["4fd6"], "failed") == 1
 
     def task_watched(self):
-        self.fairness.watch_tasks(60)
-        self.fairness.watch_tasks(60)
+        self.fairness.events.trace(60)
+        self.fairness.events.trace(60)
 
     def task_put(self):
         self.task_watched()
@@ -236,7 +237,7 @@ PASSING = ("until", "eta", "waited_seconds", "ran_seconds")
 @pytest.mark.parametrize("name", TYPES)
 def test_each_event_is_told_by_what_causes_it_and_says_what_its_row_says(causes, fairness, name):
     getattr(causes, name.removeprefix("rate_limit.").removeprefix("fairness.").replace(".", "_"))()
-    (event,) = fairness.events(types=[name]).events
+    (event,) = fairness.events.read(types=[name]).events
     assert set(event.data) == set(TYPES[name].fields)
     data = {field: value for field, value in event.data.items() if field not in PASSING}
     assert data == TOLD[name]
@@ -244,16 +245,16 @@ def test_each_event_is_told_by_what_causes_it_and_says_what_its_row_says(causes,
 
 
 def test_what_changes_nothing_tells_nothing(fairness, shop):
-    fairness.clear_queue_limit("celery")
+    fairness.queues.clear_limit("celery")
     for _ in range(2):
-        fairness.pause(key=KEY)
-    fairness.cool_down_for(KEY, 60)
-    fairness.cool_down_for(KEY, 5)
+        fairness.limits.pause(KEY)
+    fairness.limits.cool_down(KEY, for_seconds=60)
+    fairness.limits.cool_down(KEY, for_seconds=5)
     for _ in range(2):
-        fairness.resume(key=KEY)
-        fairness.clear_cool_down(KEY)
-    fairness.purge_tenant("nobody")
-    assert [each.type for each in fairness.events().events] == [
+        fairness.limits.resume(KEY)
+        fairness.limits.clear_cool_down(KEY)
+    fairness.tenants.purge("nobody")
+    assert [each.type for each in fairness.events.read().events] == [
         "fairness.paused",
         "rate_limit.dynamic_adjusted",
         "fairness.resumed",
@@ -263,24 +264,24 @@ def test_what_changes_nothing_tells_nothing(fairness, shop):
 
 def test_a_message_without_an_id_is_told_by_its_tag_and_kind(fairness, shop):
     shop.put("1", "t1", kind="shop.pay")
-    fairness.cancel("t1")
-    (event,) = fairness.events(types=["fairness.cancelled"]).events
+    fairness.tasks.cancel("t1")
+    (event,) = fairness.events.read(types=["fairness.cancelled"]).events
     assert (event.data["job_id"], event.data["job_type"]) == ("t1", "shop.pay")
 
 
 def test_a_task_that_celery_sent_is_told_by_its_id(fairness, shop):
     headers = {"stamped": {"id": "no", "task": "no"}, "fairness": {"v": 1, "tenant": "42"}}
-    sent = fairness.app.send_task("shop.work", (["[", {"id": "no"}],), headers=headers)
-    fairness.cancel(sent.id)
-    (event,) = fairness.events(types=["fairness.cancelled"]).events
+    sent = parts_of(fairness).app.send_task("shop.work", (["[", {"id": "no"}],), headers=headers)
+    fairness.tasks.cancel(sent.id)
+    (event,) = fairness.events.read(types=["fairness.cancelled"]).events
     assert event.subject == sent.id
     assert event.data["job_type"] == "shop.work"
 
 
 def stop_all(fairness, keys):
     for key in keys:
-        fairness.pause(key=key)
-        fairness.resume(key=key)
+        fairness.limits.pause(key)
+        fairness.limits.resume(key)
 
 
 def test_pages_follow_each_other_and_miss_nothing(fairness, shop):
@@ -288,22 +289,22 @@ def test_pages_follow_each_other_and_miss_nothing(fairness, shop):
     stop_all(fairness, keys)
     seen, cursor, pages = [], None, 0
     while True:
-        page = fairness.events(after=cursor, types=["fairness.paused"], limit=2)
+        page = fairness.events.read(after=cursor, types=["fairness.paused"], limit=2)
         seen += [event.data["key"] for event in page.events]
         cursor, pages = page.cursor, pages + 1
         if not page.has_more:
             break
     assert (seen, pages) == (keys, 3)
     # The cursor stands behind what was not asked for, too.
-    empty = fairness.events(after=cursor)
+    empty = fairness.events.read(after=cursor)
     assert (empty.events, empty.cursor, empty.has_more) == ((), cursor, False)
-    fairness.pause(key="late")
-    (late,) = fairness.events(after=cursor).events
+    fairness.limits.pause("late")
+    (late,) = fairness.events.read(after=cursor).events
     assert late.data["key"] == "late"
 
 
 def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
-    page = fairness.events()
+    page = fairness.events.read()
     assert (page.events, page.cursor, page.has_more) == ((), None, False)
 
 
@@ -311,19 +312,19 @@ def test_a_page_is_read_in_pieces(fairness, shop, monkeypatch):
     monkeypatch.setattr("celery_fairness.control.events.TOGETHER", 2)
     keys = [f"k{number}" for number in range(4)]
     stop_all(fairness, keys)
-    page = fairness.events(types=["fairness.resumed"])
+    page = fairness.events.read(types=["fairness.resumed"])
     assert [event.data["key"] for event in page.events] == keys
 
 
 def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
-    fairness.pause(key=KEY)
+    fairness.limits.pause(KEY)
     with shop.client.pipeline() as pipe:
         for _ in range(10_500):
             pipe.xadd(shop.key("events"), {"type": "rate_limit.exceeded", "key": "filling"})
         pipe.execute()
-    fairness.resume(key=KEY)
+    fairness.limits.resume(KEY)
     assert 10_000 <= shop.client.xlen(shop.key("events")) <= 10_200
-    keys = [each.data["key"] for each in fairness.events(limit=2).events]
+    keys = [each.data["key"] for each in fairness.events.read(limit=2).events]
     assert keys == [KEY, "filling"]
 
 
@@ -348,17 +349,17 @@ MIXED = (
 )
 def test_wrong_arguments_name_what_is_expected(fairness, wrong, problem):
     with pytest.raises(ValueError, match="expected") as told:
-        fairness.events(**wrong)
+        fairness.events.read(**wrong)
     assert problem in str(told.value)
 
 
 def test_who_follows_sees_what_comes_and_can_go_on_after_it(fairness, make_fairness, shop):
-    fairness.pause(key="before")
-    (before,) = fairness.events().events
+    fairness.limits.pause("before")
+    (before,) = fairness.events.read().events
     seen = []
 
     def follow():
-        for event in make_fairness().follow(types=["fairness.paused"]):
+        for event in make_fairness().events.follow(types=["fairness.paused"]):
             seen.append(event)
             if len(seen) == 2:
                 return
@@ -369,20 +370,20 @@ def test_who_follows_sees_what_comes_and_can_go_on_after_it(fairness, make_fairn
 
     def told():
         # It may not have begun to listen at the first.
-        fairness.resume(key="other")
-        fairness.pause(key=next(keys))
+        fairness.limits.resume("other")
+        fairness.limits.pause(next(keys))
         return not follower.is_alive()
 
     eventually(told, 30)
     first, second = (event.data["key"] for event in seen)
     assert int(second[1:]) == int(first[1:]) + 1
-    again = fairness.follow(after=before.id)
+    again = fairness.events.follow(after=before.id)
     assert next(again).data["key"] == "k0"
 
 
 def test_who_follows_wrongly_hears_of_it_at_once(fairness):
     with pytest.raises(ValueError, match="after: expected"):
-        fairness.follow(after="x")
+        fairness.events.follow(after="x")
 
 
 # -- what becomes of each task --------------------------------------------------------------------
@@ -392,12 +393,12 @@ TASKS = ["task.put", "task.started", "task.ended"]
 
 def test_what_becomes_of_tasks_is_apart_from_what_people_must_see(fairness, shop, causes):
     causes.task_ended()
-    fairness.pause(key=KEY)
-    assert [each.type for each in fairness.events().events] == ["fairness.paused"]
-    page = fairness.events(types=TASKS, limit=2)
+    fairness.limits.pause(KEY)
+    assert [each.type for each in fairness.events.read().events] == ["fairness.paused"]
+    page = fairness.events.read(types=TASKS, limit=2)
     assert [each.type for each in page.events] == TASKS[:2]
     assert page.has_more
-    (ended,) = fairness.events(after=page.cursor, types=TASKS).events
+    (ended,) = fairness.events.read(after=page.cursor, types=TASKS).events
     assert ended.type == "task.ended"
     assert 0 <= ended.data["ran_seconds"] < 60
 
@@ -407,23 +408,23 @@ def test_a_wait_that_nobody_knows_is_none(fairness, shop, causes, client):
     (name,) = client.scan_iter("*lane:*")
     client.lset(name, 0, f"1 tag 0 0 1 0 7      \n{message()}")
     causes.run_one()
-    (started,) = fairness.events(types=["task.started"]).events
+    (started,) = fairness.events.read(types=["task.started"]).events
     assert started.data["waited_seconds"] is None
 
 
 def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
     for stream, name in (("events", "fairness.paused"), ("task_events", "task.put")):
         shop.client.xadd(shop.key(stream), {"type": name}, id="5-0")
-    (paused,) = fairness.events().events
-    (put,) = fairness.events(types=TASKS).events
+    (paused,) = fairness.events.read().events
+    (put,) = fairness.events.read(types=TASKS).events
     assert paused.id != put.id
     assert paused.source == put.source
-    assert fairness.events(after=put.id).events == ()
+    assert fairness.events.read(after=put.id).events == ()
 
 
 def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monkeypatch):
     monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
-    followed = fairness.follow(types=["task.watched", *TASKS])
+    followed = fairness.events.follow(types=["task.watched", *TASKS])
     assert next(followed).type == "task.watched"
 
     def until_ms():
@@ -443,7 +444,7 @@ def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
     fairness, shop, causes, monkeypatch
 ):
     monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
-    followed = fairness.follow(types=["task.put"])
+    followed = fairness.events.follow(types=["task.put"])
     # Others of its batch are still to come.
     for number in range(2):
         causes.put(tenant=str(number), cost=1.0 + number)
@@ -455,28 +456,28 @@ def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
 
 
 def test_who_follows_the_rest_watches_no_tasks(fairness, shop):
-    followed = fairness.follow(types=["fairness.paused"])
-    fairness.pause(key=KEY)
+    followed = fairness.events.follow(types=["fairness.paused"])
+    fairness.limits.pause(KEY)
     assert next(followed).type == "fairness.paused"
     assert not shop.client.hexists(shop.key("clock"), "watched")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "60", None, 86_401])
 def test_a_watch_lasts_some_seconds(fairness, wrong):
-    with pytest.raises(ValueError, match=r"expires_in: expected seconds from 0\.001 to 86400"):
-        fairness.watch_tasks(wrong)
+    with pytest.raises(ValueError, match=r"for_seconds: expected "):
+        fairness.events.trace(wrong)
 
 
 def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
     gate = make_fairness(url=redis_url)
-    gate.watch_tasks(60)
+    gate.events.trace(60)
     request = SlotRequest(
         *(Lease("w1@t1", "tenant:42"), "42", "free"), job=Job("t1", "shop.pay", "celery")
     )
-    gate.limiter.release_soon(gate.limiter.acquire(request).lease, watched=True)
+    parts_of(gate).limiter.release_soon(parts_of(gate).limiter.acquire(request).lease, watched=True)
 
     def both_are_told():
-        events = gate.events(types=TASKS).events
+        events = gate.events.read(types=TASKS).events
         assert [each.type for each in events] == ["task.started", "task.ended"]
         started, ended = events
         assert started.subject == ended.subject == "t1"
@@ -493,13 +494,13 @@ def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
 
 def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
     assert run("events").output == "no events\n"
-    fairness.pause(key="before")
-    before = fairness.events().cursor
+    fairness.limits.pause("before")
+    before = fairness.events.read().cursor
     stop_all(fairness, [KEY])
     done = run("events", "--after", before, "--limit", "1")
     line, _, note = done.output.splitlines()
     assert line.endswith(f"  fairness.paused  key={KEY} by=ada")
-    cursor = fairness.events(after=before, limit=1).cursor
+    cursor = fairness.events.read(after=before, limit=1).cursor
     assert note == f"note: there are more: --after {cursor}"
     assert run("events", "--after", cursor).output.endswith(
         f"  fairness.resumed  key={KEY} by=ada\n"
@@ -509,19 +510,19 @@ def test_the_command_shows_what_happened_and_how_to_go_on(run, fairness, shop):
 def test_programs_get_the_answer_to_a_poll(run, fairness, shop):
     stop_all(fairness, [KEY, "other"])
     done = run("events", "--json", "--types", "fairness.resumed,rate_limit.dropped")
-    page = fairness.events(types=["fairness.resumed"])
+    page = fairness.events.read(types=["fairness.resumed"])
     assert json.loads(done.stdout) == page.model_dump(mode="json")
 
 
 def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
     stop_all(fairness, [KEY])
-    events = fairness.events().events
+    events = fairness.events.read().events
 
     def until_control_c(*_):
         yield from events
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(fairness), "follow", until_control_c)
+    monkeypatch.setattr(type(fairness.events), "follow", until_control_c)
     done = run("events", "--follow")
     assert done.exit_code == 0
     assert [line.split()[2] for line in done.output.splitlines()] == [e.type for e in events]
@@ -545,5 +546,5 @@ def test_wrong_usage_names_what_is_expected(run, args, problem):
 
 
 def test_text_in_an_event_does_not_steer_the_terminal(run, fairness, shop):
-    fairness.cool_down_for(KEY, 60, "\x1b[2J")
+    fairness.limits.cool_down(KEY, for_seconds=60, reason="\x1b[2J")
     assert "\x1b" not in run("events").output

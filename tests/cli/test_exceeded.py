@@ -26,15 +26,17 @@ def test_every_refusal_of_the_head_of_a_lane_is_counted_by_key_and_strategy(shop
     shop.put("2", "a2", limits=limited(Limit("mail", None, ((1, 3_600_000),))))
     shop.put("3", "a3", limits=limited(Limit("api", 1)))
     assert len(shop.claim()) == 2
-    assert fairness.exceeded() == (
+    assert fairness.stats.rejections().keys == (
         KeyRefusals(key="api", strategy="concurrency", total=1),
         KeyRefusals(key="tenant:42", strategy="concurrency", total=1),
         KeyRefusals(key="mail", strategy="rate", total=1),
     )
     # Who was told of it is refused again.
-    fairness.resume(key="api")
+    fairness.limits.resume("api")
     shop.claim()
-    assert KeyRefusals(key="api", strategy="concurrency", total=1) in fairness.exceeded()
+    assert (
+        KeyRefusals(key="api", strategy="concurrency", total=1) in fairness.stats.rejections().keys
+    )
 
 
 @pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
@@ -42,16 +44,18 @@ def test_what_is_not_let_wait_is_counted_too(shop, fairness, on_limit):
     for number in range(3):
         shop.put(str(number), f"t{number}", limits=limited(Limit("api", 1, on_limit=on_limit)))
     assert len(shop.claim()) == 1
-    assert fairness.exceeded() == (KeyRefusals(key="api", strategy="concurrency", total=2),)
+    assert fairness.stats.rejections().keys == (
+        KeyRefusals(key="api", strategy="concurrency", total=2),
+    )
 
 
 def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
-    fairness.pause(key="api")
-    fairness.cool_down_for("mail", 60)
+    fairness.limits.pause("api")
+    fairness.limits.cool_down("mail", for_seconds=60)
     shop.put("2", "t2", limits=limited(Limit("mail", 1)))
     assert not shop.claim()
-    assert fairness.exceeded() == (
+    assert fairness.stats.rejections().keys == (
         KeyRefusals(key="mail", strategy="cool-down", total=1),
         KeyRefusals(key="api", strategy="paused", total=1),
     )
@@ -60,10 +64,10 @@ def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
 def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
     fields = {f"concurrency tenant:{number}": 1 for number in range(EXCEEDED_AT_MOST)}
     client.hset(shop.key("exceeded"), mapping=fields)
-    fairness.pause(key="api")
+    fairness.limits.pause("api")
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
     assert not shop.claim()
-    assert KeyRefusals(key="api", strategy="paused", total=1) in fairness.exceeded()
+    assert KeyRefusals(key="api", strategy="paused", total=1) in fairness.stats.rejections().keys
 
 
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
@@ -73,7 +77,7 @@ def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
         for number in range(2):
             shop.put(tenant, f"{tenant}-{number}")
     shop.claim()
-    found = {each.key: each.total for each in fairness.exceeded()}
+    found = {each.key: each.total for each in fairness.stats.rejections().keys}
     assert len(found) == EXCEEDED_AT_MOST + 1
     assert {key: found.get(key) for key in ("tenant:1", "tenant:2", "_other")} == {
         "tenant:1": 1,
@@ -85,4 +89,4 @@ def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
 def test_nothing_is_counted_where_nothing_refuses(shop, fairness):
     shop.put("42", "t1", limits=limited(Limit("api", 1)))
     assert len(shop.claim()) == 1
-    assert fairness.exceeded() == ()
+    assert fairness.stats.rejections().keys == ()

@@ -102,7 +102,7 @@ def load(client, fairness):
     def make(*args, **named):
         made = Load(client, *args, **named)
         tiers = {"free": None, "pro": 3, "one": 1}
-        fairness.publish_tiers(Tier(name, limit) for name, limit in tiers.items())
+        fairness.tenants.publish_tiers(Tier(name, limit) for name, limit in tiers.items())
         return made
 
     return make
@@ -110,7 +110,7 @@ def load(client, fairness):
 
 def agree(fairness, load, task_id, by=2):
     load.be_now()
-    found = fairness.explain(task_id)
+    found = fairness.tasks.explain(task_id)
     expected, true = found.starts_in_seconds, load.start_of(task_id)
     assert expected is not None
     assert true / by <= expected <= true * by, f"expected {expected}, it was {true}"
@@ -173,12 +173,12 @@ def test_where_nothing_is_known_nothing_is_said(load, fairness, run):
     for number in range(3):
         made.put("42", f"t{number}", tier="one")
     made.play(1_000)
-    found = fairness.explain("t2")
+    found = fairness.tasks.explain("t2")
     assert found.starts_in_seconds is None
     ((blocker,),) = (found.blocked_by,)
     assert blocker.holders[0].usual_seconds is None
     assert 0.5 < blocker.holders[0].held_seconds < 2
-    assert "expected" not in run("explain", "t2").output
+    assert "expected" not in run("task", "explain", "t2").output
 
 
 def test_a_key_that_is_paused_says_no_time(load, fairness):
@@ -186,9 +186,9 @@ def test_a_key_that_is_paused_says_no_time(load, fairness):
     for number in range(9):
         made.put("42", f"t{number}")
     made.play(2_000)
-    assert fairness.explain("t8").starts_in_seconds is not None
-    fairness.pause("42")
-    assert fairness.explain("t8").starts_in_seconds is None
+    assert fairness.tasks.explain("t8").starts_in_seconds is not None
+    fairness.tenants.pause("42")
+    assert fairness.tasks.explain("t8").starts_in_seconds is None
 
 
 def test_people_are_told(load, fairness, run):
@@ -196,10 +196,10 @@ def test_people_are_told(load, fairness, run):
     for number in range(9):
         made.put("42", f"t{number}", tier="one")
     made.play(9_000)
-    output = run("explain", "t8").output
+    output = run("task", "explain", "t8").output
     assert "expected to start in about " in output
     assert "held for" in output
-    assert "held for" in run("inspect", "tenant:42").output
+    assert "held for" in run("limit", "show", "tenant:42").output
 
 
 def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
@@ -213,17 +213,17 @@ def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
         made.put("42", each, limits="" if number == 1 else one, message=headers)
     made.put("42", "stranger", limits=one)
     made.play(1_000)
-    (blocker,) = fairness.explain("child").blocked_by
+    (blocker,) = fairness.tasks.explain("child").blocked_by
     assert blocker.ancestors == ("grandparent",)
     assert [each.task_id for each in blocker.holders] == ["grandparent"]
     line = "grandparent, which called it, holds a slot of api: if that waits for its result, "
-    assert line + "neither ends" in run("explain", "child").output
-    assert fairness.explain("stranger").blocked_by[0].ancestors == ()
+    assert line + "neither ends" in run("task", "explain", "child").output
+    assert fairness.tasks.explain("stranger").blocked_by[0].ancestors == ()
 
 
 def test_who_has_more_weight_goes_before(load, fairness):
     made = load(2, {"work": 1_000})
-    fairness.publish_tiers([Tier("free", None), Tier("pro", None, weight=5.0)])
+    fairness.tenants.publish_tiers([Tier("free", None), Tier("pro", None, weight=5.0)])
     made.put("heavy", "h", tier="pro")
     for number in range(60):
         made.put("heavy", f"h{number}", tier="pro")

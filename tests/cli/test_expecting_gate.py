@@ -15,6 +15,7 @@ from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.durations import Milliseconds
 from tests.contract.test_parked import again, ask, park, take
+from tests.support.parts import parts_of
 
 STEP_MS = 100
 
@@ -24,12 +25,12 @@ def test_a_task_that_a_gate_parked_starts_when_its_rate_lets_it(client, redis_ur
     fairness = make_fairness(url=redis_url)
     hourly, one = Limit("mail", None, ((1, 3_600_000),)), Limit("api", 1)
     for limit in (hourly, one):
-        take(fairness.limiter, limit)
+        take(parts_of(fairness).limiter, limit)
         for number in range(2):
-            park(fairness.limiter, ask(f"{limit.key}{number}", limit))
-    assert 7_190 < fairness.explain("mail1").starts_in_seconds <= 7_201
+            park(parts_of(fairness).limiter, ask(f"{limit.key}{number}", limit))
+    assert 7_190 < fairness.tasks.explain("mail1").starts_in_seconds <= 7_201
     # None of the key has ended: how long they are held nobody knows.
-    assert fairness.explain("api1").starts_in_seconds is None
+    assert fairness.tasks.explain("api1").starts_in_seconds is None
 
 
 def test_what_goes_before_a_parked_task_is_counted_by_turns_and_weights(
@@ -38,21 +39,24 @@ def test_what_goes_before_a_parked_task_is_counted_by_turns_and_weights(
     client.flushdb()
     tiers = {"free": {"concurrency": None}, "pro": {"concurrency": None, "weight": 2.0}}
     fairness = make_fairness(url=redis_url, fairness={"tiers": tiers})
-    fairness.publish_tiers([Tier("free", None), Tier("pro", None, weight=2.0)])
+    fairness.tenants.publish_tiers([Tier("free", None), Tier("pro", None, weight=2.0)])
     spaced = Limit("mail", None, throttle=(1, 1_000))
-    take(fairness.limiter, spaced)
+    take(parts_of(fairness).limiter, spaced)
     for number in range(20):
-        park(fairness.limiter, ask(f"flood{number}", spaced, tenant="flood"))
+        park(parts_of(fairness).limiter, ask(f"flood{number}", spaced, tenant="flood"))
     for number in range(5):
         heavy = replace(ask(f"heavy{number}", spaced, tenant="heavy"), tier="pro")
-        park(fairness.limiter, heavy)
-        park(fairness.limiter, ask(f"quiet{number}", spaced, tenant="quiet"))
+        park(parts_of(fairness).limiter, heavy)
+        park(parts_of(fairness).limiter, ask(f"quiet{number}", spaced, tenant="quiet"))
     # flood0 heavy0 quiet0 heavy1 | flood1 heavy2 quiet1 heavy3 | flood2 heavy4 quiet2 ...
     for name, place in {"flood0": 1, "quiet0": 3, "heavy3": 8, "quiet2": 11, "flood9": 20}.items():
-        told = fairness.explain(name)
+        told = fairness.tasks.explain(name)
         assert told.starts_in_seconds == pytest.approx(place, abs=1.1), name
         assert told.ahead_in_lane == int(name[-1])
-    assert [fairness.explain(f"{each}4").ahead_in_ring for each in ("flood", "heavy")] == [0, 1]
+    assert [fairness.tasks.explain(f"{each}4").ahead_in_ring for each in ("flood", "heavy")] == [
+        0,
+        1,
+    ]
 
 
 class GateLoad:
@@ -111,11 +115,11 @@ def test_a_parked_task_starts_when_explain_expects_it(client, redis_url, make_fa
     load.play(6_000)
     load.be_now()
     expected = {
-        name: fairness.explain(name).starts_in_seconds
+        name: fairness.tasks.explain(name).starts_in_seconds
         for name in load.requests
         if client.hexists("{fairness}:gate_tasks", name)
     }
-    told = fairness.explain("flood11")
+    told = fairness.tasks.explain("flood11")
     assert len(expected) >= 9
     (blocker,) = told.blocked_by
     assert [each.held_seconds is not None for each in blocker.holders] == [True] * slots

@@ -43,7 +43,7 @@ def test_who_is_paused_goes_before_nobody(load, fairness):
         for number in range(20):
             made.put(tenant, f"{tenant}-{number}")
     for tenant in "cdefgh":
-        fairness.pause(key=f"tenant:{tenant}")
+        fairness.limits.pause(f"tenant:{tenant}")
     made.play(9_000)
     agree(fairness, made, "a-12")
 

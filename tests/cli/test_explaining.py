@@ -18,6 +18,7 @@ from celery_fairness.scheduler.types import Verdict, Waiting
 from celery_fairness.util.ids import new_lease_id
 from tests.cli.clearing import bury, send, tag_of
 from tests.cli.conftest import RULES
+from tests.support.parts import parts_of
 
 ONE = write_limits((Limit("api", 1),))
 ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
@@ -30,7 +31,7 @@ def shop(installation, client):
 
 
 def told(run, task_id):
-    done = run("explain", task_id)
+    done = run("task", "explain", task_id)
     assert done.exit_code == 0, done.output
     return done.output.splitlines()
 
@@ -68,7 +69,7 @@ def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
         shop.put(tenant, f"tag-{tenant}", rank=rank)
         send(shop, tenant, f"t{tenant}", rank=rank)
     assert [task.key for task in shop.claim(1, rules=by_queue)] == ["tenant:44"]
-    done = run("explain", "t41", of=of)
+    done = run("task", "explain", "t41", of=of)
     assert done.output.splitlines()[1:4] == [
         "1 task before it in its lane",
         "3 tenants before its own in the ring",
@@ -76,7 +77,7 @@ def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
     ]
     # How soon nobody can say.
     assert "expected" not in done.output
-    assert "2 tenants before its own" in run("explain", "t43", of=of).output
+    assert "2 tenants before its own" in run("task", "explain", "t43", of=of).output
 
 
 def test_what_came_back_goes_before_it(run, shop):
@@ -103,7 +104,9 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
         "held by  task  state    held for  owner",
     ]
     assert re.fullmatch(r"holds          claimed  \d\.\d s     worker-1", lease)
-    (line,) = [each for each in run("inspect", "tenant:42").output.splitlines() if "holds" in each]
+    (line,) = [
+        each for each in run("limit", "show", "tenant:42").output.splitlines() if "holds" in each
+    ]
     assert re.fullmatch(r"holds    1\d\.\d s   \d\.\d s     claimed        celery  worker-1", line)
     assert told(run, "holds") == [
         "task shop.work[holds] of tenant:42, queue celery",
@@ -114,7 +117,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
 def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run, shop, fairness):
     from celery_fairness.config.tenants import key_part
 
-    fairness.set_tier("a b", "free", concurrency=0)
+    fairness.tenants.set_tier("a b", "free", concurrency=0)
     send(shop, key_part("a b"), "waits")
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line == f"kept by tenant:{key_part('a b')}: paused, held 0 of 0"
@@ -125,7 +128,7 @@ def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
     assert len(shop.claim()) == 1
     send(shop, "42", "waits", limits=ONE)
     assert not shop.claim()
-    found = json.loads(run("explain", "waits", "--json").stdout)
+    found = json.loads(run("task", "explain", "waits", "--json").stdout)
     (blocker,) = found["blocked_by"]
     assert (blocker["key"], blocker["reason"]) == ("api", "concurrency")
     assert (blocker["held"], blocker["limit"], blocker["opens_in_seconds"]) == (1, 1, None)
@@ -140,27 +143,27 @@ def test_a_rate_says_when_it_opens(run, shop):
     (waits,) = [
         x
         for x in ("t0", "t1")
-        if json.loads(run("explain", x, "--json").stdout)["state"] == "waiting"
+        if json.loads(run("task", "explain", x, "--json").stdout)["state"] == "waiting"
     ]
-    (blocker,) = json.loads(run("explain", waits, "--json").stdout)["blocked_by"]
+    (blocker,) = json.loads(run("task", "explain", waits, "--json").stdout)["blocked_by"]
     assert (blocker["key"], blocker["reason"], blocker["limit"]) == ("mail", "rate", None)
     assert 3_590 < blocker["opens_in_seconds"] <= 3_600
 
 
 def test_a_stopped_key_says_so(run, shop, fairness):
     send(shop, "42", "waits", limits=ONE)
-    fairness.cool_down_for("api", 60)
+    fairness.limits.cool_down("api", for_seconds=60)
     assert not shop.claim()
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
-    fairness.pause(key="api")
+    fairness.limits.pause("api")
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line.startswith(
         "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since "
     )
-    fairness.resume(key="api")
-    fairness.clear_cool_down("api")
-    fairness.override("api", concurrency=0)
+    fairness.limits.resume("api")
+    fairness.limits.clear_cool_down("api")
+    fairness.limits.override("api", concurrency=0)
     shop.claim()
     assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
 
@@ -169,11 +172,11 @@ def test_a_task_that_waits_for_its_time_and_a_dead_letter(run, shop):
     send(shop, "42", "later", eta_ms=9_000_000_000_000)
     assert told(run, "later")[1].startswith("waits for its time, ")
     bury(shop, "42", "died")
-    assert told(run, "died")[1] == ("is a dead letter: celery -A APP fairness dead requeue died")
+    assert told(run, "died")[1] == ("is a dead letter: celery -A APP fairness task requeue died")
 
 
 def test_a_task_that_nobody_knows(run, shop):
-    done = run("explain", "nobody")
+    done = run("task", "explain", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("celery fairness: task 'nobody' neither waits nor runs: it has")
 
@@ -183,16 +186,16 @@ def test_what_is_not_enforced_keeps_nothing(run, shop, make_fairness, enabled):
     send(shop, "42", "holds")
     send(shop, "42", "waits")
     assert len(shop.claim()) == 1
-    done = run("explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
+    done = run("task", "explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
     assert "no limit keeps it" in done.output
 
 
 def test_a_limit_that_is_open_again_keeps_nothing(run, shop, fairness):
     send(shop, "42", "waits", limits=ONE)
-    fairness.pause(key="api")
+    fairness.limits.pause("api")
     assert not shop.claim()
-    fairness.resume(key="api")
-    assert "no limit keeps it" in run("explain", "waits").output
+    fairness.limits.resume("api")
+    assert "no limit keeps it" in run("task", "explain", "waits").output
 
 
 @pytest.mark.parametrize("told_tenant", ["42", "x\ud800", "_none", 7.5])
@@ -213,13 +216,13 @@ def test_the_tenant_that_is_charged_is_asked_and_not_the_one_that_a_message_name
 def test_a_task_of_before_each_service_counted_apart_is_explained(run, shop, make_fairness):
     send(shop, "42", "waits")
     of = make_fairness(fairness={"tier_scope": "service"})
-    assert "no limit keeps it" in run("explain", "waits", of=of).output
+    assert "no limit keeps it" in run("task", "explain", "waits", of=of).output
 
 
 def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
     fairness: Fairness, client: Redis
 ) -> None:
-    limiter, word = fairness.limiter, "api|1|||w"
+    limiter, word = parts_of(fairness).limiter, "api|1|||w"
 
     def ask(lease_id: str, name: str) -> SlotRequest:
         return SlotRequest(Lease(lease_id, "tenant:42,api"), "42", "free", Copy(name), "n", word)
@@ -228,5 +231,5 @@ def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
     headers = {"id": "waits", "task": "shop.work", "parent_id": "caller", "root_id": "first"}
     message = json.dumps({"headers": headers, "routing_key": "celery"})
     assert limiter.park(ask(new_lease_id("waits"), "waits"), message) is Parking.PARKED
-    (blocker,) = fairness.explain("waits").blocked_by
+    (blocker,) = fairness.tasks.explain("waits").blocked_by
     assert (blocker.key, blocker.ancestors) == ("api", ("caller",))

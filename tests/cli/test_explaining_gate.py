@@ -9,6 +9,7 @@ import pytest
 from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.ids import new_lease_id
+from tests.support.parts import parts_of
 
 WORD = "api|1|||w"
 
@@ -26,7 +27,7 @@ def ask(name: str, serial: str = "", word: str = WORD) -> SlotRequest:
 
 @pytest.mark.parametrize("command", ["explain", "cancel"])
 def test_a_task_that_is_not_parked_may_be_on_its_broker_or_run(run, fairness, command):
-    done = run(command, "snoozed", of=fairness)
+    done = run("task", command, "snoozed", of=fairness)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
         "celery fairness: task 'snoozed' is not parked in Redis: it may be on its broker, in its "
@@ -37,7 +38,7 @@ def test_a_task_that_is_not_parked_may_be_on_its_broker_or_run(run, fairness, co
 
 
 def test_who_holds_a_limit_is_named_where_redis_knows_it(run, fairness):
-    limiter = fairness.limiter
+    limiter = parts_of(fairness).limiter
     first = ask("first")
     assert isinstance(limiter.acquire(first), Admitted)
     assert isinstance(limiter.acquire(ask("second")), Rejected)
@@ -47,8 +48,8 @@ def test_who_holds_a_limit_is_named_where_redis_knows_it(run, fairness):
     third = ask("third")
     assert isinstance(limiter.acquire(third), Rejected)
     assert limiter.park(third, message) is Parking.PARKED
-    ((holder,),) = [each.holders for each in fairness.explain("third").blocked_by]
+    ((holder,),) = [each.holders for each in fairness.tasks.explain("third").blocked_by]
     assert (holder.task_id, holder.task, holder.queue) == ("second", "shop.pay", "q")
-    assert "second" in run("explain", "third", of=fairness).output
-    (lease,) = fairness.inspect("api").leases
+    assert "second" in run("task", "explain", "third", of=fairness).output
+    (lease,) = fairness.limits.inspect("api").leases
     assert (lease.task_id, lease.task) == ("second", "shop.pay")

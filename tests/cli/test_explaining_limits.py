@@ -13,20 +13,21 @@ from tests.cli.clearing import send
 from tests.cli.test_explaining import ONE, by_no_limit, shop, told
 from tests.cli.test_queue_limits import declare
 from tests.contract.test_parked import ask, park
+from tests.support.parts import parts_of
 
 __all__ = ["shop"]
 
 
 def test_a_stop_that_no_claim_has_met_yet_is_told(run, shop, fairness):
     send(shop, "42", "waits", limits=ONE)
-    fairness.cool_down_for("api", 60)
+    fairness.limits.cool_down("api", for_seconds=60)
     (line,) = [line for line in told(run, "waits") if "kept by" in line]
     assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
-    fairness.clear_cool_down("api")
-    fairness.override("api", concurrency=0)
+    fairness.limits.clear_cool_down("api")
+    fairness.limits.override("api", concurrency=0)
     assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
-    fairness.clear_override("api")
-    fairness.pause(key="api")
+    fairness.limits.clear_override("api")
+    fairness.limits.pause("api")
     assert "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since " in (
         "\n".join(told(run, "waits"))
     )
@@ -40,18 +41,18 @@ def test_a_full_limit_that_no_claim_has_met_yet_is_told(run, shop):
 
 
 def test_a_partition_that_is_paused_is_told(run, shop, fairness):
-    fairness.set_queue_limit("emails", global_limit=5)
+    fairness.queues.set_limit("emails", global_limit=5)
     word = write_limits((Limit("queue:emails:6", of=OF_QUEUE),))
     send(shop, "42", "waits", queue="emails", limits=word)
-    fairness.pause(key="queue:emails:6")
+    fairness.limits.pause("queue:emails:6")
     assert "kept by queue:emails:6: paused, held 0" in "\n".join(told(run, "waits"))
 
 
 def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
     both = write_limits((Limit("api", 1), Limit("db", 2), Limit("mail", 3)))
     send(shop, "42", "waits", limits=both)
-    fairness.pause(key="api")
-    fairness.pause(key="db")
+    fairness.limits.pause("api")
+    fairness.limits.pause("db")
     lines = told(run, "waits")
     assert [line.partition(";")[0] for line in lines if "kept by" in line] == [
         "kept by api: paused, held 0 of 1",
@@ -64,7 +65,7 @@ def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
         "db         2 at once  wait         0  paused",
         "mail       3 at once  wait         0  open    of its tasks",
     ]
-    found = json.loads(run("explain", "waits", "--json").stdout)
+    found = json.loads(run("task", "explain", "waits", "--json").stdout)
     assert [(each["key"], each["closed"]) for each in found["limits"]] == [
         *(("tenant:42", ""), ("api", "paused"), ("db", "paused"), ("mail", "")),
     ]
@@ -73,31 +74,31 @@ def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
 @pytest.mark.parametrize("key", ["api", "tenant:42"])
 def test_a_pause_with_an_end_and_an_override_of_none_say_when_they_open(shop, fairness, key):
     send(shop, "42", "waits", limits=ONE)
-    fairness.pause(key=key, expires_in=300)
-    (blocker,) = fairness.explain("waits").blocked_by
+    fairness.limits.pause(key, for_seconds=300)
+    (blocker,) = fairness.tasks.explain("waits").blocked_by
     assert (blocker.key, blocker.reason) == (key, "paused")
     assert 290 < blocker.opens_in_seconds <= 300
-    fairness.override(key, concurrency=0, expires_in=600)
-    assert 590 < fairness.explain("waits").blocked_by[0].opens_in_seconds <= 600
-    fairness.resume(key=key)
-    (blocker,) = fairness.explain("waits").blocked_by
+    fairness.limits.override(key, concurrency=0, for_seconds=600)
+    assert 590 < fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds <= 600
+    fairness.limits.resume(key)
+    (blocker,) = fairness.tasks.explain("waits").blocked_by
     assert (blocker.reason, blocker.limit) == ("paused", 0)
     assert 590 < blocker.opens_in_seconds <= 600
-    fairness.pause(key=key)
-    assert fairness.explain("waits").blocked_by[0].opens_in_seconds is None
+    fairness.limits.pause(key)
+    assert fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds is None
 
 
 def test_a_tenant_whose_tier_lets_nothing_start_does_not_open_with_its_pause(shop, fairness):
-    fairness.set_tier("42", "free", concurrency=0)
+    fairness.tenants.set_tier("42", "free", concurrency=0)
     send(shop, "42", "waits")
-    fairness.pause(key="tenant:42", expires_in=300)
-    assert fairness.explain("waits").blocked_by[0].opens_in_seconds is None
+    fairness.limits.pause("tenant:42", for_seconds=300)
+    assert fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds is None
 
 
 @pytest.mark.parametrize("enabled", ["observe", False])
 def test_a_limit_of_none_holds_though_nothing_is_enforced(run, shop, make_fairness, enabled):
     send(shop, "42", "waits", limits=write_limits((Limit("api", 0),)))
-    done = run("explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
+    done = run("task", "explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
     assert "kept by api: paused" in done.output
 
 
@@ -107,7 +108,7 @@ def test_what_redis_cannot_know_is_said(run, shop):
 
 
 def test_a_local_limit_of_none_is_told(run, shop, fairness):
-    fairness.set_queue_limit("emails", local_limit=0)
+    fairness.queues.set_limit("emails", local_limit=0)
     send(shop, "42", "waits", queue="emails")
     assert not shop.claim(queue="emails")
     lines = told(run, "waits")
@@ -119,17 +120,17 @@ def test_a_local_limit_of_none_is_told(run, shop, fairness):
 
 
 def test_a_local_limit_keeps_where_each_process_holds_as_much(run, shop, fairness):
-    fairness.set_queue_limit("emails", local_limit=1)
+    fairness.queues.set_limit("emails", local_limit=1)
     for number in range(4):
         send(shop, f"u{number}", f"t{number}", queue="emails")
     for owner in ("worker-1", "worker-2"):
         assert len(shop.claim(owner=owner, queue="emails", want=1)) == 1
-    found = fairness.explain("t3")
+    found = fairness.tasks.explain("t3")
     (blocker,) = found.blocked_by
     assert (blocker.key, blocker.reason) == ("queue:emails", "local")
     assert (blocker.held, blocker.limit, len(blocker.holders)) == (1, 1, 2)
-    fairness.set_queue_limit("emails", local_limit=2)
-    assert fairness.explain("t3").blocked_by == ()
+    fairness.queues.set_limit("emails", local_limit=2)
+    assert fairness.tasks.explain("t3").blocked_by == ()
 
 
 def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
@@ -138,28 +139,28 @@ def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
         word = partition_word(f"queue:emails:{number % 2}")
         send(shop, f"u{number}", f"t{number}", queue="emails", limits=word)
     assert len(shop.claim(queue="emails", want=1)) == 1
-    assert fairness.explain("t1").blocked_by == ()
-    (blocker,) = fairness.explain("t2").blocked_by
+    assert fairness.tasks.explain("t1").blocked_by == ()
+    (blocker,) = fairness.tasks.explain("t2").blocked_by
     assert (blocker.key, blocker.reason) == ("queue:emails:0", "local")
 
 
 @pytest.mark.parametrize("enabled", ["observe", False])
 def test_a_local_limit_that_is_not_enforced_keeps_nothing(shop, make_fairness, enabled):
     fairness = make_fairness(fairness={"enabled": enabled})
-    fairness.set_queue_limit("emails", local_limit=0)
+    fairness.queues.set_limit("emails", local_limit=0)
     send(shop, "42", "waits", queue="emails")
-    assert fairness.explain("waits").blocked_by == ()
+    assert fairness.tasks.explain("waits").blocked_by == ()
 
 
 def test_inspect_and_list_show_a_local_limit(run, shop, fairness):
-    fairness.set_queue_limit("emails", local_limit=3)
-    fairness.set_queue_limit("reports", global_limit=5)
-    assert "3 in one process; waiting 0" in run("inspect", "queue:emails").output
-    assert "in one process" not in run("inspect", "queue:reports").output
-    (line,) = [each for each in run("list").output.splitlines() if "queue:emails" in each]
+    fairness.queues.set_limit("emails", local_limit=3)
+    fairness.queues.set_limit("reports", global_limit=5)
+    assert "3 in one process; waiting 0" in run("limit", "show", "queue:emails").output
+    assert "in one process" not in run("limit", "show", "queue:reports").output
+    (line,) = [each for each in run("limit", "list").output.splitlines() if "queue:emails" in each]
     assert "3 in one process" in line
-    assert json.loads(run("inspect", "queue:emails", "--json").stdout)["local_limit"] == 3
-    items = json.loads(run("list", "--json").stdout)["items"]
+    assert json.loads(run("limit", "show", "queue:emails", "--json").stdout)["local_limit"] == 3
+    items = json.loads(run("limit", "list", "--json").stdout)["items"]
     shown = {each["key"]: each["local_limit"] for each in items}
     assert (shown["queue:emails"], shown["queue:reports"]) == (3, None)
 
@@ -168,16 +169,16 @@ def test_inspect_and_list_show_a_local_limit(run, shop, fairness):
 def test_a_gate_says_paused_of_what_was_refused_so(client, redis_url, make_fairness, run, key):
     client.flushdb()
     fairness = make_fairness(url=redis_url, fairness={"tier_on_limit": "wait"})
-    fairness.pause(key=key, expires_in=300)
-    park(fairness.limiter, ask("waits", Limit("api", 1), tenant="42"))
-    (blocker,) = fairness.explain("waits").blocked_by
+    fairness.limits.pause(key, for_seconds=300)
+    park(parts_of(fairness).limiter, ask("waits", Limit("api", 1), tenant="42"))
+    (blocker,) = fairness.tasks.explain("waits").blocked_by
     assert (blocker.key, blocker.reason, blocker.held) == (key, "paused", 0)
     assert 290 < blocker.opens_in_seconds <= 300
-    output = run("explain", "waits", of=fairness).output
+    output = run("task", "explain", "waits", of=fairness).output
     assert f"kept by {key}: paused, held 0 of 1, opens in " in output
-    fairness.override(key, concurrency=0)
-    assert fairness.explain("waits").blocked_by[0].opens_in_seconds is None
-    closed = {each.key: each.closed for each in fairness.explain("waits").limits}
+    fairness.limits.override(key, concurrency=0)
+    assert fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds is None
+    closed = {each.key: each.closed for each in fairness.tasks.explain("waits").limits}
     assert closed == {"api": "", "tenant:42": ""} | {key: "paused"}
 
 
@@ -192,25 +193,25 @@ def test_what_a_limit_has_put_back_says_which(run, shop, client):
         "db         5 at once  wait           1  open         of its tasks",
         "api        1 at once  reschedule     1  concurrency  of its tasks",
     ]
-    assert json.loads(run("explain", "waits", "--json").stdout)["put_back_by"] == "api"
+    assert json.loads(run("task", "explain", "waits", "--json").stdout)["put_back_by"] == "api"
     # A key remembers the first hundred of these; the others know what they were told.
     assert client.delete("{fairness}:rescheduled:api")
-    assert "from now: api has put it back" in run("explain", "waits").output
+    assert "from now: api has put it back" in run("task", "explain", "waits").output
 
 
 def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):
-    fairness.set_queue_limit("emails", rate="1/PT1M", on_limit="reschedule")
+    fairness.queues.set_limit("emails", rate="1/PT1M", on_limit="reschedule")
     declare(fairness, reports={"rate": "1/PT1M", "on_limit": "reschedule", "by_args": ["id"]})
     word = partition_word("queue:reports:6")
     for number in range(2):
         send(shop, f"u{number}", f"e{number}", queue="emails")
         send(shop, f"v{number}", f"r{number}", queue="reports", limits=word)
     assert len([*shop.claim(queue="emails"), *shop.claim(queue="reports")]) == 2
-    assert fairness.explain("e1").put_back_by == "queue:emails"
-    assert fairness.explain("r1").put_back_by == "queue:reports:6"
+    assert fairness.tasks.explain("e1").put_back_by == "queue:emails"
+    assert fairness.tasks.explain("r1").put_back_by == "queue:reports:6"
 
 
 def test_what_waits_for_its_own_time_was_put_back_by_nobody(shop, fairness):
     send(shop, "42", "later", eta_ms=9_000_000_000_000, limits=ONE)
-    found = fairness.explain("later")
+    found = fairness.tasks.explain("later")
     assert (found.put_back_by, [each.key for each in found.limits]) == ("", ["tenant:42", "api"])

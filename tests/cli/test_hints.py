@@ -25,70 +25,72 @@ def note(text):
     return f"celery fairness: note: {text}\n"
 
 
-CHANGES = (["pause"], ["cool-down", "60"], ["override", "--concurrency", "1"])
+CHANGES = (["pause"], ["cool-down", "--for", "60"], ["override", "--concurrency", "1"])
 every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
 
 
 @every_change
 def test_a_key_that_nothing_has_is_noted_and_what_was_said_holds(run, shop, change):
     verb, *more = change
-    done = run(verb, "type:work", *more)
+    done = run("limit", verb, "type:work", *more)
     assert (done.exit_code, done.stderr) == (0, note("nothing has the key type:work now"))
     assert "type:work" in done.stdout
-    assert run(verb, KEY, *more).stderr == ""
+    assert run("limit", verb, KEY, *more).stderr == ""
 
 
 @every_change
 def test_a_tenant_typed_as_a_key_is_proposed(run, shop, change):
     verb, *more = change
     proposed = note("nothing has the key 42 now; that of the tenant is tenant:42")
-    assert run(verb, "42", *more).stderr == proposed
+    assert run("limit", verb, "42", *more).stderr == proposed
 
 
 def test_a_tenant_s_key_is_noted_where_nothing_is_known_of_the_tenant(run, shop):
-    assert run("pause", "tenant:43").stderr == note("nothing has the key tenant:43 now")
-    assert run("pause", "tenant:42").stderr == ""
+    assert run("limit", "pause", "tenant:43").stderr == note("nothing has the key tenant:43 now")
+    assert run("limit", "pause", "tenant:42").stderr == ""
 
 
 def test_a_queue_s_key_is_noted_where_there_is_no_such_queue(run, shop):
-    assert run("pause", "queue:celery").stderr == ""
-    assert run("pause", "queue:celrey").stderr == note("nothing has the key queue:celrey now")
+    assert run("limit", "pause", "queue:celery").stderr == ""
+    assert run("limit", "pause", "queue:celrey").stderr == note(
+        "nothing has the key queue:celrey now"
+    )
 
 
 def test_a_note_is_no_part_of_what_programs_read(run, shop):
-    done = run("pause", "42", "--json")
+    done = run("limit", "pause", "42", "--json")
     assert json.loads(done.stdout)["paused"]
     assert done.stderr.startswith("celery fairness: note: ")
 
 
 @pytest.mark.parametrize("verb", ["purge", "tier"])
 def test_a_key_typed_as_a_tenant_is_noted(run, shop, verb):
-    done = run(verb, "tenant:42")
+    done = run("tenant", verb, "tenant:42")
     expected = "nothing is known of the tenant tenant:42 now; the tenant of the key tenant:42 is 42"
     assert (done.exit_code, done.stderr) == (0, note(expected))
-    assert run(verb, "42").stderr == ""
+    assert run("tenant", verb, "42").stderr == ""
 
 
 def test_the_tier_of_a_tenant_to_come_is_published_without_a_note(run, shop):
-    assert run("tier", "43", "pro").stderr == ""
+    assert run("tenant", "tier", "43", "pro").stderr == ""
     meant = note("the tenant of the key tenant:43 is 43")
     for more in (("pro",), ("--clear",)):
-        assert run("tier", "tenant:43", *more).stderr == meant
+        assert run("tenant", "tier", "tenant:43", *more).stderr == meant
 
 
 def test_a_tier_is_shown_and_published_where_each_service_counts_apart(run, make_fairness):
     of = make_fairness(fairness={"tier_scope": "service"})
-    done = run("tier", "42", "pro", "--concurrency", "7", of=of)
+    done = run("tenant", "tier", "42", "pro", "--concurrency", "7", of=of)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == (
         "tenant:42:_: tier pro, limit 7, held 0, weight 1\nlimit 7: own number of the tenant\n"
     )
-    assert run("tier", "42", of=of).stdout == done.stdout
+    assert run("tenant", "tier", "42", of=of).stdout == done.stdout
 
 
 def test_a_wrong_tenant_is_named_as_the_argument_that_it_is(run):
     for more in ((), ("pro",), ("--clear",)):
-        done = run("tier", "", *more)
+        done = run("tenant", "tier", "", *more)
         assert done.exit_code == 2
         assert "TENANT: expected a tenant such as 42, got: ''" in done.stderr
 
@@ -99,31 +101,31 @@ def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends
     run, shop, make_fairness, redis_url, gate, key
 ):
     of = make_fairness(redis_url) if gate else None
-    run("override", key, "--concurrency", "0", of=of)
-    run("pause", key, of=of)
-    ends = f"celery -A APP fairness override {key} --clear"
+    run("limit", "override", key, "--concurrency", "0", of=of)
+    run("limit", "pause", key, of=of)
+    ends = f"celery -A APP fairness limit override {key} --clear"
     stopped = f"{key}: not paused; nothing starts by an override of 0, until: {ends}\n"
-    assert run("resume", key, of=of).stdout == stopped
+    assert run("limit", "resume", key, of=of).stdout == stopped
     if key == KEY:
-        assert run("cool-down", key, "--clear", of=of).stdout == stopped
-    run("override", key, "--clear", of=of)
-    assert run("resume", key, of=of).stdout == f"{key}: nothing stops it\n"
+        assert run("limit", "cool-down", key, "--clear", of=of).stdout == stopped
+    run("limit", "override", key, "--clear", of=of)
+    assert run("limit", "resume", key, of=of).stdout == f"{key}: nothing stops it\n"
 
 
 def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fairness):
-    fairness.set_tier("42", "free", concurrency=0)
-    assert run("resume", "tenant:42").stdout == (
+    fairness.tenants.set_tier("42", "free", concurrency=0)
+    assert run("limit", "resume", "tenant:42").stdout == (
         "tenant:42: not paused; nothing starts by a limit of its own, which is 0, until: "
-        "celery -A APP fairness tier 42 free\n"
+        "celery -A APP fairness tenant tier 42 free\n"
     )
-    fairness.publish_tiers([Tier("free", 0)])
-    assert run("resume", "tenant:42").stdout == (
+    fairness.tenants.publish_tiers([Tier("free", 0)])
+    assert run("limit", "resume", "tenant:42").stdout == (
         "tenant:42: not paused; nothing starts by the limit of its tier free, which is 0\n"
     )
-    fairness.set_queue_limit("celery", global_limit=0)
-    assert run("resume", "queue:celery").stdout == (
+    fairness.queues.set_limit("celery", global_limit=0)
+    assert run("limit", "resume", "queue:celery").stdout == (
         "queue:celery: not paused; nothing starts by its limit, which is 0, until: "
-        "celery -A APP fairness queue-limit celery --clear\n"
+        "celery -A APP fairness queue limit celery --clear\n"
     )
 
 
@@ -132,18 +134,20 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_by_its_key(
     run, make_fairness, redis_url, gate
 ):
     of = make_fairness(redis_url if gate else "", fairness={"tier_scope": "service"})
-    of.pause("42")
-    assert "tenant:42" in run("list", of=of).stdout
-    shown = run("inspect", "tenant:42", of=of)
+    of.tenants.pause("42")
+    assert "tenant:42" in run("limit", "list", of=of).stdout
+    shown = run("limit", "show", "tenant:42", of=of)
     assert (shown.exit_code, "paused until it is resumed" in shown.stdout) == (0, True)
-    assert run("resume", "tenant:42:pdf", of=of).stdout == (
+    assert run("limit", "resume", "tenant:42:pdf", of=of).stdout == (
         "tenant:42:pdf: not paused; nothing starts by a pause of all services of its tenant, "
         "until: celery -A APP fairness resume tenant:42\n"
     )
-    assert run("resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
-    assert run("resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
-    assert run("pause", "tenant:42", of=of).exit_code == 0
-    assert of.inspect("tenant:42:pdf").stops.paused
+    assert run("limit", "resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
+    assert (
+        run("limit", "resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
+    )
+    assert run("limit", "pause", "tenant:42", of=of).exit_code == 0
+    assert of.limits.inspect("tenant:42:pdf").stops.paused
 
 
 @pytest.mark.parametrize(
@@ -152,24 +156,24 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_by_its_key(
 def test_a_key_of_a_service_that_cannot_be_is_refused(make_fairness, name):
     of = make_fairness(fairness={"tier_scope": "service"})
     expected = "key: expected tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
-    for said in (of.pause, of.resume):
+    for said in (of.limits.pause, of.limits.resume):
         with pytest.raises(ValueError, match=re.escape(expected)):
-            said(key=f"tenant:{name}")
+            said(f"tenant:{name}")
     with pytest.raises(ValueError, match=re.escape(expected)):
-        of.inspect(f"tenant:{name}")
+        of.limits.inspect(f"tenant:{name}")
     for key in (f"tenant:{name}", "tenant:42"):
         with pytest.raises(
             ValueError, match=re.escape("key: expected tenant:{tenant}:{service}, got")
         ):
-            of.override(key, concurrency=1)
+            of.limits.override(key, concurrency=1)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("override", KEY, "--concurrency"),
-        ("tier", "42", "free", "--concurrency"),
-        ("queue-limit", "celery", "--global-limit"),
+        ("limit", "override", KEY, "--concurrency"),
+        ("tenant", "tier", "42", "free", "--concurrency"),
+        ("queue", "limit", "celery", "--global-limit"),
     ],
 )
 def test_a_number_that_is_too_long_to_read_is_wrong_usage(run, shop, words):
@@ -182,12 +186,12 @@ def test_a_number_that_is_too_long_to_read_is_wrong_usage(run, shop, words):
 @pytest.mark.parametrize("types", [[["a"]], [{}], [None], [5]])
 def test_types_of_events_that_are_none_are_told(fairness, types):
     with pytest.raises(ValueError, match=r"types: expected some of fairness\.abandoned, .*, got: "):
-        fairness.events(types=types)
+        fairness.events.read(types=types)
 
 
 def test_blanks_around_the_types_of_events_are_no_part_of_them(run, shop):
-    run("pause", KEY)
-    run("resume", KEY)
+    run("limit", "pause", KEY)
+    run("limit", "resume", KEY)
     done = run("events", "--types", " fairness.paused, fairness.resumed ")
     assert [line.split("  ")[1] for line in done.output.splitlines()] == [
         "fairness.paused",

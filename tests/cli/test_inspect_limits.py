@@ -11,6 +11,7 @@ from celery_fairness.control import places
 from celery_fairness.control import waiters as waited
 from celery_fairness.limiter.types import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 API = "api.stripe.com|1|5/60000|10/1000|w"
 
@@ -32,7 +33,7 @@ def limited(client):
 
 
 def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
-    found = fairness.inspect("api.stripe.com")
+    found = fairness.limits.inspect("api.stripe.com")
     # The limit is that of the task that was put last.
     assert (found.key, found.tier, found.limit, found.held) == ("api.stripe.com", "", 0, 1)
     assert found.known
@@ -42,66 +43,71 @@ def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
         WaitedLimit("celery", 1, ((5, 60_000),), (10, 1_000), "closed", 2, 4),
         WaitedLimit("celery", 0, (), None, "paused", 1, 1),
     )
-    assert [each.tasks for each in fairness.inspect("off").waited] == [1]
+    assert [each.tasks for each in fairness.limits.inspect("off").waited] == [1]
 
 
 def test_a_key_that_is_stopped_says_so(limited, fairness, run):
-    assert fairness.inspect("api.stripe.com").stops == KeyStops(
+    assert fairness.limits.inspect("api.stripe.com").stops == KeyStops(
         key="api.stripe.com", paused=False, cool_down_seconds=0.0
     )
-    fairness.pause(key="api.stripe.com")
-    assert "paused until it is resumed" in run("inspect", "api.stripe.com").output
-    fairness.cool_down_for("api.stripe.com", 60)
-    stops = fairness.inspect("api.stripe.com").stops
+    fairness.limits.pause("api.stripe.com")
+    assert "paused until it is resumed" in run("limit", "show", "api.stripe.com").output
+    fairness.limits.cool_down("api.stripe.com", for_seconds=60)
+    stops = fairness.limits.inspect("api.stripe.com").stops
     assert (stops.paused, 59 < stops.cool_down_seconds <= 60) == (True, True)
-    lines = run("inspect", "api.stripe.com").output.splitlines()
+    lines = run("limit", "show", "api.stripe.com").output.splitlines()
     assert lines[1].startswith("limit 0: paused until it is resumed, by ada since ")
     assert lines[2].startswith("otherwise 0: cool-down until ")
 
 
 def test_a_key_that_is_only_stopped_is_known(fairness, run):
-    assert run("inspect", "api.other.com").exit_code == 1
-    fairness.pause(key="api.other.com")
-    assert fairness.inspect("api.other.com").known
-    done = run("inspect", "api.other.com", "--json")
+    assert run("limit", "show", "api.other.com").exit_code == 1
+    fairness.limits.pause("api.other.com")
+    assert fairness.limits.inspect("api.other.com").known
+    done = run("limit", "show", "api.other.com", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["stops"]["paused"] is True
 
 
 def test_what_waits_at_a_key_that_opened_is_open(limited, fairness, client):
     client.zadd(limited.key("candidates:celery"), {"api.stripe.com|#|#|#": 7})
-    assert [each.state for each in fairness.inspect("api.stripe.com").waited] == ["open", "paused"]
+    assert [each.state for each in fairness.limits.inspect("api.stripe.com").waited] == [
+        "open",
+        "paused",
+    ]
 
 
 def test_more_tenants_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
     monkeypatch.setattr(waited, "TENANTS_AT_MOST", 1)
-    counts = [(each.tenants, each.tasks) for each in fairness.inspect("api.stripe.com").waited]
+    counts = [
+        (each.tenants, each.tasks) for each in fairness.limits.inspect("api.stripe.com").waited
+    ]
     assert counts == [(2, None), (1, 1)]
 
 
 def test_more_groups_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
     monkeypatch.setattr(waited, "GROUPS_AT_MOST", 0)
-    assert [each.tasks for each in fairness.inspect("off").waited] == [None]
+    assert [each.tasks for each in fairness.limits.inspect("off").waited] == [None]
 
 
 def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
-    found = fairness.inspect("tenant:b")
+    found = fairness.limits.inspect("tenant:b")
     assert found.waiting == (WaitingLane("celery", 5, 1), WaitingLane("celery", 0, 2))
     assert not found.closed
     assert found.full_in == ("celery",)
     assert found.waited == ()
-    lines = run("inspect", "tenant:b").output.splitlines()
+    lines = run("limit", "show", "tenant:b").output.splitlines()
     assert lines[2] == "parked: all in celery waits for other limits"
 
 
 def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):
     monkeypatch.setattr("celery_fairness.control.tenant_state.LANES_AT_MOST", 1)
     monkeypatch.setattr(places, "LANES_AT_MOST", 1)
-    assert fairness.inspect("tenant:b").waiting == (WaitingLane("celery", 5, 1),)
+    assert fairness.limits.inspect("tenant:b").waiting == (WaitingLane("celery", 5, 1),)
 
 
 def test_the_command_shows_a_key(limited, run):
-    done = run("inspect", "api.stripe.com")
+    done = run("limit", "show", "api.stripe.com")
     assert done.exit_code == 0
     lines = [" ".join(line.split()) for line in done.output.splitlines()]
     assert lines[0] == "api.stripe.com: held 1"
@@ -115,23 +121,25 @@ def test_the_command_shows_a_key(limited, run):
 
 
 def test_the_command_shows_a_key_to_programs(limited, run):
-    found = json.loads(run("inspect", "off", "--json").stdout)
+    found = json.loads(run("limit", "show", "off", "--json").stdout)
     assert (found["known"], found["held"], found["weight"]) == (True, 0, None)
     assert found["waited"][0]["state"] == "paused"
 
 
 def test_a_key_that_is_not_known_exits_with_1_and_says_what_a_tenants_is(run):
-    done = run("inspect", "42")
+    done = run("limit", "show", "42")
     assert done.exit_code == 1
     assert "a tenant's key is tenant:{tenant}" in done.output
 
 
 def test_on_the_gate_path_a_limit_has_its_leases_and_what_is_parked(make_fairness, redis_url, run):
     fairness = make_fairness(url=redis_url)
-    done = run("inspect", "api.stripe.com", of=fairness)
+    done = run("limit", "show", "api.stripe.com", of=fairness)
     assert done.exit_code == 1
     limits = write_limits((Limit("api.stripe.com", 1),))
-    fairness.limiter.acquire(SlotRequest(Lease("l1", "api.stripe.com"), "", "", limits=limits))
-    done = run("inspect", "api.stripe.com", of=fairness)
+    parts_of(fairness).limiter.acquire(
+        SlotRequest(Lease("l1", "api.stripe.com"), "", "", limits=limits)
+    )
+    done = run("limit", "show", "api.stripe.com", of=fairness)
     assert done.exit_code == 0
     assert "l1" in done.output

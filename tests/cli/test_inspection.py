@@ -20,6 +20,7 @@ from celery_fairness.message.limits import word_of
 from celery_fairness.message.partition import words_of
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 API = word_of((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))
 ONE = word_of((RateLimitPolicy("api", 1).limit(),))
@@ -88,12 +89,12 @@ def fairness(path, make_fairness, redis_url):
 
 @pytest.fixture
 def world(path, fairness, client):
-    return Dispatch(client) if path == "dispatch" else Gate(fairness.limiter)
+    return Dispatch(client) if path == "dispatch" else Gate(parts_of(fairness).limiter)
 
 
 def dumped(fairness, key):
     """The object of a key, which is plain JSON."""
-    found = fairness.inspect(key).model_dump(mode="json")
+    found = fairness.limits.inspect(key).model_dump(mode="json")
     assert json.loads(json.dumps(found)) == found
     return found
 
@@ -143,8 +144,8 @@ def test_s43_a_window_that_is_full_resets_when_one_more_start_fits(fairness, wor
     found = dumped(fairness, "api")
     assert (found["rate"]["current_count"], found["waiting_count"]) == (2, 1)
     assert near(found["rate"]["window_resets_at"], HOUR)
-    fairness.override("api", rate="1/PT1S")
-    assert fairness.inspect("api").rate.limit == 1
+    fairness.limits.override("api", rate="1/PT1S")
+    assert fairness.limits.inspect("api").rate.limit == 1
 
 
 def test_s43_a_tenants_key_is_computed_from_its_tier(fairness, world):
@@ -170,11 +171,11 @@ def test_s43_a_policy_with_a_tenants_key_is_held_by_its_tier_too(fairness, world
 def test_s43_a_service_of_a_tenant_has_its_own_numbers(path, client, make_fairness, redis_url):
     url = redis_url if path == "gate" else ""
     fairness = make_fairness(url=url, fairness={"tier_scope": "service"})
-    fairness.pause("a b")
+    fairness.tenants.pause("a b")
     key = f"tenant:{key_part('a b')}:analysis"
-    assert fairness.inspect("tenant:a b:analysis").key == key
-    assert fairness.inspect("tenant:a b:analysis").limit == 0
-    assert fairness.inspect("tenant:other:analysis").limit == 1
+    assert fairness.limits.inspect("tenant:a b:analysis").key == key
+    assert fairness.limits.inspect("tenant:a b:analysis").limit == 0
+    assert fairness.limits.inspect("tenant:other:analysis").limit == 1
 
 
 @pytest.mark.parametrize("tenant", HOSTILE)
@@ -185,12 +186,12 @@ def test_s43_a_tenant_of_any_name_has_its_own_numbers(fairness, world, tenant):
     assert found["key"] == tier_key(tenant)
     assert (found["concurrency"]["active"], found["waiting_count"]) == (1, 1)
     assert dumped(fairness, "tenant:a")["concurrency"]["active"] == 0
-    (item,) = fairness.list_limits().items
-    assert item.model_dump() == fairness.inspect(f"tenant:{tenant}").model_dump()
+    (item,) = fairness.limits.list().items
+    assert item.model_dump() == fairness.limits.inspect(f"tenant:{tenant}").model_dump()
 
 
 def test_s43_a_queues_key_has_its_numbers_and_all_that_waits_in_it(fairness, world):
-    fairness.set_queue_limit("emails", global_limit=1, rate="5/PT1H")
+    fairness.queues.set_limit("emails", global_limit=1, rate="5/PT1H")
     world.start("t1", "a", queue="emails")
     world.wait("t2", "b", queue="emails")
     world.wait("t3", "c", ONE, queue="emails")
@@ -199,7 +200,7 @@ def test_s43_a_queues_key_has_its_numbers_and_all_that_waits_in_it(fairness, wor
     assert (found["rate"]["limit"], found["rate"]["current_count"]) == (5, 1)
     assert (found["waiting_count"], dumped(fairness, "api")["waiting_count"]) == (2, 1)
     # What started by older numbers says nothing any more.
-    fairness.set_queue_limit("emails", rate="9/PT1H")
+    fairness.queues.set_limit("emails", rate="9/PT1H")
     found = dumped(fairness, "queue:emails")
     assert (found["concurrency"]["limit"], found["rate"]["limit"]) == (None, 9)
 
@@ -208,7 +209,7 @@ def test_s43_a_partition_has_the_numbers_of_its_queue(fairness, world):
     settings = type(fairness.settings).model_validate(
         {"queues": {"emails": {"global_limit": 1, "by_args": ["customer"]}}}
     )
-    publish_queues(fairness.limiter, settings.queues, fairness.notices)
+    publish_queues(parts_of(fairness).limiter, settings.queues, parts_of(fairness).notices)
     one, other = (words_of("emails", f"queue:emails:{number}") for number in "12")
     if isinstance(world, Dispatch):
         # There a claim adds the limit of the whole.
@@ -223,13 +224,15 @@ def test_s43_a_partition_has_the_numbers_of_its_queue(fairness, world):
     }
     assert dumped(fairness, "queue:emails")["concurrency"]["limit"] is None
     with pytest.raises(NotFound):
-        fairness.inspect("queue:emails:3")
+        fairness.limits.inspect("queue:emails:3")
     assert dumped(fairness, "queue:emails:2")["waiting_count"] == 0
 
 
 def test_s43_d04_an_override_is_shown_with_its_end(fairness, world):
     world.start("t1", "a", API)
-    made = fairness.override("api", concurrency=0, rate=None, expires_in=60, reason="a sale")
+    made = fairness.limits.override(
+        "api", concurrency=0, rate=None, for_seconds=60, reason="a sale"
+    )
     found = made.model_dump(mode="json")
     assert near(found["override"].pop("expires_at"), timedelta(minutes=1))
     assert found["override"] == {"concurrency": 0, "rate": None, "reason": "a sale"}
@@ -237,38 +240,38 @@ def test_s43_d04_an_override_is_shown_with_its_end(fairness, world):
     # What it does not say is as the tasks have it; what it lifts is left out.
     assert "rate" not in found
     assert found["throttle"]["limit"] == 1
-    assert fairness.inspect("api").model_dump().keys() == made.model_dump().keys()
-    assert fairness.clear_override("api")
+    assert fairness.limits.inspect("api").model_dump().keys() == made.model_dump().keys()
+    assert fairness.limits.clear_override("api")
     assert "override" not in dumped(fairness, "api")
 
 
 def test_d04_an_override_of_a_key_that_nobody_has_seen_answers_with_it(fairness):
-    found = fairness.override("new", throttle="2/PT1S").model_dump(mode="json")
+    found = fairness.limits.override("new", throttle="2/PT1S").model_dump(mode="json")
     assert found["override"] == {"throttle": {"limit": 2, "period": "PT1S"}, "expires_at": None}
     assert near(found["throttle"].pop("next_allowed_at"), timedelta())
     assert found["throttle"] == {"limit": 2, "period": "PT1S"}
-    found = fairness.override("tenant:42", concurrency=7).model_dump(mode="json")
+    found = fairness.limits.override("tenant:42", concurrency=7).model_dump(mode="json")
     assert found["concurrency"] == {"limit": 7, "active": 0, "available": 7}
 
 
 def test_s43_a_pause_is_a_limit_of_0_and_says_when_it_ends(fairness, world):
     world.start("t1", "a", API)
-    fairness.pause(key="api", expires_in=7200)
+    fairness.limits.pause("api", for_seconds=7200)
     found = dumped(fairness, "api")
     assert found["concurrency"] == {"limit": 0, "active": 1, "available": 0}
     for at in (found["rate"]["window_resets_at"], found["throttle"]["next_allowed_at"]):
         assert near(at, 2 * HOUR)
-    fairness.pause(key="api")
+    fairness.limits.pause("api")
     found = dumped(fairness, "api")
     assert found["rate"]["window_resets_at"] is None
     assert found["throttle"]["next_allowed_at"] is None
-    fairness.pause("a")
+    fairness.tenants.pause("a")
     assert dumped(fairness, "tenant:a")["concurrency"] == {"limit": 0, "active": 1, "available": 0}
 
 
 def test_s43_s42_a_cool_down_is_in_the_times(fairness, world):
     world.start("t1", "a", API)
-    fairness.cool_down_for("api", 7200)
+    fairness.limits.cool_down("api", for_seconds=7200)
     found = dumped(fairness, "api")
     for at in (found["rate"]["window_resets_at"], found["throttle"]["next_allowed_at"]):
         assert near(at, 2 * HOUR)
@@ -280,7 +283,7 @@ def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
     for number, limit in enumerate((1, 0, 3, 2)):
         policy = RateLimitPolicy("api", limit, rate="1/PT2H")
         world.wait(f"w{number}", f"u{number}", word_of((policy.limit(),)))
-        found = fairness.inspect("api")
+        found = fairness.limits.inspect("api")
         assert (found.limit, found.rate.period) == (limit, "PT2H")
 
 
@@ -315,13 +318,13 @@ def test_d18_a_key_that_is_idle_answers_until_it_is_forgotten(fairness, world, c
     assert found["rate"]["current_count"] == 1
     client.delete("{fairness}:window:api", "{fairness}:starts:api", "{fairness}:idle")
     with pytest.raises(NotFound) as told:
-        fairness.inspect("api")
+        fairness.limits.inspect("api")
     assert (told.value.what, told.value.name) == ("key", "api")
 
 
 def test_d18_a_key_that_was_put_and_never_claimed_answers_at_once(client, make_fairness):
     Dispatch(client).put("a", "t1", limits=API)
-    found = make_fairness().inspect("api")
+    found = make_fairness().limits.inspect("api")
     assert (found.limit, found.rate.limit, found.throttle.limit) == (2, 5, 1)
     assert found.model_dump()["waiting_count"] == 1
 
@@ -330,12 +333,12 @@ def test_d18_a_key_that_was_put_and_never_claimed_answers_at_once(client, make_f
 def test_d18_a_key_of_which_nothing_is_known_is_not_found(fairness, world, key):
     world.start("t1", "a", ONE)
     with pytest.raises(NotFound, match="is not known"):
-        fairness.inspect(key)
+        fairness.limits.inspect(key)
 
 
 @pytest.mark.parametrize("tenant", ["stranger", *HOSTILE])
 def test_d18_a_tenants_key_always_answers(fairness, tenant):
-    found = fairness.inspect(f"tenant:{tenant}")
+    found = fairness.limits.inspect(f"tenant:{tenant}")
     assert not found.known
     assert found.model_dump() == {
         "key": tier_key(tenant),
@@ -345,7 +348,7 @@ def test_d18_a_tenants_key_always_answers(fairness, tenant):
 
 
 def test_d18_what_this_app_declares_answers_and_fills_in_what_redis_does_not_say(fairness, world):
-    @fairness.app.task(
+    @parts_of(fairness).app.task(
         base=FairTask,
         shared=False,
         name="shop.report",
@@ -366,13 +369,13 @@ def test_d18_what_this_app_declares_answers_and_fills_in_what_redis_does_not_say
         "rate": {"limit": 5, "period": "PT1H", "current_count": 0},
         "waiting_count": 0,
     }
-    assert fairness.inspect("type:shop.report").limit == 4
+    assert fairness.limits.inspect("type:shop.report").limit == 4
     # What a task says that runs or waits goes before it.
     world.start("t1", "a", word_of((RateLimitPolicy("reports", 8).limit(),)))
     if isinstance(world, Dispatch):
-        assert fairness.inspect("reports").limit == 8
+        assert fairness.limits.inspect("reports").limit == 8
     with pytest.raises(NotFound):
-        fairness.inspect("of:1")
+        fairness.limits.inspect("of:1")
 
 
 @pytest.mark.parametrize("url", ["", "gate"])
@@ -381,54 +384,56 @@ def test_d18_a_queue_that_the_settings_limit_answers_before_a_worker_says_so(
 ):
     queues = {"emails": {"global_limit": 3}, "mails": {"global_limit": 2, "by_kind": True}}
     fairness = make_fairness(url=url and redis_url, fairness={"queues": queues})
-    assert fairness.inspect("queue:emails").limit == 3
+    assert fairness.limits.inspect("queue:emails").limit == 3
     for key in ("queue:mails", "queue:mails:shop.work", "queue:emails:1"):
         with pytest.raises(NotFound):
-            fairness.inspect(key)
+            fairness.limits.inspect(key)
 
 
 def test_s45_d07_a_list_has_the_same_objects_and_its_pagination(fairness, world):
     world.start("t1", "a", API)
     world.wait("t2", "b", API)
-    fairness.override("db", concurrency=3)
+    fairness.limits.override("db", concurrency=3)
     keys = ["api", "db", "tenant:a", "tenant:b"]
-    found = fairness.list_limits(per_page=3).model_dump(mode="json")
+    found = fairness.limits.list(per_page=3).model_dump(mode="json")
     assert found["pagination"] == {"total": 4, "page": 1, "per_page": 3}
     assert [each["key"] for each in found["items"]] == keys[:3]
-    last = fairness.list_limits(2, 3).model_dump(mode="json")
+    last = fairness.limits.list(2, 3).model_dump(mode="json")
     assert last["pagination"] == {"total": 4, "page": 2, "per_page": 3}
-    assert last["items"] == [fairness.inspect("tenant:b").model_dump(mode="json")]
+    assert last["items"] == [fairness.limits.inspect("tenant:b").model_dump(mode="json")]
     api = found["items"][0]
     assert (api["concurrency"]["limit"], api["concurrency"]["active"]) == (2, 1)
     assert (api["rate"]["limit"], api["rate"]["current_count"]) == (5, 1)
     assert api["waiting_count"] == 1
-    assert fairness.list_limits(3, 3).model_dump(mode="json")["items"] == []
+    assert fairness.limits.list(3, 3).model_dump(mode="json")["items"] == []
 
 
 def test_the_command_has_the_object_and_all_else_that_is_known(fairness, world, run):
     world.start("t1", "a", API)
     world.wait("t2", "b", API)
-    shown = json.loads(run("inspect", "api", "--json").stdout)
-    found = json.loads(fairness.inspect("api").model_dump_json())
+    shown = json.loads(run("limit", "show", "api", "--json").stdout)
+    found = json.loads(fairness.limits.inspect("api").model_dump_json())
     for part in ("key", "concurrency", "waiting_count"):
         assert shown[part] == found[part]
     assert shown["rate"].keys() == found["rate"].keys()
     assert (shown["known"], shown["held"], len(shown["leases"])) == (True, 1, 1)
-    lines = run("inspect", "api").output.splitlines()
+    lines = run("limit", "show", "api").output.splitlines()
     assert lines[0] == "api: held 1"
     assert lines[1] == "limit 2: of its tasks"
     assert lines[2].startswith("rate 5/PT1H, 1 counted, resets ")
     assert lines[2].endswith("; waiting 1")
-    words = [line.split() for line in run("list").output.splitlines()]
+    words = [line.split() for line in run("limit", "list").output.splitlines()]
     assert ["api", "2", "1", "1", "of", "5/PT1H", "1/PT1M", "1", "of", "its", "tasks"] in words
-    assert json.loads(run("list", "--json").stdout)["items"][0]["rate"]["current_count"] == 1
+    assert (
+        json.loads(run("limit", "list", "--json").stdout)["items"][0]["rate"]["current_count"] == 1
+    )
 
 
 def test_the_command_shows_an_override_to_programs_as_the_same_object(fairness, run):
-    shown = json.loads(run("override", "api", "--rate", "5/PT1H", "--json").stdout)
+    shown = json.loads(run("limit", "override", "api", "--rate", "5/PT1H", "--json").stdout)
     rate = {"limit": 5, "period": "PT1H"}
     assert shown["override"] == {"rate": rate, "expires_at": None, "author": "ada"}
-    assert json.loads(run("override", "api", "--clear", "--json").stdout) == {
+    assert json.loads(run("limit", "override", "api", "--clear", "--json").stdout) == {
         "key": "api",
         "cleared": True,
     }
@@ -436,7 +441,7 @@ def test_the_command_shows_an_override_to_programs_as_the_same_object(fairness, 
 
 def test_every_fact_of_a_key_is_beside_its_object(fairness, world):
     world.start("t1", "a")
-    found = fairness.inspect("tenant:a")
+    found = fairness.limits.inspect("tenant:a")
     own = {"key", "limit", "held", "override", "own_number", "entitled"}
     for name in LimitState.__dataclass_fields__.keys() - own:
         assert getattr(found, name) == getattr(found.state, name)

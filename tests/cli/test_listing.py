@@ -19,13 +19,13 @@ def made(client, fairness):
         made.put(tenant, f"t{tenant}", limits=API)
     made.put("", "system", queue="other")
     assert len(made.claim()) == 1
-    fairness.pause("idle")
-    fairness.override("api.other.com", concurrency=3)
+    fairness.tenants.pause("idle")
+    fairness.limits.override("api.other.com", concurrency=3)
     return made
 
 
 def test_every_known_key_is_listed_once_by_name(made, fairness, run):
-    page = fairness.list_limits()
+    page = fairness.limits.list()
     assert {each.key: each.held for each in page.items} == {
         "api.other.com": 0,
         "api.stripe.com": 1,
@@ -35,7 +35,7 @@ def test_every_known_key_is_listed_once_by_name(made, fairness, run):
     }
     assert [each.key for each in page.items] == sorted(each.key for each in page.items)
     assert page.pagination.model_dump() == {"total": 5, "page": 1, "per_page": 20}
-    done = run("list")
+    done = run("limit", "list")
     assert done.exit_code == 0
     lines = [line.split() for line in done.output.splitlines()]
     assert ["tenant:a", "free", "1", "1", "0", "tier", "free"] in lines
@@ -47,7 +47,7 @@ def test_every_known_key_is_listed_once_by_name(made, fairness, run):
 
 def test_pages_follow_each_other_and_the_last_is_shorter(made, run):
     pages = [
-        json.loads(run("list", "--per-page", "2", "--page", number, "--json").output)
+        json.loads(run("limit", "list", "--per-page", "2", "--page", number, "--json").output)
         for number in "1234"
     ]
     assert [[each["key"] for each in page["items"]] for page in pages] == [
@@ -69,25 +69,27 @@ def test_pages_follow_each_other_and_the_last_is_shorter(made, run):
     ],
 )
 def test_a_page_that_cannot_be_is_wrong_usage(run, args, problem):
-    done = run("list", *args)
+    done = run("limit", "list", *args)
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
 
 
 def test_an_installation_in_which_nothing_is_has_no_keys(run):
-    assert run("list").output.endswith("page 1 of 1, 0 keys\n")
+    assert run("limit", "list").output.endswith("page 1 of 1, 0 keys\n")
 
 
 def test_a_tier_is_shown_published_and_forgotten(run, fairness):
-    fairness.publish_tiers(fairness.settings.tiers.values())
+    fairness.tenants.publish_tiers(fairness.settings.tiers.values())
     # One process asks for each of them once: it believes for a second what it has read.
-    assert "tier free, limit 1" in run("tier", "41").output
-    assert "tier pro, limit 3" in run("tier", "42", "pro").output
-    assert "tier pro, limit 7" in run("tier", "43", "pro", "--concurrency", "7").output
-    assert "limit unlimited" in run("tier", "44", "pro", "--concurrency", "unlimited").output
-    fairness.set_tier("45", "pro")
-    assert "tier free, limit 1" in run("tier", "45", "--clear").output
-    assert not fairness.inspect("tenant:45").published
+    assert "tier free, limit 1" in run("tenant", "tier", "41").output
+    assert "tier pro, limit 3" in run("tenant", "tier", "42", "pro").output
+    assert "tier pro, limit 7" in run("tenant", "tier", "43", "pro", "--concurrency", "7").output
+    assert (
+        "limit unlimited" in run("tenant", "tier", "44", "pro", "--concurrency", "unlimited").output
+    )
+    fairness.tenants.set_tier("45", "pro")
+    assert "tier free, limit 1" in run("tenant", "tier", "45", "--clear").output
+    assert not fairness.limits.inspect("tenant:45").published
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_a_tier_is_shown_published_and_forgotten(run, fairness):
     ],
 )
 def test_what_is_no_tier_is_wrong_usage(run, fairness, args, problem):
-    done = run("tier", *args)
+    done = run("tenant", "tier", *args)
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
-    assert not fairness.inspect("tenant:42").published
+    assert not fairness.limits.inspect("tenant:42").published

@@ -14,14 +14,20 @@ from tests.cli.clearing import send
 KEY = "api.stripe.com"
 ASKED = (
     ("status",),
-    ("list",),
-    ("inspect", "tenant:42"),
-    ("inspect", KEY),
-    ("tier", "42"),
-    ("explain", "second"),
+    (
+        "limit",
+        "list",
+    ),
+    ("limit", "show", "tenant:42"),
+    ("limit", "show", KEY),
+    ("tenant", "tier", "42"),
+    ("task", "explain", "second"),
     ("events",),
-    ("audit",),
-    ("dead",),
+    ("check",),
+    (
+        "task",
+        "dead",
+    ),
 )
 
 
@@ -49,9 +55,9 @@ def test_what_looks_answers(run, full, asked):
 
 
 def test_what_is_said_holds_and_is_answered(run, full, fairness):
-    done = run("override", KEY, "--concurrency", "2", "--json")
+    done = run("limit", "override", KEY, "--concurrency", "2", "--json")
     assert (done.exit_code, json.loads(done.stdout)["override"]["concurrency"]) == (0, 2)
     assert len(full.claim()) == 1
-    assert "paused until it is resumed, by ada since 2" in run("pause", "tenant:42").stdout
-    assert run("resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
-    assert run("override", KEY, "--clear").exit_code == 0
+    assert "paused until it is resumed, by ada since 2" in run("limit", "pause", "tenant:42").stdout
+    assert run("limit", "resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
+    assert run("limit", "override", KEY, "--clear").exit_code == 0

@@ -16,6 +16,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.testing.fake_limiter import FakeLimiter
+from tests.support.parts import parts_of
 
 RULES = Rules(default_limit=1)
 
@@ -39,11 +40,11 @@ def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness
     shop.put("", "system", queue="a b")
     assert len(claim(shop, now - 2 * MINUTE_MS)) == 3
     assert len(claim(shop, now, ("celery", "a b"))) == 1
-    first, second = fairness.minutes(5)
+    first, second = fairness.stats.minutes(5)
     assert first.at == datetime.fromtimestamp(now // MINUTE_MS * 60 - 120, UTC)
     assert first.counts == (MinuteCount("celery", "free", 3, 1, quiet=(WaitCount(0.001, 3),)),)
     assert second.counts == (MinuteCount("a b", "", 1, 0, quiet=(WaitCount(0.001, 1),)),)
-    assert fairness.minutes(1) == (second,)
+    assert fairness.stats.minutes(1) == (second,)
 
 
 def test_what_would_be_refused_is_counted_too(shop, fairness):
@@ -53,7 +54,7 @@ def test_what_would_be_refused_is_counted_too(shop, fairness):
     assert len(claim(shop, now, rules=Rules(default_limit=1, enforcement="observe"))) == 2
     at_once = (WaitCount(0.001, 1),)
     counted = MinuteCount("celery", "free", 2, 1, quiet=at_once, noisy=at_once)
-    assert fairness.minutes()[0].counts == (counted,)
+    assert fairness.stats.minutes()[0].counts == (counted,)
 
 
 def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
@@ -62,7 +63,7 @@ def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
         waiting = Waiting("celery", f"{tenant}-{waited_ms}", tenant, message="{}")
         shop.run(calls.PUT, calls.put_args(waiting, str(now - waited_ms)))
     assert len(claim(shop, now, rules=Rules(default_limit=None))) == 5
-    ((counted,),) = (each.counts for each in fairness.minutes(1))
+    ((counted,),) = (each.counts for each in fairness.stats.minutes(1))
     assert counted.started == 5
     assert counted.quiet == (WaitCount(0.001, 1), WaitCount(0.004, 1), WaitCount(1.024, 1))
     assert counted.noisy == (WaitCount(0.008, 1), WaitCount(1.024, 1))
@@ -71,7 +72,7 @@ def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
 def test_what_an_older_version_counted_is_started_all_the_same(shop, fairness, client):
     minute = int(time.time()) // 60
     client.hset(shop.key(f"minute:{minute}"), "started free celery", 7)
-    assert fairness.minutes(2)[0].counts == (MinuteCount("celery", "free", 7, 0),)
+    assert fairness.stats.minutes(2)[0].counts == (MinuteCount("celery", "free", 7, 0),)
 
 
 def test_a_claim_that_takes_nothing_writes_nothing(shop, client):
@@ -105,22 +106,22 @@ def test_of_too_many_queues_the_others_are_one(shop, client):
 @pytest.mark.parametrize("last", [0, KEPT + 1, True, "5", None])
 def test_a_number_out_of_range_says_so(fairness, last):
     with pytest.raises(ValueError, match="last: expected a whole number from 1 to 360, got:"):
-        fairness.minutes(last)
+        fairness.stats.minutes(last)
 
 
 def gate_asks(gate, lease, tenant, queue="celery"):
     job = Job(lease, "shop.pay", queue)
     asked = SlotRequest(Lease(lease, tier_key(tenant)), tenant, "free", job=job)
-    return gate.limiter.acquire(asked)
+    return parts_of(gate).limiter.acquire(asked)
 
 
 def test_on_the_gate_path_gates_count(redis_url, make_fairness):
     gate = make_fairness(url=redis_url)
-    assert gate.minutes() == ()
+    assert gate.stats.minutes() == ()
     for number in range(3):
         gate_asks(gate, f"l{number}", "42")
     gate_asks(gate, "l3", "43", "a b")
-    counts = [each for minute in gate.minutes() for each in minute.counts]
+    counts = [each for minute in gate.stats.minutes() for each in minute.counts]
     assert {(each.queue, each.tier) for each in counts} == {("celery", "free"), ("a b", "free")}
     assert sum(each.started for each in counts) == 2
     assert sum(each.refused for each in counts) == 2
@@ -133,13 +134,13 @@ def test_claims_and_gates_of_one_installation_are_counted_together(
     shop.put("42", "t1", tier="free")
     assert len(claim(shop, int(time.time() * 1000))) == 1
     gate_asks(make_fairness(url=redis_url), "l1", "43")
-    started = [(each.at, one.started) for each in fairness.minutes() for one in each.counts]
+    started = [(each.at, one.started) for each in fairness.stats.minutes() for one in each.counts]
     assert sum(number for _, number in started) == 2
-    assert make_fairness(url=redis_url).minutes() == fairness.minutes()
+    assert make_fairness(url=redis_url).stats.minutes() == fairness.stats.minutes()
 
 
 def test_a_limiter_without_a_redis_keeps_no_minutes():
     fake = Fairness(Celery(), limiter=FakeLimiter())
     with pytest.raises(ValueError, match="limiter: expected one in Redis"):
-        fake.minutes()
+        fake.stats.minutes()
     fake.close()

@@ -57,21 +57,21 @@ def test_what_waits_goes_to_the_queue_of_the_new_tier_in_its_order(shop, fairnes
     for number in range(120):
         send(shop, number, rank=number % 2)
     send(shop, "of-another", "43")
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert not audit().findings
     assert orders(PRIORITY) == [*range(1, 120, 2), *range(0, 120, 2)]
     assert orders(DEFAULT) == ["of-another"]
 
 
 def test_there_and_back_is_as_before(shop, fairness, orders):
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     for number in range(5):
         send(shop, number, queue=PRIORITY)
-    fairness.set_tier("42", "free")
+    fairness.tenants.set_tier("42", "free")
     send(shop, 5)
-    fairness.set_tier("42", "enterprise")
+    fairness.tenants.set_tier("42", "enterprise")
     send(shop, 6, queue=PRIORITY)
-    fairness.set_tier("42", "free")
+    fairness.tenants.set_tier("42", "free")
     assert (orders(PRIORITY), orders(DEFAULT)) == ([], list(range(7)))
 
 
@@ -127,7 +127,7 @@ def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, audit, plac
     place(shop)
     waited = sum(shop.run(calls.SIZE, calls.size_args(DEFAULT)))
     before = client.zrange(shop.key(f"later:{DEFAULT}"), 0, -1, withscores=True)
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert sum(shop.run(calls.SIZE, calls.size_args(DEFAULT))) == 0
     assert sum(shop.run(calls.SIZE, calls.size_args(PRIORITY))) == waited
     assert client.zrange(shop.key(f"later:{PRIORITY}"), 0, -1, withscores=True) == before
@@ -154,14 +154,14 @@ def test_what_is_not_routed_by_its_tier_stays(shop, fairness, orders, queue, hea
         send(shop, number, queue=queue, header=header)
     if queue == DEFAULT:
         send(shop, "routed", queue=queue)
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert orders(queue) == [0, 1, 2]
 
 
 def test_many_that_stay_hide_none_that_move(shop, fairness, orders):
     for number in range(130):
         send(shop, number, header={"service": "html"} if number % 40 else {})
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert orders(PRIORITY) == [0, 40, 80, 120]
     assert orders(DEFAULT) == [number for number in range(130) if number % 40]
 
@@ -170,7 +170,7 @@ def test_what_nobody_can_read_stays(shop, fairness):
     for number, message in enumerate(["no JSON", "{}", '{"headers": 3}', "[" * 5000]):
         waiting = Waiting(DEFAULT, f"t{number}", "42", tier="free", message=message)
         shop.run(calls.PUT, calls.put_args(waiting))
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [4, 0]
 
 
@@ -178,7 +178,7 @@ def test_what_nobody_can_read_stays(shop, fairness):
 def test_a_hostile_tenant_moves_alone(shop, fairness, orders, tenant):
     send(shop, "its", tenant)
     send(shop, "of-another", "42")
-    fairness.set_tier(tenant, "pro")
+    fairness.tenants.set_tier(tenant, "pro")
     assert orders(PRIORITY) == ([] if tenant == "_none" else ["its"])
     assert "of-another" in orders(DEFAULT)
 
@@ -188,7 +188,7 @@ def test_each_service_has_its_own_queues(shop, make_fairness, orders):
     for service in ("pdf", "html"):
         queue = f"{service}_default"
         send(shop, service, queue=queue, service=service, header={"service": service})
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert (orders("pdf_priority"), orders("html_priority")) == (["pdf"], ["html"])
 
 
@@ -196,9 +196,9 @@ def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders,
     for number, (tenant, tier) in enumerate([("42", "pro"), ("43", "enterprise"), ("44", "pro")]):
         send(shop, number, tenant, PRIORITY, tier=tier)
     send(shop, "later", "42", PRIORITY, tier="pro", eta_ms=FAR_MS)
-    fairness.set_tier("44", "enterprise")
+    fairness.tenants.set_tier("44", "enterprise")
     tiers = {**DEFAULT_TIERS, "pro": Tier("pro", 3)}
-    fairness.publish_tiers(tiers.values())
+    fairness.tenants.publish_tiers(tiers.values())
     assert not audit().findings
     assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [1, 1]
     assert (orders(DEFAULT), orders(PRIORITY)) == ([0], [1, 2])
@@ -206,15 +206,15 @@ def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders,
 
 def test_a_tier_that_is_gone_is_the_default_one(shop, fairness, orders):
     send(shop, 1, "42", PRIORITY, tier="pro")
-    fairness.publish_tiers(tier for name, tier in DEFAULT_TIERS.items() if name != "pro")
+    fairness.tenants.publish_tiers(tier for name, tier in DEFAULT_TIERS.items() if name != "pro")
     assert orders(DEFAULT) == [1]
 
 
 def test_a_caller_who_gave_the_queue_is_left_alone_by_other_news(shop, fairness, orders):
     send(shop, 1, queue=PRIORITY)
-    fairness.publish_tiers(DEFAULT_TIERS.values())
-    fairness.set_tier("43", "pro")
-    fairness.publish_tiers([*DEFAULT_TIERS.values(), Tier("gold", 7, 2.0, "priority")])
+    fairness.tenants.publish_tiers(DEFAULT_TIERS.values())
+    fairness.tenants.set_tier("43", "pro")
+    fairness.tenants.publish_tiers([*DEFAULT_TIERS.values(), Tier("gold", 7, 2.0, "priority")])
     assert orders(PRIORITY) == [1]
 
 
@@ -222,7 +222,7 @@ def test_an_end_that_comes_late_finds_its_task_where_it_went(shop, fairness, cli
     send(shop, "first")
     (task,) = shop.claim(queue=DEFAULT)
     shop.settle(task, Verdict.HEAD)
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     args = calls.settle_args([Settle(task.lease, Verdict.DONE, task.lane)], calls.Rules())
     assert calls.read_settle(shop.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
     assert not client.exists(shop.key("known"))
@@ -232,14 +232,14 @@ def test_what_moves_is_refused_by_no_bound(shop, fairness):
     for number in range(3):
         send(shop, number, bounds=Bounds(of_queue=5))
         send(shop, f"p{number}", "43", PRIORITY, bounds=Bounds(of_queue=3))
-    fairness.set_tier("42", "pro")
+    fairness.tenants.set_tier("42", "pro")
     assert shop.run(calls.SIZE, calls.size_args(PRIORITY)) == [6, 0]
 
 
 def test_elsewhere_nothing_moves(make_fairness, redis_url):
     fairness = make_fairness(url=redis_url)
-    fairness.set_tier("42", "pro")
-    assert fairness.route_again(["42"]) == 0
+    fairness.tenants.set_tier("42", "pro")
+    assert fairness.tenants.reroute(["42"]) == 0
 
 
 def test_a_task_does_not_move_where_it_is(client):

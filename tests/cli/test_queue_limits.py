@@ -13,6 +13,7 @@ from celery_fairness.control.views import QueueLimit
 from celery_fairness.errors import NotFound, PolicyInvalid
 from celery_fairness.message.partition import partition_word
 from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 HOSTILE = ["a b\n}|,", "a:b", "h_1", "ü", "x" * 300]
 
@@ -23,29 +24,29 @@ def told(tag):
 
 def declare(fairness, **queues):
     settings = type(fairness.settings).model_validate({"queues": queues})
-    publish_queues(fairness.limiter, settings.queues, fairness.notices)
+    publish_queues(parts_of(fairness).limiter, settings.queues, parts_of(fairness).notices)
 
 
 def test_a_limit_is_set_shown_and_cleared(run, fairness):
-    done = run("queue-limit", "emails")
+    done = run("queue", "show", "emails")
     assert (done.exit_code, done.output) == (
         1,
-        "celery fairness: queue 'emails' has no limit: neither the settings nor people say one\n",
+        "celery fairness: queue 'emails' has no limit, and no task was in it\n",
     )
-    done = run("queue-limit", "emails", "--global-limit", "5", "--rate", "100/1m")
-    line = "emails: global 5, rate 100/PT1M, on limit wait; set by people; 0 running\n"
+    done = run("queue", "limit", "emails", "--global-limit", "5", "--rate", "100/1m")
+    line = "emails: global 5, rate 100/PT1M, on limit wait; set by an operator; 0 running\n"
     assert (done.exit_code, done.output) == (0, line)
-    assert run("queue-limit", "emails").output == line
-    done = run("queue-limit", "emails", "--clear")
+    assert run("queue", "show", "emails").output.endswith(line)
+    done = run("queue", "limit", "emails", "--clear")
     assert done.output == "emails: its numbers are those of the settings again\n"
-    done = run("queue-limit", "emails", "--clear")
+    done = run("queue", "limit", "emails", "--clear")
     assert (done.exit_code, done.output) == (1, "emails: nothing was set\n")
     with pytest.raises(NotFound):
-        fairness.queue_limit("emails")
+        fairness.queues.inspect("emails")
 
 
 def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fairness):
-    made = fairness.set_queue_limit(
+    made = fairness.queues.set_limit(
         "emails", global_limit=0, local_limit=2, throttle="2/PT1S", on_limit="drop"
     )
     window = {"limit": 2, "period": "PT1S"}
@@ -61,12 +62,12 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
         on_limit="drop",
         held=0,
     )
-    assert fairness.queue_limit("emails") == made
-    shown = json.loads(run("queue-limit", "emails", "--json").output)
+    assert fairness.queues.inspect("emails").limit == made
+    shown = json.loads(run("queue", "show", "emails", "--json").output)["limit"]
     assert shown["throttle"] == window
     assert shown["global_limit"] == 0
-    assert fairness.clear_queue_limit("emails")
-    assert not fairness.clear_queue_limit("emails")
+    assert fairness.queues.clear_limit("emails")
+    assert not fairness.queues.clear_limit("emails")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(run, client, args, problem):
-    done = run("queue-limit", "emails", *args)
+    done = run("queue", "limit", "emails", *args)
     assert done.exit_code == 2
     assert problem in done.output
     assert not client.exists("{fairness}:queue_limits")
@@ -89,32 +90,32 @@ def test_what_cannot_be_meant_is_wrong_usage(run, client, args, problem):
 @pytest.mark.parametrize("queue", ["", 5, None, "\ud800"])
 def test_a_queue_is_named_by_text(fairness, queue):
     with pytest.raises(PolicyInvalid, match="queue: expected"):
-        fairness.set_queue_limit(queue, global_limit=1)
+        fairness.queues.set_limit(queue, global_limit=1)
 
 
 @pytest.mark.parametrize("queue", HOSTILE)
 def test_a_queue_of_any_name_is_limited(client, fairness, queue):
     installation = Installation(client)
-    fairness.set_queue_limit(queue, global_limit=1)
+    fairness.queues.set_limit(queue, global_limit=1)
     for number in range(3):
         installation.put(f"u{number}", f"t{number}", queue)
     (task,) = installation.claim(queue=queue)
-    assert fairness.queue_limit(queue).held == 1
-    assert fairness.queue_limit(queue).key == queue_key(queue)
-    assert fairness.audit().findings == ()
+    assert fairness.queues.inspect(queue).limit.held == 1
+    assert fairness.queues.inspect(queue).limit.key == queue_key(queue)
+    assert fairness.check().findings == ()
     installation.settle(task)
-    assert fairness.queue_limit(queue).held == 0
+    assert fairness.queues.inspect(queue).limit.held == 0
 
 
 @pytest.mark.parametrize("queue", ["emails", "a b\n}|,"])
 def test_a_queue_that_nobody_limited_is_paused_by_its_key(client, fairness, run, queue):
     installation = Installation(client)
     installation.put("42", "t1", queue)
-    assert fairness.pause(key=f"queue:{queue}").paused
+    assert fairness.limits.pause(f"queue:{queue}").paused
     assert installation.claim(queue=queue) == []
-    assert not fairness.resume(key=f"queue:{queue}").paused
+    assert not fairness.limits.resume(f"queue:{queue}").paused
     assert len(installation.claim(queue=queue)) == 1
-    assert fairness.audit().findings == ()
+    assert fairness.check().findings == ()
 
 
 @pytest.mark.parametrize("named", ["queue:a:b", queue_key("a:b")])
@@ -124,54 +125,56 @@ def test_a_queue_with_a_colon_in_its_name_is_steered_by_name_and_as_it_is_shown(
     installation = Installation(client)
     for number in range(3):
         installation.put(f"u{number}", f"t{number}", "a:b")
-    assert run("pause", named).output.startswith(f"{queue_key('a:b')}: paused until it is resumed,")
+    assert run("limit", "pause", named).output.startswith(
+        f"{queue_key('a:b')}: paused until it is resumed,"
+    )
     assert installation.claim(queue="a:b") == []
-    assert fairness.inspect(named).stops.paused
-    assert not fairness.resume(key=named).paused
-    assert fairness.override(named, concurrency=1).limit == 1
+    assert fairness.limits.inspect(named).stops.paused
+    assert not fairness.limits.resume(named).paused
+    assert fairness.limits.override(named, concurrency=1).limit == 1
     assert len(installation.claim(queue="a:b")) == 1
-    assert fairness.clear_override(named)
-    fairness.cool_down_for(named, 60)
+    assert fairness.limits.clear_override(named)
+    fairness.limits.cool_down(named, for_seconds=60)
     assert installation.claim(queue="a:b") == []
-    assert not fairness.clear_cool_down(named).cool_down_seconds
+    assert not fairness.limits.clear_cool_down(named).cool_down_seconds
     assert len(installation.claim(queue="a:b")) == 2
-    assert fairness.inspect(named).key == queue_key("a:b")
-    assert fairness.audit().findings == ()
+    assert fairness.limits.inspect(named).key == queue_key("a:b")
+    assert fairness.check().findings == ()
 
 
 @pytest.mark.parametrize("where", ["settings", "limit"])
 def test_a_queue_is_known_before_anything_waits_in_it(client, make_fairness, where):
     fairness = make_fairness(fairness={"queues": {"a:b": {}} if where == "settings" else {}})
     if where == "limit":
-        fairness.set_queue_limit("a:b", global_limit=5)
-    assert fairness.pause(key="queue:a:b").key == queue_key("a:b")
+        fairness.queues.set_limit("a:b", global_limit=5)
+    assert fairness.limits.pause("queue:a:b").key == queue_key("a:b")
     installation = Installation(client)
     installation.put("42", "t1", "a:b")
     assert installation.claim(queue="a:b") == []
 
 
 def test_a_partition_is_steered_by_its_key_and_a_key_that_is_used_is_meant(client, fairness):
-    fairness.limiter.limit_queue("declare", "a", QueueNumbers(5), parts=True)
-    assert fairness.pause(key="queue:a:b").key == "queue:a:b"
-    assert not fairness.resume(key="queue:a:b").paused
+    parts_of(fairness).limiter.limit_queue("declare", "a", QueueNumbers(5), parts=True)
+    assert fairness.limits.pause("queue:a:b").key == "queue:a:b"
+    assert not fairness.limits.resume("queue:a:b").paused
     installation = Installation(client)
     word = partition_word("queue:a:b")
     installation.put("42", "t1", "a", limits=word)
     installation.put("42", "t2", "a:b")
-    fairness.override("queue:a:b", concurrency=0)
+    fairness.limits.override("queue:a:b", concurrency=0)
     assert installation.claim(queue="a") == []
     assert len(installation.claim(queue="a:b")) == 1
 
 
 @pytest.mark.parametrize("named", ["queue:a:b", queue_key("a:b")])
 def test_what_may_be_several_things_and_is_none_is_refused(client, fairness, run, named):
-    done = run("pause", named)
+    done = run("limit", "pause", named)
     assert done.exit_code == 2
     assert "queue or partition of which anything is known" in " ".join(done.stderr.split())
-    assert "queue-limit QUEUE" in done.stderr
+    assert "queue limit QUEUE" in done.stderr
     for say in (
-        lambda: fairness.override(named, concurrency=1),
-        lambda: fairness.cool_down_for(named, 5),
+        lambda: fairness.limits.override(named, concurrency=1),
+        lambda: fairness.limits.cool_down(named, for_seconds=5),
     ):
         with pytest.raises(ValueError, match="of which anything is known"):
             say()
@@ -180,14 +183,14 @@ def test_what_may_be_several_things_and_is_none_is_refused(client, fairness, run
 
 def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):
     installation = Installation(client)
-    fairness.override("queue:emails", concurrency=1)
+    fairness.limits.override("queue:emails", concurrency=1)
     for number in range(3):
         installation.put(f"u{number}", f"t{number}", "emails")
     (task,) = installation.claim(queue="emails")
-    fairness.clear_override("queue:emails")
-    fairness.cool_down_for("queue:emails", 60)
+    fairness.limits.clear_override("queue:emails")
+    fairness.limits.cool_down("queue:emails", for_seconds=60)
     assert installation.claim(queue="emails") == []
-    fairness.clear_cool_down("queue:emails")
+    fairness.limits.clear_cool_down("queue:emails")
     assert len(installation.claim(queue="emails")) == 2
     installation.settle(task)
 
@@ -195,31 +198,31 @@ def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):
 def test_a_starting_worker_declares_and_takes_back(client, fairness, caplog):
     limit = {"global_limit": 3, "by_kind": True}
     declare(fairness, emails=limit, plain={"max_waiting": 5})
-    made = fairness.queue_limit("emails")
+    made = fairness.queues.inspect("emails").limit
     assert (made.source, made.partitioned, made.global_limit) == ("settings", True, 3)
     with pytest.raises(NotFound):
-        fairness.queue_limit("plain")
+        fairness.queues.inspect("plain")
     assert caplog.text == ""
-    fairness.set_queue_limit("emails", global_limit=1)
+    fairness.queues.set_limit("emails", global_limit=1)
     declare(fairness, emails={"global_limit": 4})
     assert "queue 'emails': this worker's settings declare another limit" in caplog.text
-    assert fairness.queue_limit("emails").global_limit == 1
-    fairness.clear_queue_limit("emails")
-    assert fairness.queue_limit("emails").global_limit == 4
+    assert fairness.queues.inspect("emails").limit.global_limit == 1
+    fairness.queues.clear_limit("emails")
+    assert fairness.queues.inspect("emails").limit.global_limit == 4
     declare(fairness)
     with pytest.raises(NotFound):
-        fairness.queue_limit("emails")
+        fairness.queues.inspect("emails")
     assert not client.exists("{fairness}:queue_limits", "{fairness}:queue_keys")
 
 
 def test_inspect_and_list_know_the_key_of_a_queue(client, fairness, run):
     installation = Installation(client)
-    fairness.set_queue_limit("emails", global_limit=2)
+    fairness.queues.set_limit("emails", global_limit=2)
     installation.put("42", "t1", "emails")
     installation.claim(queue="emails")
-    state = fairness.inspect("queue:emails")
+    state = fairness.limits.inspect("queue:emails")
     assert (state.limit, state.held, state.known) == (2, 1, True)
-    assert "queue:emails" in [each.key for each in fairness.list_limits().items]
+    assert "queue:emails" in [each.key for each in fairness.limits.list().items]
 
 
 @pytest.mark.parametrize(
@@ -228,13 +231,13 @@ def test_inspect_and_list_know_the_key_of_a_queue(client, fairness, run):
 )
 def test_explain_names_the_queue_s_limit(client, fairness, numbers, reason):
     installation = Installation(client)
-    fairness.set_queue_limit("emails", **numbers)
+    fairness.queues.set_limit("emails", **numbers)
     for tag in ("t1", "t2"):
         args = {"queue": "emails"}
         waiting = {"message": told(tag)}
         put_with(installation, tag, args, waiting)
     installation.claim(queue="emails")
-    (blocker,) = fairness.explain("t2").blocked_by
+    (blocker,) = fairness.tasks.explain("t2").blocked_by
     assert (blocker.key, blocker.reason, blocker.held) == ("queue:emails", reason, 1)
     assert (blocker.opens_in_seconds is None) == (reason == "concurrency")
 
@@ -255,19 +258,19 @@ def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
         installation.put(f"u{number}", f"t{number}", "emails", limits=word)
     assert len(installation.claim(queue="emails")) == 2
     installation.claim(queue="emails")
-    (waited,) = fairness.inspect("queue:emails:1").waited
+    (waited,) = fairness.limits.inspect("queue:emails:1").waited
     assert (waited.concurrency, waited.state, waited.tasks) == (1, "closed", 2)
-    assert fairness.audit().findings == ()
-    fairness.set_queue_limit("emails", global_limit=0)
+    assert fairness.check().findings == ()
+    fairness.queues.set_limit("emails", global_limit=0)
     installation.claim(queue="emails")
-    assert fairness.audit().findings == ()
+    assert fairness.check().findings == ()
 
 
 def test_an_audit_finds_a_limit_without_its_key(client, fairness):
-    fairness.set_queue_limit("emails", global_limit=1)
+    fairness.queues.set_limit("emails", global_limit=1)
     client.hdel("{fairness}:queue_keys", "queue:emails")
     client.hdel("{fairness}:clock", "queued")
-    assert {each.check for each in fairness.audit().findings} == {
+    assert {each.check for each in fairness.check().findings} == {
         "a queue's limit has a key",
         "claims look at limits",
     }
@@ -275,19 +278,19 @@ def test_an_audit_finds_a_limit_without_its_key(client, fairness):
 
 def test_on_a_gate_only_queues_that_the_settings_name_can_have_a_limit(make_fairness, redis_url):
     fairness = make_fairness(redis_url, fairness={"queues": {"emails": {}}})
-    assert fairness.set_queue_limit("emails", global_limit=2).source == "people"
-    fairness.pause(key="queue:emails")
+    assert fairness.queues.set_limit("emails", global_limit=2).source == "people"
+    fairness.limits.pause("queue:emails")
     expected = (
         "queue: on a broker that does not claim fairly expected one that the setting queues names "
         r"\({} is enough\), got: 'others'"
     )
     for say in (
-        lambda: fairness.set_queue_limit("others", global_limit=2),
-        lambda: fairness.pause(key="queue:others"),
-        lambda: fairness.override("queue:others", concurrency=1),
-        lambda: fairness.cool_down_for("queue:others", 5),
+        lambda: fairness.queues.set_limit("others", global_limit=2),
+        lambda: fairness.limits.pause("queue:others"),
+        lambda: fairness.limits.override("queue:others", concurrency=1),
+        lambda: fairness.limits.cool_down("queue:others", for_seconds=5),
     ):
         with pytest.raises(PolicyInvalid, match=expected):
             say()
     with pytest.raises(NotFound):
-        fairness.queue_limit("others")
+        fairness.queues.inspect("others")

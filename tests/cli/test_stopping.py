@@ -10,46 +10,64 @@ KEY = "api.stripe.com"
 
 
 def test_a_key_is_paused_and_resumed(run, client, installation):
-    done = run("pause", KEY)
+    done = run("limit", "pause", KEY)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{KEY}: paused until it is resumed, by ada since 2")
     assert client.smembers(installation.key("paused")) == {KEY}
-    done = run("resume", KEY)
+    done = run("limit", "resume", KEY)
     assert (done.exit_code, done.output) == (0, f"{KEY}: nothing stops it\n")
     assert not client.exists(installation.key("paused"))
 
 
 def test_a_key_cools_down_longer_and_never_shorter(run):
-    assert run("cool-down", KEY, "60", "--reason", "ticket 7").stdout.startswith(
+    assert run("limit", "cool-down", KEY, "--for", "60", "--reason", "ticket 7").stdout.startswith(
         f"{KEY}: cool-down until 2"
     )
-    found = json.loads(run("cool-down", KEY, "5", "--json").stdout)
+    found = json.loads(run("limit", "cool-down", KEY, "--for", "5", "--json").stdout)
     assert (found["key"], found["paused"]) == (KEY, False)
     assert 50 < found["cool_down_seconds"] <= 60
-    assert run("cool-down", KEY, "--clear").output == f"{KEY}: nothing stops it\n"
+    assert run("limit", "cool-down", KEY, "--clear").output == f"{KEY}: nothing stops it\n"
 
 
 def test_a_pause_says_also_that_the_key_cools_down(run):
-    run("cool-down", KEY, "60")
-    pause, _, cool_down = run("pause", KEY).output.partition("; ")
+    run("limit", "cool-down", KEY, "--for", "60")
+    pause, _, cool_down = run("limit", "pause", KEY).output.partition("; ")
     assert pause.startswith(f"{KEY}: paused until it is resumed, by ada since ")
     assert cool_down.startswith("cool-down until 2")
-    assert run("resume", KEY).output.startswith(f"{KEY}: cool-down until 2")
+    assert run("limit", "resume", KEY).output.startswith(f"{KEY}: cool-down until 2")
 
 
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("pause", "tenant:"), "key: expected tenant:{tenant}, got: 'tenant:'"),
-        (("pause", KEY, "--for", "0"), "expires_in: expected seconds from 0.001 to 31622400"),
-        (("resume", "a b"), "got: 'a b'"),
-        (("cool-down", "tenant:42", "9"), "a tenant is paused: pause(tenant=…)"),
-        (("cool-down", KEY), "expected SECONDS, from 1 to 86400, or --clear"),
-        (("cool-down", KEY, "9", "--clear"), "expected SECONDS, from 1 to 86400, or --clear"),
-        (("cool-down", KEY, "0"), "0.0 is not in the range 1<=x<=86400"),
-        (("cool-down", KEY, "86401"), "86401.0 is not in the range 1<=x<=86400"),
-        (("cool-down", KEY, "soon"), "'soon' is not a valid float"),
-        (("pause",), "Missing argument 'KEY'"),
+        (("limit", "pause", "tenant:"), "key: expected tenant:{tenant}, got: 'tenant:'"),
+        (
+            ("limit", "pause", KEY, "--for", "0"),
+            "for_seconds: expected seconds from 0.001 to 31622400",
+        ),
+        (("limit", "resume", "a b"), "got: 'a b'"),
+        (
+            ("limit", "cool-down", "tenant:42", "--for", "9"),
+            "a tenant is paused: fairness tenant pause TENANT",
+        ),
+        (("limit", "cool-down", KEY), "expected --for DURATION, --until TIME or --clear"),
+        (
+            ("limit", "cool-down", KEY, "--for", "9", "--clear"),
+            "expected --for DURATION, --until TIME or --clear",
+        ),
+        (("limit", "cool-down", KEY, "--for", "0"), "--for: expected 1 to 86400 seconds"),
+        (("limit", "cool-down", KEY, "--for", "86401"), "--for: expected 1 to 86400 seconds"),
+        (
+            ("limit", "cool-down", KEY, "--for", "soon"),
+            "expected a duration such as 30, 30s, 1m30s, 500ms or PT30S, got: 'soon'",
+        ),
+        (
+            (
+                "limit",
+                "pause",
+            ),
+            "Missing argument 'KEY'",
+        ),
     ],
 )
 def test_wrong_usage_names_what_is_expected(run, client, installation, args, problem):

@@ -11,41 +11,48 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.observing import Observing
-from celery_fairness.control.overriding import Overriding
-from celery_fairness.control.steering import Steering
+from celery_fairness.control.events_api import EventsApi
+from celery_fairness.control.limits_api import LimitsApi
+from celery_fairness.control.queues_api import QueuesApi
+from celery_fairness.control.stats_api import StatsApi
+from celery_fairness.control.tasks_api import TasksApi
+from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.util.value import Value
 from tests.cli.clearing import bury, send
 
 API = write_limits((Limit("api", 1),))
 METHODS = {
     f"{of.__name__}.{name}": method
-    for of in (Observing, Overriding, Steering)
+    for of in (LimitsApi, TenantsApi, QueuesApi, TasksApi, EventsApi, StatsApi)
     for name, method in vars(of).items()
     if isinstance(method, types.FunctionType) and not name.startswith("_")
 }
 #: The command of a method, with its arguments.
 VERBS = {
-    "status": ("status",),
-    "audit": ("audit",),
-    "pause": ("pause", "api", "--for", "60"),
-    "resume": ("resume", "api"),
-    "cool_down_for": ("cool-down", "api", "60"),
-    "clear_cool_down": ("cool-down", "api", "--clear"),
-    "set_queue_limit": ("queue-limit", "mails", "--global-limit", "2", "--throttle", "5/PT1M"),
-    "queue_limit": ("queue-limit", "emails"),
-    "explain": ("explain", "second"),
-    "cancel": ("cancel", "second"),
-    "purge_tenant": ("purge", "42"),
-    "dead_letters": ("dead",),
-    "requeue": ("dead", "requeue", "buried"),
-    "events": ("events",),
+    "stats.status": ("status",),
+    "limits.pause": ("limit", "pause", "api", "--for", "60"),
+    "limits.resume": ("limit", "resume", "api"),
+    "limits.cool_down": ("limit", "cool-down", "api", "--for", "60"),
+    "limits.clear_cool_down": ("limit", "cool-down", "api", "--clear"),
+    "tenants.pause": ("tenant", "pause", "42", "--for", "1h"),
+    "tenants.resume": ("tenant", "resume", "42"),
+    "tenants.purge": ("tenant", "purge", "42"),
+    "queues.list": ("queue", "list"),
+    "queues.inspect": ("queue", "show", "emails"),
+    "queues.set_limit": ("queue", "limit", "mails", "--global-limit", "2", "--throttle", "5/PT1M"),
+    "tasks.explain": ("task", "explain", "second"),
+    "tasks.cancel": ("task", "cancel", "second"),
+    "tasks.dead_letters": ("task", "dead"),
+    "tasks.requeue": ("task", "requeue", "buried"),
+    "events.read": ("events",),
 }
 #: Those that print all else that is known of a key too.
 KEYS = {
-    "inspect": ("inspect", "api"),
-    "override": ("override", "api", "--concurrency", "3", "--for", "60"),
-    "list_limits": ("list",),
+    "limits.inspect": ("limit", "show", "api"),
+    "limits.override": ("limit", "override", "api", "--concurrency", "3", "--for", "60"),
+    "limits.list": ("limit", "list"),
+    "tenants.inspect": ("tenant", "show", "42"),
+    "tenants.override": ("tenant", "override", "42", "--concurrency", "3"),
 }
 
 
@@ -57,7 +64,7 @@ def shop(installation, client, fairness):
     send(installation, "41", "first", limits=API)
     send(installation, "42", "second", limits=API)
     assert len(installation.claim()) == 1
-    fairness.set_queue_limit("emails", rate="5/PT1M")
+    fairness.queues.set_limit("emails", rate="5/PT1M")
     # Nothing runs for it.
     client.zadd(installation.key("leases:tenant:9"), {"gone.1": "inf"})
     return installation
@@ -65,17 +72,19 @@ def shop(installation, client, fairness):
 
 @pytest.fixture
 def told(run, fairness, monkeypatch, shop):
-    """``told("pause", args)``: what the method returns to its command, and what that prints."""
+    """``told("limits.pause", args)``: the answer of the method, and what its command prints."""
 
     def tell(method, args):
         answers = []
-        ask = getattr(fairness, method)
+        noun, verb = method.split(".")
+        api = getattr(fairness, noun)
+        ask = getattr(api, verb)
 
         def asked(*positional, **named):
             answers.append(ask(*positional, **named))
             return answers[-1]
 
-        monkeypatch.setattr(fairness, method, asked)
+        monkeypatch.setattr(api, verb, asked)
         shown = json.loads(run(*args, "--json").stdout)
         return answers[-1], shown
 
@@ -116,7 +125,7 @@ def test_what_is_printed_of_a_key_begins_with_its_object(told, method):
 
 
 def test_a_cool_down_until_a_time_has_the_same_form(shop, fairness):
-    dumped = check(fairness.cool_down("api", 4e9))
+    dumped = check(fairness.limits.cool_down("api", until=4e9))
     assert dumped.pop("cools_until").endswith("Z")
     assert dumped == {
         "key": "api",
@@ -127,25 +136,26 @@ def test_a_cool_down_until_a_time_has_the_same_form(shop, fairness):
         "paused_since": None,
         "paused_by": "",
         "pause_of": "",
+        "known": True,
     }
 
 
 def test_what_no_command_prints_is_plain_too(shop, fairness):
-    (refused,) = map(check, fairness.exceeded())
+    (refused,) = map(check, fairness.stats.rejections().keys)
     assert refused == {"key": "api", "strategy": "concurrency", "total": 1}
-    *_, minute = map(check, fairness.minutes())
+    *_, minute = map(check, fairness.stats.minutes())
     assert minute["at"].endswith(":00Z")
     assert minute["counts"][0]["queue"] == "celery"
     assert minute["counts"][0]["quiet"][0].keys() == {"below_seconds", "tasks"}
-    fairness.pause(key="api")
-    (event,) = fairness.events(types=["fairness.paused"]).events
+    fairness.limits.pause("api")
+    (event,) = fairness.events.read(types=["fairness.paused"]).events
     assert check(event)["data"] == {"key": "api", "until": "", "by": "ada"}
 
 
 def test_values_are_equal_by_what_they_say_and_may_stand_in_a_set(shop, fairness):
-    assert len({fairness.resume(key="api"), fairness.resume(key="api")}) == 1
-    assert fairness.resume(key="api") != fairness.pause(key="api")
-    assert len({*fairness.dead_letters(), *fairness.dead_letters("celery")}) == 1
+    assert len({fairness.limits.resume("api"), fairness.limits.resume("api")}) == 1
+    assert fairness.limits.resume("api") != fairness.limits.pause("api")
+    assert len({*fairness.tasks.dead_letters(), *fairness.tasks.dead_letters("celery")}) == 1
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -14,6 +14,7 @@ from celery_fairness.cli import worker as worker_command
 from celery_fairness.cli import worker_group
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.worker_shares import Shares
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.redis
 
@@ -30,11 +31,11 @@ def start(make_fairness, redis_url, monkeypatch):
 
         def __call__(self, *options, stock=False, conf=None, environ=None, **fairness):
             of = make_fairness(redis_url if stock else "", conf=conf, fairness=fairness)
-            monkeypatch.setattr(of, "_environ", environ or {})
+            monkeypatch.setattr(parts_of(of), "_environ", environ or {})
             self.fairness = of
             words = ["worker", *options]
             monkeypatch.setattr(sys, "argv", ["celery", "-A", "shop", "-q", "fairness", *words])
-            obj = CLIContext(app=of.app, no_color=True, workdir=None, quiet=True)
+            obj = CLIContext(app=parts_of(of).app, no_color=True, workdir=None, quiet=True)
             return CliRunner().invoke(group, words, obj=obj)
 
     made = Start()
@@ -58,7 +59,9 @@ def test_one_worker_obeys_the_shares_where_the_broker_claims_fairly(start):
         "celery fairness: analysis: 10 places: analysis_priority 5, analysis_default 3, "
         "analysis_scheduled 2 (strict)\n"
     )
-    assert start.fairness.shares == Shares(10, dict(zip(QUEUES, (5, 3, 2), strict=True)), False)
+    assert parts_of(start.fairness).shares == Shares(
+        10, dict(zip(QUEUES, (5, 3, 2), strict=True)), False
+    )
     assert start.started["queues"] == list(QUEUES)
     assert start.started["concurrency"] == 10
     assert start.started["hostname"].startswith("analysis@")
@@ -82,12 +85,14 @@ def test_the_pool_is_the_sum_of_the_variables(start):
 
 def test_the_pool_is_what_the_app_says_or_as_many_as_a_scaler_may_make(start):
     start("analysis", conf={"worker_concurrency": 6})
-    assert start.fairness.shares.pool == start.started["concurrency"] == 6
+    assert parts_of(start.fairness).shares.pool == start.started["concurrency"] == 6
     start("analysis", "--autoscale", "8,2", "-c", "5")
-    assert start.fairness.shares.pool == 8
+    assert parts_of(start.fairness).shares.pool == 8
     assert (start.started["autoscale"], start.started["concurrency"]) == ((8, 2), 5)
     start("analysis", "-P", "solo", "-c", "9", services={"analysis": {"shares": "borrow"}})
-    assert start.fairness.shares == Shares(1, dict(zip(QUEUES, (1, 0, 0), strict=True)), True)
+    assert parts_of(start.fairness).shares == Shares(
+        1, dict(zip(QUEUES, (1, 0, 0), strict=True)), True
+    )
 
 
 def test_of_a_service_that_only_the_settings_know(start):

@@ -8,6 +8,7 @@ import pytest
 
 from celery_fairness.config.tenants import key_part, reserved, tier_key
 from tests.cli.clearing import send
+from tests.support.parts import parts_of
 
 PLAIN = "me@example.org"
 #: As every command shows it.
@@ -25,65 +26,67 @@ def shop(installation, client):
 
 
 def test_inspect_takes_the_key_that_it_shows(run, shop):
-    shown = run("inspect", f"tenant:{PLAIN}").output
+    shown = run("limit", "show", f"tenant:{PLAIN}").output
     assert shown.startswith(f"{KEY}: tier free, limit 1, held 0")
-    assert run("inspect", KEY).output == shown
-    assert KEY in run("list").output
+    assert run("limit", "show", KEY).output == shown
+    assert KEY in run("limit", "list").output
 
 
 def test_the_key_that_is_shown_is_paused_and_resumed(run, shop, fairness):
-    assert run("pause", KEY).output.startswith(f"{KEY}: paused until it is resumed, by ada")
+    assert run("limit", "pause", KEY).output.startswith(
+        f"{KEY}: paused until it is resumed, by ada"
+    )
     assert not shop.claim()
-    assert fairness.inspect(f"tenant:{PLAIN}").stops.paused
-    assert run("resume", KEY).exit_code == 0
+    assert fairness.limits.inspect(f"tenant:{PLAIN}").stops.paused
+    assert run("limit", "resume", KEY).exit_code == 0
     assert len(shop.claim()) == 1
 
 
 def test_the_key_that_is_shown_is_overridden_and_cleared(run, shop, fairness):
-    assert run("override", KEY, "--concurrency", "2").exit_code == 0
-    assert fairness.inspect(f"tenant:{PLAIN}").limit == 2
+    assert run("limit", "override", KEY, "--concurrency", "2").exit_code == 0
+    assert fairness.limits.inspect(f"tenant:{PLAIN}").limit == 2
     assert len(shop.claim()) == 2
-    assert run("override", KEY, "--clear").exit_code == 0
-    assert not fairness.clear_override(f"tenant:{PLAIN}")
+    assert run("limit", "override", KEY, "--clear").exit_code == 0
+    assert not fairness.limits.clear_override(f"tenant:{PLAIN}")
 
 
 def test_the_tenant_that_is_shown_is_purged(run, shop):
-    done = run("purge", WRITTEN)
+    done = run("tenant", "purge", WRITTEN)
     assert done.output == f"tenant {WRITTEN}: 2 tasks cancelled\n"
     assert not shop.claim()
 
 
 def test_a_tier_of_who_is_shown_is_published_and_forgotten(run, shop, fairness, client):
-    fairness.republish()
-    assert run("tier", WRITTEN, "enterprise", "--concurrency", "7").exit_code == 0
-    found = fairness.inspect(f"tenant:{PLAIN}")
+    parts_of(fairness).republish()
+    assert run("tenant", "tier", WRITTEN, "enterprise", "--concurrency", "7").exit_code == 0
+    found = fairness.limits.inspect(f"tenant:{PLAIN}")
     assert (found.tier, found.limit) == ("enterprise", 7)
-    assert run("tier", WRITTEN).output.startswith(f"{KEY}: tier enterprise, limit 7")
-    assert run("tier", WRITTEN, "--clear").exit_code == 0
+    assert run("tenant", "tier", WRITTEN).output.startswith(f"{KEY}: tier enterprise, limit 7")
+    assert run("tenant", "tier", WRITTEN, "--clear").exit_code == 0
     assert not client.exists(shop.key(KEY))
 
 
 def test_what_an_event_says_is_taken_by_the_methods(shop, fairness):
-    fairness.pause(PLAIN)
-    (event,) = fairness.events(types=["fairness.paused"]).events
-    assert not fairness.resume(key=event.data["key"]).paused
-    fairness.pause(WRITTEN)
-    assert not fairness.resume(PLAIN).paused
+    fairness.tenants.pause(PLAIN)
+    (event,) = fairness.events.read(types=["fairness.paused"]).events
+    assert not fairness.limits.resume(event.data["key"]).paused
+    fairness.tenants.pause(WRITTEN)
+    assert not fairness.tenants.resume(PLAIN).paused
     assert len(shop.claim()) == 1
 
 
 def test_a_tenant_of_one_service_is_taken_as_it_is_shown(make_fairness, client):
     fairness = make_fairness(fairness={"tier_scope": "service"})
-    shown = fairness.pause(key=f"tenant:{PLAIN}:export").key
+    shown = fairness.limits.pause(f"tenant:{PLAIN}:export").key
     assert shown == f"{KEY}:export"
-    assert fairness.inspect(shown).key == shown
-    assert not fairness.resume(key=shown).paused
-    assert not fairness.inspect(f"tenant:{PLAIN}:export").stops.paused
+    assert fairness.limits.inspect(shown).key == shown
+    assert not fairness.limits.resume(shown).paused
+    assert not fairness.limits.inspect(f"tenant:{PLAIN}:export").stops.paused
 
 
 def test_the_tier_of_all_without_a_tenant_is_that_which_is_shown(run, shop, fairness, client):
-    fairness.republish()
-    done = json.loads(run("tier", "_none", "pro", "--json").stdout)
+    parts_of(fairness).republish()
+    done = json.loads(run("tenant", "tier", "_none", "pro", "--json").stdout)
     assert (done["key"], done["tier"]) == ("tenant:_none", "pro")
     assert client.hget(shop.key("tenant:_none"), "tier") == "pro"
 
@@ -96,6 +99,6 @@ def test_only_what_has_the_form_of_a_hash_is_taken_for_one(tenant):
 
 
 def test_a_producer_hashes_a_tenant_that_is_called_like_a_hash(fairness, shop, client):
-    fairness.app.tasks["shop.add"].delay(1, 2, user=WRITTEN)
+    parts_of(fairness).app.tasks["shop.add"].delay(1, 2, user=WRITTEN)
     assert client.exists(shop.key(f"account:{tier_key(WRITTEN)}"))
     assert tier_key(WRITTEN) != KEY

@@ -47,7 +47,7 @@ def test_what_was_accepted_comes_back_and_goes_on_though_its_tenant_is_full(
 def bounded(shop, most):
     """Publish a ``max_waiting`` for the tier of everybody."""
     others = [tier for name, tier in shop.fairness.settings.tiers.items() if name != "free"]
-    shop.fairness.publish_tiers([Tier("free", 1, max_waiting=most), *others])
+    shop.fairness.tenants.publish_tiers([Tier("free", 1, max_waiting=most), *others])
 
 
 def test_a_body_that_sends_too_much_is_told_as_any_producer(fair_shop) -> None:

@@ -22,7 +22,7 @@ KINDS = "tests.dispatch.kinds"
 
 @pytest.fixture
 def fairness(fair_shop: Shop) -> Fairness:
-    fair_shop.fairness.publish_tiers([Tier("free", 1)])
+    fair_shop.fairness.tenants.publish_tiers([Tier("free", 1)])
     return fair_shop.fairness
 
 
@@ -33,27 +33,27 @@ def test_a_task_behind_its_tenants_limit_is_cancelled_and_the_next_one_runs(
     gate = fair_shop.gate_file()
     runs, waits, after = (send(fair_shop, "kinds.plain", "42", gate=str(gate)) for _ in range(3))
     eventually(lambda: len(fair_shop.ledger("start")) == 1)
-    why = fairness.explain(waits.id)
+    why = fairness.tasks.explain(waits.id)
     assert (why.task, why.state, why.ahead_in_lane) == ("kinds.plain", "waiting", 0)
     (blocker,) = why.blocked_by
     assert (blocker.key, blocker.reason, blocker.held) == ("tenant:42", "concurrency", 1)
     (holder,) = blocker.holders
-    assert (holder.task, holder.owner) == ("kinds.plain", fairness.explain(runs.id).owner)
-    assert fairness.cancel(waits.id).state == "cancelled"
+    assert (holder.task, holder.owner) == ("kinds.plain", fairness.tasks.explain(runs.id).owner)
+    assert fairness.tasks.cancel(waits.id).state == "cancelled"
     with pytest.raises(TaskRevokedError):
         waits.get(timeout=RESULT_SECONDS)
     assert waits.state == "REVOKED"
     worker.wait_for_log(f"task kinds.plain[{waits.id}] of tenant '42' was cancelled")
-    found = fairness.cancel(runs.id)
+    found = fairness.tasks.cancel(runs.id)
     assert (found.state, found.queue) == ("running", "celery")
     gate.touch()
     for result in (runs, after):
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert waits.id not in fair_shop.runs()
-    assert fairness.counts()["cancelled"] == 1
+    assert fairness.stats.counters()["cancelled"] == 1
     assert_nothing_left(memory)
     with pytest.raises(NotFound, match="neither waits nor runs"):
-        fairness.cancel(runs.id)
+        fairness.tasks.cancel(runs.id)
 
 
 def test_a_chord_fails_whose_part_was_cancelled_in_its_countdown(
@@ -64,7 +64,7 @@ def test_a_chord_fails_whose_part_was_cancelled_in_its_countdown(
     part = signature("kinds.plain").set(countdown=3_600)
     after = chord([part, signature("kinds.plain")], app=fair_shop.app)(signature("kinds.plain"))
     (late,) = [each.id for each in after.parent.results[:1]]
-    assert fairness.cancel(late).state == "cancelled"
+    assert fairness.tasks.cancel(late).state == "cancelled"
     with pytest.raises(ChordError, match="TaskRevokedError"):
         # Not that of the chord itself, which asks its parts first.
         fair_shop.app.AsyncResult(after.id).get(timeout=RESULT_SECONDS)
@@ -79,7 +79,7 @@ def test_the_flood_of_one_tenant_is_purged(
     quiet = send(fair_shop, "kinds.plain", "43", gate=str(gate))
     fair_shop.worker(app=KINDS, concurrency=2)
     eventually(lambda: len(fair_shop.ledger("start")) == 2)
-    assert fairness.purge_tenant("42").cancelled == 129
+    assert fairness.tenants.purge("42").cancelled == 129
     gate.touch()
     assert quiet.get(timeout=RESULT_SECONDS) == "done"
     assert flood[0].get(timeout=RESULT_SECONDS) == "done"
@@ -101,14 +101,14 @@ def test_a_dead_letter_runs_again_when_its_cause_is_gone(
     os.kill(child, signal.SIGKILL)
     with pytest.raises(DeliveriesExhausted):
         task.get(timeout=RESULT_SECONDS)
-    (letter,) = shop.fairness.dead_letters("celery")
+    (letter,) = shop.fairness.tasks.dead_letters("celery")
     assert (letter.task_id, letter.task, letter.tenant) == (task.id, "kinds.late", "42")
     gate.touch()
-    assert shop.fairness.requeue(task.id).queue == "celery"
+    assert shop.fairness.tasks.requeue(task.id).queue == "celery"
     # A result that was read remembers its failure.
     anew = shop.app.AsyncResult
     eventually(lambda: anew(task.id).state == "SUCCESS", RESULT_SECONDS)
-    assert not shop.fairness.dead_letters()
+    assert not shop.fairness.tasks.dead_letters()
     with pytest.raises(NotFound, match="is no dead letter"):
-        shop.fairness.requeue(task.id)
+        shop.fairness.tasks.requeue(task.id)
     assert_nothing_left(memory)

@@ -134,7 +134,7 @@ def test_a_message_that_no_worker_can_read_ends_none_of_them(
     with pytest.raises(MessageUnreadable, match="dead letters of queue 'celery'"):
         poison.get(timeout=RESULT_SECONDS)
     assert memory.llen(f"{PREFIX}dead:celery") == 1
-    assert shop.fairness.counts()["dead_lettered"] == 1
+    assert shop.fairness.stats.counters()["dead_lettered"] == 1
     worker.wait_for_log("is a dead letter of queue celery: its message cannot be read: ValueError")
     assert "secret" not in worker.log_text()
     assert not memory.exists(f"{PREFIX}running", f"{PREFIX}waiting")
@@ -204,7 +204,7 @@ def test_a_dead_worker_s_late_acked_task_starts_again_within_one_lease(
     # The early-acked one is gone; its tenant's next task has its slot.
     assert follower.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs()[early.id] == 1
-    assert shop.fairness.counts()["abandoned"] == 1
+    assert shop.fairness.stats.counters()["abandoned"] == 1
     assert_nothing_left(memory)
 
 

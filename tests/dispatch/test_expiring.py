@@ -22,7 +22,7 @@ EXPIRES = {"expires": 0.5}
 def test_a_task_that_waits_for_its_tenants_slot_expires_there(
     fair_shop: Shop, memory: Redis
 ) -> None:
-    fair_shop.fairness.publish_tiers([Tier("free", 1)])
+    fair_shop.fairness.tenants.publish_tiers([Tier("free", 1)])
     worker = fair_shop.worker(app=KINDS, concurrency=2)
     gate = fair_shop.gate_file()
     runs = send(fair_shop, "kinds.plain", "42", gate=str(gate))
@@ -36,8 +36,8 @@ def test_a_task_that_waits_for_its_tenants_slot_expires_there(
     # Its slot is still taken: nobody has claimed it.
     assert not fair_shop.ledger("end")
     worker.wait_for_log(f"task kinds.plain[{waits.id}] of tenant '42' expired in queue celery")
-    assert fair_shop.fairness.counts()["expired_waiting"] == 2
-    assert not fair_shop.fairness.audit().findings
+    assert fair_shop.fairness.stats.counters()["expired_waiting"] == 2
+    assert not fair_shop.fairness.check().findings
     gate.touch()
     assert runs.get(timeout=RESULT_SECONDS) == "done"
     assert list(fair_shop.runs()) == [runs.id]

@@ -27,7 +27,7 @@ def started(shop: Shop, result: Any) -> list[dict[str, Any]]:
 def test_no_tenant_runs_more_than_its_limit_on_many_workers(fair_shop: Shop, memory: Redis) -> None:
     for pool in POOLS:
         fair_shop.worker(pool=pool, concurrency=1 if pool == "solo" else 3)
-    fair_shop.fairness.set_tier("pro", "pro")
+    fair_shop.fairness.tenants.set_tier("pro", "pro")
     users = {"free": 1, "pro": 3}
     gate = fair_shop.gate_file()
     work = {"seconds": 0.01, "gate": str(gate)}
@@ -79,9 +79,9 @@ def test_a_tier_that_is_raised_lets_waiting_tasks_start(
     gate = shop.gate_file()
     results = [shop.send("work", user="42", gate=str(gate)) for _ in range(4)]
     shop.await_held("42", 1)
-    shop.fairness.set_tier("42", "pro")
+    shop.fairness.tenants.set_tier("42", "pro")
     shop.await_held("42", 3, timeout_seconds=2.0)
-    shop.fairness.set_tier("42", "pro", concurrency=4)
+    shop.fairness.tenants.set_tier("42", "pro", concurrency=4)
     shop.await_held("42", 4, timeout_seconds=2.0)
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
@@ -91,25 +91,25 @@ def test_a_tier_that_is_lowered_or_paused_acts_on_waiting_tasks(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
     shop = make_fair_shop(fairness=QUICK)
-    shop.fairness.set_tier("42", "pro")
+    shop.fairness.tenants.set_tier("42", "pro")
     shop.worker(pool="threads", concurrency=4)
     gates = [shop.gate_file() for _ in range(6)]
     results = [shop.send("work", user="42", gate=str(gate)) for gate in gates]
     shop.await_held("42", 3)
-    shop.fairness.set_tier("42", "free")
+    shop.fairness.tenants.set_tier("42", "free")
     gates[0].touch()
     gates[1].touch()
     # Nothing is ended; what ends is not followed until the count is below the new number.
     shop.await_held("42", 1)
     assert len(shop.ledger("start")) == 3
-    shop.fairness.set_tier("42", "free", concurrency=0)
+    shop.fairness.tenants.set_tier("42", "free", concurrency=0)
     gates[2].touch()
     shop.await_held("42", 0)
     assert shop.send("work", user="43").get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs().keys() & {result.id for result in results[3:]} == set()
     for gate in gates:
         gate.touch()
-    shop.fairness.set_tier("42", "enterprise")
+    shop.fairness.tenants.set_tier("42", "enterprise")
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
@@ -122,7 +122,7 @@ def test_a_new_tier_table_acts_on_waiting_tasks(make_fair_shop: Callable[..., Sh
     results = [shop.send("work", user="42", gate=str(gate)) for _ in range(3)]
     shop.await_held("42", 1)
     tiers = {**shop.fairness.settings.tiers, "free": Tier("free", 2)}
-    shop.fairness.publish_tiers(tiers.values())
+    shop.fairness.tenants.publish_tiers(tiers.values())
     shop.await_held("42", 2, timeout_seconds=2.0)
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
@@ -132,7 +132,7 @@ def test_inspection_shows_the_leases_of_claimed_tasks(make_fair_shop: Callable[.
     shop = make_fair_shop(fairness={"lease_seconds": 6})
     shop.worker(pool="threads", concurrency=4)
     gate = shop.gate_file()
-    shop.fairness.set_tier("42", "pro")
+    shop.fairness.tenants.set_tier("42", "pro")
     results = [shop.send("work", user="42", gate=str(gate)) for _ in range(2)]
     shop.await_held("42", 2)
     state = shop.state("42")

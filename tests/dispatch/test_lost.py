@@ -86,7 +86,7 @@ def test_the_result_of_an_early_acked_task_whose_worker_is_killed_is_a_failure(
         lost.get(timeout=RESULT_SECONDS)
     assert time.time() - killed_at < LEASE_SECONDS + TOLD_SECONDS
     living.wait_for_log(f"task kinds.early[{lost.id}] of tenant '42' was lost with its worker")
-    assert shop.fairness.counts()["abandoned"] == 1
+    assert shop.fairness.stats.counters()["abandoned"] == 1
     gate.touch()
     assert_nothing_left(memory)
     assert shop.runs()[lost.id] == 1
@@ -112,7 +112,7 @@ def test_the_result_of_a_dead_letter_is_a_failure_where_the_workers_die(
     assert raised.value.deliveries == 2
     worker.wait_for_log(f"task kinds.late[{deadly.id}] of tenant '42' is a dead letter of queue")
     assert memory.llen(f"{PREFIX}dead:celery") == 1
-    assert shop.fairness.counts()["dead_lettered"] == 1
+    assert shop.fairness.stats.counters()["dead_lettered"] == 1
     assert shop.runs() == {deadly.id: 2}
     shop.await_held("42", 0)
     eventually(lambda: not memory.exists(f"{PREFIX}outcomes"))

@@ -39,12 +39,12 @@ def test_a_raised_number_starts_what_waits(
     fair_shop.worker(app=KINDS, concurrency=3)
     gate = fair_shop.gate_file()
     sent = [send(fair_shop, f"4{n}", API, gate=str(gate)) for n in range(3)]
-    eventually(lambda: fairness.inspect(API.key).waited and fair_shop.ledger("start"))
-    assert fairness.inspect(API.key).held == 1
-    fairness.override(API.key, concurrency=3, reason="a test")
+    eventually(lambda: fairness.limits.inspect(API.key).waited and fair_shop.ledger("start"))
+    assert fairness.limits.inspect(API.key).held == 1
+    fairness.limits.override(API.key, concurrency=3, reason="a test")
     eventually(lambda: len(fair_shop.ledger("start")) == 3)
-    assert not fairness.audit().findings
-    assert fairness.clear_override(API.key)
+    assert not fairness.check().findings
+    assert fairness.limits.clear_override(API.key)
     gate.touch()
     assert [each.get(timeout=RESULT_SECONDS) for each in sent] == ["done"] * 3
     assert_nothing_left(memory)
@@ -52,14 +52,14 @@ def test_a_raised_number_starts_what_waits(
 
 def test_a_paused_tenant_waits_until_its_time(fair_shop: Shop, fairness: Fairness) -> None:
     fair_shop.worker(app=KINDS, concurrency=2)
-    fairness.pause("42")
+    fairness.tenants.pause("42")
     waits, other = send(fair_shop, "42"), send(fair_shop, "43")
     assert other.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["user"] for entry in fair_shop.ledger("start")] == ["43"]
     # Another pause stands in the place of the one before, and this one ends by itself.
-    assert fairness.pause("42", expires_in=0.5).pause_seconds
+    assert fairness.tenants.pause("42", for_seconds=0.5).pause_seconds
     assert waits.get(timeout=RESULT_SECONDS) == "done"
-    assert not fairness.inspect("tenant:42").stops.paused
+    assert not fairness.limits.inspect("tenant:42").stops.paused
 
 
 def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_worker(
@@ -70,11 +70,11 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     fairness = shop.fairness
     worker = shop.worker(app=KINDS, concurrency=4)
     mail, paused = (RateLimitPolicy(key, concurrency=5) for key in ("mail", "paused"))
-    fairness.override(API.key, concurrency=2, rate="9/PT1H", reason="a test", author="me")
-    fairness.override(mail.key, concurrency=0, expires_in=3_600)
-    fairness.pause("43")
-    fairness.pause(key=paused.key)
-    said = [fairness.inspect(key).override for key in (API.key, mail.key)]
+    fairness.limits.override(API.key, concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.limits.override(mail.key, concurrency=0, for_seconds=3_600)
+    fairness.tenants.pause("43")
+    fairness.limits.pause(paused.key)
+    said = [fairness.limits.inspect(key).override for key in (API.key, mail.key)]
     held = [send(shop, "41", mail), send(shop, "43"), send(shop, "42", paused)]
 
     def nothing_else_starts() -> None:
@@ -82,9 +82,9 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
         before = len(shop.ledger("start"))
         assert send(shop, "44").get(timeout=RESULT_SECONDS) == "done"
         assert [entry["user"] for entry in shop.ledger("start")[before:]] == ["44"]
-        assert [fairness.inspect(key).override for key in (API.key, mail.key)] == said
-        assert fairness.inspect("tenant:43").stops.paused
-        assert fairness.inspect(paused.key).stops.paused
+        assert [fairness.limits.inspect(key).override for key in (API.key, mail.key)] == said
+        assert fairness.limits.inspect("tenant:43").stops.paused
+        assert fairness.limits.inspect(paused.key).stops.paused
 
     nothing_else_starts()
     keeps.kill()
@@ -96,12 +96,12 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     gate = shop.gate_file()
     raised: list[AsyncResult[Any]] = [send(shop, f"5{n}", API, gate=str(gate)) for n in range(3)]
     eventually(lambda: len(shop.ledger("start")) == 5)
-    assert fairness.inspect(API.key).held == 2
+    assert fairness.limits.inspect(API.key).held == 2
     nothing_else_starts()
-    assert fairness.inspect(API.key).rate.current_count == 2
+    assert fairness.limits.inspect(API.key).rate.current_count == 2
     gate.touch()
-    assert fairness.clear_override(mail.key)
-    fairness.resume("43")
-    fairness.resume(key=paused.key)
+    assert fairness.limits.clear_override(mail.key)
+    fairness.tenants.resume("43")
+    fairness.limits.resume(paused.key)
     assert [each.get(timeout=RESULT_SECONDS) for each in (*held, *raised)] == ["done"] * 6
     assert set(shop.runs().values()) == {1}

@@ -9,12 +9,13 @@ from redis import Redis
 from tests.dispatch.conftest import assert_nothing_left
 from tests.dispatch.test_shared_limits import KINDS, most_at_once, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 
 def held(shop: Shop, queue: str) -> int:
     """Return how many slots are held of a queue, or of one of its partitions."""
-    return shop.fairness.limiter.inspect(f"queue:{queue}", "", "").held
+    return parts_of(shop.fairness).limiter.inspect(f"queue:{queue}", "", "").held
 
 
 def most_of(shop: Shop, name: str) -> int:
@@ -50,16 +51,16 @@ def test_what_people_set_acts_on_what_waits_and_stops_no_other_queue(
 ) -> None:
     shop = make_fair_shop()
     shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
-    shop.fairness.set_queue_limit("a", global_limit=0)
+    shop.fairness.queues.set_limit("a", global_limit=0)
     gate = shop.gate_file()
     waiting = [send(shop, str(user), queue="a", gate=str(gate)) for user in range(6)]
     other = send(shop, "9", queue="b")
     assert other.get(timeout=RESULT_SECONDS) == "done"
     assert len(shop.ledger("start")) == 1
-    shop.fairness.set_queue_limit("a", global_limit=2)
+    shop.fairness.queues.set_limit("a", global_limit=2)
     eventually(lambda: len(shop.ledger("start")) == 3)
-    assert shop.fairness.queue_limit("a").held == 2
-    shop.fairness.clear_queue_limit("a")
+    assert shop.fairness.queues.inspect("a").limit.held == 2
+    shop.fairness.queues.clear_limit("a")
     eventually(lambda: len(shop.ledger("start")) == 7)
     gate.touch()
     for result in waiting:
@@ -106,7 +107,7 @@ def test_s30_rlr005_each_kind_has_the_limit_of_a_queue_for_itself(
     began = sorted(entry["name"] for entry in shop.ledger("start"))
     assert began == ["kinds.early", "kinds.late", "kinds.plain"]
     assert [held(shop, f"a:kinds.{name}") for name in ("late", "early", "plain")] == [1, 1, 0]
-    assert shop.fairness.queue_limit("a").held == 2
+    assert shop.fairness.queues.inspect("a").limit.held == 2
     gate.touch()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
@@ -131,7 +132,7 @@ def test_s30_rlr005_each_set_of_all_arguments_has_the_limit_of_a_queue_for_itsel
     assert send(shop, "9", queue="b").get(timeout=RESULT_SECONDS) == "done"
     began = {entry["id"] for entry in shop.ledger("start") if entry["user"] != "9"}
     assert began == {same[0].id, *(result.id for result in others)}
-    assert shop.fairness.queue_limit("a").held == 3
+    assert shop.fairness.queues.inspect("a").limit.held == 3
     one.touch()
     for result in (*same, others[1]):
         assert result.get(timeout=RESULT_SECONDS) == "done"
@@ -179,9 +180,9 @@ def test_a_process_holds_no_more_of_a_queue_than_its_local_limit(
     results += [send(shop, None, queue="b") for _ in range(3)]
     for result in results[4:]:
         assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert shop.fairness.queue_limit("a").held == 1
+    assert shop.fairness.queues.inspect("a").limit.held == 1
     shop.worker(app=KINDS, pool="prefork", concurrency=3, queues=["a"])
-    eventually(lambda: shop.fairness.queue_limit("a").held == 2)
+    eventually(lambda: shop.fairness.queues.inspect("a").limit.held == 2)
     gate.touch()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"

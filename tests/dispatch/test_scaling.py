@@ -22,4 +22,4 @@ def test_a_call_goes_to_the_installation_of_its_connection(fair_shop, memory: Re
         # Nobody works here; both installations know their own of the tenant.
         task.apply_async((5, 6), {"user": "42"})
         assert memory.hget(f"{PREFIX}account:tenant:42", "q:celery") == "1"
-        assert fair_shop.fairness.purge_tenant("42").cancelled == 1
+        assert fair_shop.fairness.tenants.purge("42").cancelled == 1

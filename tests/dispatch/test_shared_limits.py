@@ -179,7 +179,7 @@ def test_the_result_of_a_dropped_task_says_so_and_its_errback_is_called(
     eventually(lambda: memory.zcard(f"{PREFIX}leases:{api.key}") == 0)
     assert send(shop, "42", api).get(timeout=RESULT_SECONDS) == "done"
     assert dropped.id not in shop.runs()
-    assert shop.fairness.counts()["dropped"] == 1
+    assert shop.fairness.stats.counters()["dropped"] == 1
     assert_nothing_left(memory)
 
 
@@ -212,7 +212,7 @@ def test_a_rescheduled_task_runs_later_and_ends_once(
     api = RateLimitPolicy("api", concurrency=1, on_limit="reschedule")
     running, gate = holding(shop, api)
     results = [send(shop, user, api) for user in ("42", "43")]
-    eventually(lambda: shop.fairness.counts().get("rescheduled", 0) >= 2)
+    eventually(lambda: shop.fairness.stats.counters().get("rescheduled", 0) >= 2)
     assert memory.zcard(f"{PREFIX}later:celery") == 2
     # They stop nobody.
     assert send(shop, "42").get(timeout=RESULT_SECONDS) == "done"

@@ -57,7 +57,7 @@ def make_scene(make_fair_shop: Callable[..., Shop]) -> Callable[..., Scene]:
 
     def make(pool: str, **conf: Any) -> Scene:
         shop = make_fair_shop(conf=conf, fairness={"lease_seconds": 60})
-        shop.fairness.publish_tiers([Tier("free", None)])
+        shop.fairness.tenants.publish_tiers([Tier("free", None)])
         worker = shop.worker(app="tests.dispatch.kinds", pool=pool, concurrency=2)
         gate = shop.gate_file()
         early = send(shop, "kinds.early", "42", gate=str(gate))
@@ -93,7 +93,7 @@ def test_what_a_stopped_pool_has_not_begun_waits_again_at_once(
     make_fair_shop: Callable[..., Shop], memory: Redis, name: str
 ) -> None:
     shop = make_fair_shop(conf={"worker_prefetch_multiplier": 2}, fairness={"lease_seconds": 60})
-    shop.fairness.publish_tiers([Tier("free", None)])
+    shop.fairness.tenants.publish_tiers([Tier("free", None)])
     worker = shop.worker(
         app="tests.dispatch.kinds", pool="prefork", concurrency=1, args=TELLS_STEPS
     )

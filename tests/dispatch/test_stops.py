@@ -40,15 +40,15 @@ def test_a_paused_key_waits_and_what_runs_runs_on(
     gate = fair_shop.gate_file()
     first = send(fair_shop, "41", API, gate=str(gate))
     eventually(lambda: len(fair_shop.ledger("start")) == 1)
-    assert fairness.pause(key=API.key).paused
+    assert fairness.limits.pause(API.key).paused
     waits = send(fair_shop, "42", API)
     assert send(fair_shop, "42").get(timeout=RESULT_SECONDS) == "done"
     gate.touch()
     assert first.get(timeout=RESULT_SECONDS) == "done"
-    (waited,) = eventually(lambda: fairness.inspect(API.key).waited)
-    assert (waited.state, fairness.inspect(API.key).stops.paused) == ("paused", True)
-    assert not fairness.audit().findings
-    assert not fairness.resume(key=API.key).paused
+    (waited,) = eventually(lambda: fairness.limits.inspect(API.key).waited)
+    assert (waited.state, fairness.limits.inspect(API.key).stops.paused) == ("paused", True)
+    assert not fairness.check().findings
+    assert not fairness.limits.resume(API.key).paused
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
     assert "Traceback" not in worker.log_text()
@@ -58,15 +58,15 @@ def test_a_cool_down_ends_by_itself_or_is_ended(fair_shop: Shop, fairness: Fairn
     fair_shop.worker(app=KINDS, concurrency=3)
     asked_at = time.time()
     until = datetime.now(UTC) + timedelta(seconds=COOL_SECONDS)
-    stops = fairness.cool_down(API.key, until, "a test")
+    stops = fairness.limits.cool_down(API.key, until=until, reason="a test")
     assert 0 < stops.cool_down_seconds <= COOL_SECONDS
     assert send(fair_shop, "42", API).get(timeout=RESULT_SECONDS) == "done"
     (began,) = starts(fair_shop)
     assert COOL_SECONDS - 0.01 <= began - asked_at < COOL_SECONDS + 2
-    assert fairness.cool_down(API.key, time.time() + 3_600).cool_down_seconds > 3_590
+    assert fairness.limits.cool_down(API.key, until=time.time() + 3_600).cool_down_seconds > 3_590
     waits = send(fair_shop, "42", API)
     assert send(fair_shop, "42").get(timeout=RESULT_SECONDS) == "done"
-    assert fairness.clear_cool_down(API.key).cool_down_seconds == 0
+    assert fairness.limits.clear_cool_down(API.key).cool_down_seconds == 0
     assert waits.get(timeout=RESULT_SECONDS) == "done"
 
 
@@ -98,7 +98,7 @@ def test_s41_s49_d05_one_event_says_which_key_cools_down_until_when_and_why(
     fair_shop.worker(app=KINDS, concurrency=1)
     met = send(fair_shop, "41", API, name="fair", how=how)
     assert met.get(timeout=RESULT_SECONDS) == "done"
-    (event,) = fairness.events(types=["rate_limit.dynamic_adjusted"]).events
+    (event,) = fairness.events.read(types=["rate_limit.dynamic_adjusted"]).events
     assert event.data.keys() == {"key", "until", "reason"}
     assert event.data["key"] == API.key
     assert RFC_3339.fullmatch(event.data["until"])
@@ -128,8 +128,8 @@ def test_a_429_is_heard_whatever_the_class_and_the_options_of_its_task_are(
     met = fair_shop.send(name, "too_many", user="41", options={"limits": [policy]})
     worker.wait_for_log(f"{policy.key} cools down")
     waits = fair_shop.send(name, user="42", options={"limits": [policy]})
-    assert fairness.inspect(policy.key).stops.cool_down_seconds > 0
-    assert fairness.clear_cool_down(policy.key).cool_down_seconds == 0
+    assert fairness.limits.inspect(policy.key).stops.cool_down_seconds > 0
+    assert fairness.limits.clear_cool_down(policy.key).cool_down_seconds == 0
     for result in (waits, met):
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert {entry["retries"] for entry in fair_shop.ledger("start")} == {0}
@@ -148,8 +148,8 @@ def test_a_429_of_a_task_without_limits_is_its_own_matter(fair_shop: Shop, memor
 
 def test_a_tenant_does_not_cool_down(fairness: Fairness) -> None:
     for change in (
-        lambda: fairness.cool_down("tenant:42", time.time() + 9),
-        lambda: fairness.clear_cool_down("tenant:42"),
+        lambda: fairness.limits.cool_down("tenant:42", until=time.time() + 9),
+        lambda: fairness.limits.clear_cool_down("tenant:42"),
     ):
         with pytest.raises(ValueError, match="a tenant is paused: pause"):
             change()
@@ -158,10 +158,10 @@ def test_a_tenant_does_not_cool_down(fairness: Fairness) -> None:
 @pytest.mark.parametrize("key", ["_system", "", "a b", "a\nb", "x" * 256])
 def test_what_is_no_limit_s_key_is_refused(fairness: Fairness, key: str) -> None:
     for change in (
-        lambda: fairness.pause(key=key),
-        lambda: fairness.resume(key=key),
-        lambda: fairness.cool_down(key, time.time() + 9),
-        lambda: fairness.clear_cool_down(key),
+        lambda: fairness.limits.pause(key),
+        lambda: fairness.limits.resume(key),
+        lambda: fairness.limits.cool_down(key, until=time.time() + 9),
+        lambda: fairness.limits.clear_cool_down(key),
     ):
         with pytest.raises(ValueError, match="key: expected the key of a limit"):
             change()

@@ -82,7 +82,7 @@ class Shop:
 
     def state(self, user: str) -> Inspection:
         """Return the tenant's limit."""
-        return self.fairness.inspect(tier_key(user))
+        return self.fairness.limits.inspect(tier_key(user))
 
     def await_held(self, user: str, count: int, timeout_seconds: float = 10.0) -> None:
         """Wait until the tenant holds ``count`` slots."""

@@ -16,6 +16,7 @@ from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, key_taken, send
 from tests.integration.test_parked import assert_nothing_parked, await_parked
 from tests.support.nodes import WorkerNode
+from tests.support.parts import parts_of
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -62,17 +63,17 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     proxied: Callable[..., tuple[Shop, Proxy]], broker: str, late: bool
 ) -> None:
     shop, proxy = proxied(broker, late=late)
-    tiers = shop.fairness.limiter
+    tiers = parts_of(shop.fairness).limiter
     lease = Lease("held", tier_key("42"))
     assert isinstance(tiers.acquire(SlotRequest(lease, "42", "free")), Admitted)
     results = [shop.send("work", user="42") for _ in range(TASKS)]
     worker = shop.worker(pool="threads", concurrency=8)
 
     def await_refusals(more: int) -> None:
-        wanted = sum(shop.fairness.refusals().values()) + more
+        wanted = sum(shop.fairness.stats.rejections().tiers.values()) + more
 
         def refused() -> None:
-            assert sum(shop.fairness.refusals().values()) >= wanted
+            assert sum(shop.fairness.stats.rejections().tiers.values()) >= wanted
 
         eventually(refused, RESULT_SECONDS)
 
@@ -156,14 +157,14 @@ def test_a_stopping_worker_that_cannot_send_back_says_what_it_held(
 ) -> None:
     shop, proxy = proxied("redis", late=late)
     lease = Lease("held", tier_key("42"))
-    shop.fairness.limiter.acquire(SlotRequest(lease, "42", "free"))
+    parts_of(shop.fairness).limiter.acquire(SlotRequest(lease, "42", "free"))
     worker = shop.worker(pool="prefork", concurrency=1)
     proxy.refuse()
     result = shop.send("work", user="42", seconds=0.125)
     worker.wait_for_log("does not take it back")
     worker.signal(signal.SIGTERM)
     if late:
-        shop.fairness.limiter.release([lease])
+        parts_of(shop.fairness).limiter.release([lease])
         proxy.resume()
         shop.worker(pool="prefork", concurrency=1)
         assert result.get(timeout=RESULT_SECONDS) == "done"

@@ -22,8 +22,8 @@ def assert_a_pause_is_heard(shop: Shop) -> None:
         listens.start()
 
         def paused_is_heard() -> None:
-            shop.fairness.pause("42")
-            shop.fairness.resume("42")
+            shop.fairness.tenants.pause("42")
+            shop.fairness.tenants.resume("42")
             kinds = [event["type"] for event in heard]
             assert "fairness-paused" in kinds, kinds
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 #: A dead child is noticed after worker_lost_wait (0.5 s); two seconds are promised.
@@ -161,7 +162,7 @@ def test_a_task_revoked_or_expired_while_it_waits_takes_no_slot(shop: Shop) -> N
     shop.await_held("42", 1)
     revoked = shop.send("work", user="42")
     expired = shop.send("work", user="42", options={"expires": 0.8})
-    eventually(lambda: sum(shop.fairness.refusals().values()) >= 2)
+    eventually(lambda: sum(shop.fairness.stats.rejections().tiers.values()) >= 2)
     revoked.revoke()
     for result in (revoked, expired):
         eventually(lambda result=result: result.state == "REVOKED", RESULT_SECONDS)
@@ -237,7 +238,7 @@ def test_a_body_longer_than_a_lease_keeps_its_slot(
 
     def still_held() -> None:
         # Another worker's heartbeat: it moves the clock that leases live by.
-        shop.fairness.limiter.renew([])
+        parts_of(shop.fairness).limiter.renew([])
         if shop.held("42") != 1:
             raise LeaseEnded
         three_leases_later()

@@ -12,6 +12,7 @@ from celery import chain, chord, group
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS)
@@ -21,15 +22,15 @@ pytestmark = pytest.mark.parametrize("broker", BROKERS)
 def slot_taken(shop: Shop, user: str) -> Iterator[None]:
     """Hold the tenant's only slot from outside, so that every task of the tenant is refused."""
     lease = Lease(f"held-for-{user}", tier_key(user))
-    answer = shop.fairness.limiter.acquire(SlotRequest(lease, user, "free"))
+    answer = parts_of(shop.fairness).limiter.acquire(SlotRequest(lease, user, "free"))
     assert isinstance(answer, Admitted)
     yield
-    shop.fairness.limiter.release([lease])
+    parts_of(shop.fairness).limiter.release([lease])
 
 
 def await_refusals(shop: Shop, count: int) -> None:
     def refused() -> None:
-        assert shop.fairness.refusals().get("free", 0) >= count
+        assert shop.fairness.stats.rejections().tiers.get("free", 0) >= count
 
     eventually(refused, RESULT_SECONDS)
 
@@ -71,7 +72,7 @@ def test_a_client_never_sees_a_refused_task_started(
 
         def refused_often() -> None:
             seen.add(result.state)
-            assert shop.fairness.refusals().get("free", 0) >= 3
+            assert shop.fairness.stats.rejections().tiers.get("free", 0) >= 3
 
         eventually(refused_often, RESULT_SECONDS, poll_seconds=0.002)
     assert seen == {"PENDING"}
@@ -143,7 +144,7 @@ def test_a_chain_of_a_tenant_with_one_slot_does_not_wait_for_itself(
     add = shop.app.tasks["shop.add"]
     result = chain(add.s(0, 1, user="42"), *(add.s(1, user="42") for _ in range(19)))()
     assert result.get(timeout=RESULT_SECONDS) == 20
-    assert shop.fairness.refusals() == {}
+    assert shop.fairness.stats.rejections().tiers == {}
 
 
 def test_a_child_task_is_charged_to_its_parents_tenant(
@@ -169,4 +170,4 @@ def test_malformed_arguments_fail_as_they_would_without_us(
         wrong.get(timeout=RESULT_SECONDS)
     invalid = shop.app.send_task("shop.work", (), {"user": 1.5})
     assert invalid.get(timeout=RESULT_SECONDS) == "done"
-    assert shop.fairness.counts() == {"invalid": 1}
+    assert shop.fairness.stats.counters() == {"invalid": 1}

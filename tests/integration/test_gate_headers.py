@@ -73,7 +73,7 @@ def test_what_nobody_can_read_runs_once_and_never_above_the_limits_of_its_task(
     assert first.get(timeout=RESULT_SECONDS) == {"v": 1, "tenant": "7"}
     assert shop.most_at_once("narrow") == 1
     assert set(shop.runs().values()) == {1}
-    assert shop.fairness.counts()["invalid"] >= len(WRONG)
+    assert shop.fairness.stats.counters()["invalid"] >= len(WRONG)
     assert_all_free(shop, "narrow", "tenant:_invalid", "tenant:7")
     worker.wait_for_log("task shop.narrow is charged to the tenant _invalid: ")
 

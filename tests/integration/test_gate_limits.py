@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 from celery_fairness import RateLimitDropped, RateLimitPolicy
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS)
@@ -28,12 +29,14 @@ LONG = {"snooze_seconds": 600, "snooze_jitter_seconds": 0, "lease_seconds": 60}
 def key_taken(shop: Shop) -> Iterator[None]:
     """Hold the key's only slot from outside."""
     lease = Lease("held", KEY)
-    answer = shop.fairness.limiter.acquire(SlotRequest(lease, "", "", limits=f"{KEY}|1|||w"))
+    answer = parts_of(shop.fairness).limiter.acquire(
+        SlotRequest(lease, "", "", limits=f"{KEY}|1|||w")
+    )
     assert isinstance(answer, Admitted)
     try:
         yield
     finally:
-        shop.fairness.limiter.release([lease])
+        parts_of(shop.fairness).limiter.release([lease])
 
 
 def send(shop: Shop, user: str | None, *limits: RateLimitPolicy, **options: object) -> AsyncResult:
@@ -45,21 +48,23 @@ def send(shop: Shop, user: str | None, *limits: RateLimitPolicy, **options: obje
 
 def await_count(shop: Shop, counter: str, count: int) -> None:
     def counted() -> None:
-        assert shop.fairness.counts().get(counter, 0) >= count
+        assert shop.fairness.stats.counters().get(counter, 0) >= count
 
     eventually(counted, RESULT_SECONDS)
 
 
 def assert_all_free(shop: Shop, *keys: str) -> None:
     def free() -> None:
-        assert [shop.fairness.limiter.inspect(key, "", "").held for key in keys] == [0] * len(keys)
+        assert [parts_of(shop.fairness).limiter.inspect(key, "", "").held for key in keys] == [
+            0
+        ] * len(keys)
 
     eventually(free, RESULT_SECONDS)
 
 
 def events_of(shop: Shop) -> list[tuple[str, str]]:
     """Return each event of a limit and the id of its task, "" where it is of none."""
-    events = shop.fairness.events().events
+    events = shop.fairness.events.read().events
     told = [(event.type, event.subject) for event in events]
     return [each for each in told if each[0].startswith("rate_limit.")]
 
@@ -102,7 +107,7 @@ def test_s39_s46_s47_a_task_that_waits_spends_no_retry_and_takes_no_other_slot(
         assert waits.state == "PENDING"
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["retries"] for entry in shop.ledger("start")] == [0, 0]
-    assert shop.fairness.refusals() == {}
+    assert shop.fairness.stats.rejections().tiers == {}
     assert events_of(shop) == [("rate_limit.exceeded", waits.id), ("rate_limit.released", waits.id)]
 
 
@@ -117,7 +122,7 @@ def test_a_rescheduled_task_comes_when_its_rate_is_open_and_not_before(
     gaps = [later - first for first, later in itertools.pairwise(starts(shop))]
     # A body begins a little after its start was counted.
     assert min(gaps) > 1.5
-    assert shop.fairness.counts()["rescheduled"] >= 2
+    assert shop.fairness.stats.counters()["rescheduled"] >= 2
 
 
 def test_s48_a_dropped_task_ends_for_whoever_waits_for_it(
@@ -144,7 +149,7 @@ def test_s48_a_dropped_task_ends_for_whoever_waits_for_it(
             shop.app.AsyncResult(after.id).get(timeout=RESULT_SECONDS)
     assert dropped.state == "FAILURE"
     assert shop.ledger("start", "shop.work") == []
-    assert shop.fairness.counts() == {"dropped": 2, "limited": 2}
+    assert shop.fairness.stats.counters() == {"dropped": 2, "limited": 2}
     assert [what for what, _ in events_of(shop)] == ["rate_limit.dropped"] * 2
     assert events_of(shop)[0] == ("rate_limit.dropped", dropped.id)
     assert send(shop, "42", drops).get(timeout=RESULT_SECONDS) == "done"
@@ -209,11 +214,11 @@ def test_a_paused_key_starts_nothing_until_it_is_resumed(
     shop = make_shop(broker)
     shop.worker(pool="threads", concurrency=2)
     api = RateLimitPolicy(KEY, concurrency=5, on_limit="drop")
-    assert shop.fairness.pause(key=KEY).paused
+    assert shop.fairness.limits.pause(KEY).paused
     waits = send(shop, "42", api)
     await_count(shop, "limited", 1)
     resumed_at = time.time()
-    assert not shop.fairness.resume(key=KEY).paused
+    assert not shop.fairness.limits.resume(KEY).paused
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert starts(shop)[0] >= resumed_at
 

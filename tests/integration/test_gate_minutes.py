@@ -16,7 +16,7 @@ QUICK = {"snooze_seconds": 0.2, "snooze_jitter_seconds": 0.2, "lease_seconds": 6
 
 def counted(shop: Shop, what: str) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
-    for minute in shop.fairness.minutes():
+    for minute in shop.fairness.stats.minutes():
         for each in minute.counts:
             found[each.queue, each.tier] += getattr(each, what)
     return +found
@@ -39,7 +39,9 @@ def test_starts_and_refusals_of_workers_are_counted_by_tier_and_queue(
     assert shop.runs()[refused.id] == 1
     # The slot that was taken from outside was of no task.
     assert counted(shop, "started") == {("celery", "free"): 4}
-    assert counted(shop, "refused") == {("celery", "free"): shop.fairness.refusals()["free"]}
+    assert counted(shop, "refused") == {
+        ("celery", "free"): shop.fairness.stats.rejections().tiers["free"]
+    }
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -48,7 +50,7 @@ def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
 ) -> None:
     shop = make_shop(broker, fairness=QUICK)
     shop.worker(pool="prefork", concurrency=2)
-    shop.fairness.watch_tasks(600)
+    shop.fairness.events.trace(600)
     done = shop.send("work", "ok", user="u1")
     done.get(timeout=RESULT_SECONDS)
     gate = shop.gate_file()
@@ -61,7 +63,7 @@ def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
     types = ["task.put", "task.started", "task.ended"]
 
     def all_are_told() -> None:
-        events = shop.fairness.events(types=types).events
+        events = shop.fairness.events.read(types=types).events
         told = [(each.type, each.subject, each.data.get("outcome")) for each in events]
         assert told == [
             (what, result.id, outcome if what == "task.ended" else None)
@@ -78,12 +80,12 @@ def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_refused_task_is_put_once(make_shop: Callable[..., Shop], broker: str) -> None:
     shop = make_shop(broker, fairness=QUICK)
-    shop.fairness.watch_tasks(600)
+    shop.fairness.events.trace(600)
     shop.worker(pool="prefork", concurrency=2)
     with slot_taken(shop, "42"):
         refused = shop.send("work", "ok", user="42")
         await_refusals(shop, 2)
     refused.get(timeout=RESULT_SECONDS)
     shop.send("plain").get(timeout=RESULT_SECONDS)
-    (put,) = shop.fairness.events(types=["task.put"]).events
+    (put,) = shop.fairness.events.read(types=["task.put"]).events
     assert (put.subject, put.data["key"], put.data["rank"]) == (refused.id, "tenant:42", None)

@@ -31,7 +31,7 @@ def partitioned(make_shop: Callable[..., Shop], **by: Any) -> Shop:
 
 def held(shop: Shop, part: str) -> int:
     """Return how many slots are held of the queue, or of the partition whose key ends so."""
-    return shop.fairness.inspect(f"queue:celery{part}").held
+    return shop.fairness.limits.inspect(f"queue:celery{part}").held
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -49,9 +49,9 @@ def test_s30_s32_rlr005_a_queue_s_limit_and_the_tenants_both_hold(
 
     # The queue has room for the second one, and its tenant has not.
     results = [send("u0") for _ in range(2)]
-    eventually(lambda: shop.fairness.refusals().get("free", 0) >= 1, RESULT_SECONDS)
+    eventually(lambda: shop.fairness.stats.rejections().tiers.get("free", 0) >= 1, RESULT_SECONDS)
     assert (shop.held("u0"), held(shop, "")) == (1, 1)
-    assert shop.fairness.counts().get("limited", 0) == 0
+    assert shop.fairness.stats.counters().get("limited", 0) == 0
     # Of four tenants that have room the queue has room for one.
     results += [send(f"u{n}") for n in range(1, 5)]
     await_parked(shop, 3, "queue:celery")
@@ -164,16 +164,16 @@ def test_numbers_that_people_set_and_partitions_hold_at_the_gate(
         fairness={**QUICK, "tiers": {"free": {"concurrency": None}}, "queues": queues},
     )
     shop.worker(pool="prefork", concurrency=3)
-    shop.fairness.set_queue_limit("celery", global_limit=0)
+    shop.fairness.queues.set_limit("celery", global_limit=0)
     one = shop.send("work", "ok", user="u1")
     await_count(shop, "limited", 1)
     assert shop.ledger("start") == []
-    assert shop.fairness.clear_queue_limit("celery")
+    assert shop.fairness.queues.clear_limit("celery")
     assert one.get(timeout=RESULT_SECONDS) == "done"
-    shop.fairness.pause(key="queue:celery")
+    shop.fairness.limits.pause("queue:celery")
     held = shop.send("work", "ok", user="u2")
     await_count(shop, "limited", 2)
-    shop.fairness.resume(key="queue:celery")
+    shop.fairness.limits.resume("queue:celery")
     assert held.get(timeout=RESULT_SECONDS) == "done"
 
 
@@ -191,12 +191,12 @@ def test_a_delayed_task_is_of_its_queue_where_the_broker_itself_delays(
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.most_at_once("42") == 1
     # Rejected for the first time, and parked, after the broker delayed it.
-    shop.fairness.pause(key="queue:celery")
+    shop.fairness.limits.pause("queue:celery")
     held = shop.send("work", user="42", options={"countdown": 1})
     await_parked(shop, 1, "queue:celery")
-    assert shop.fairness.explain(held.id).queue == "celery"
-    events = shop.fairness.events().events
+    assert shop.fairness.tasks.explain(held.id).queue == "celery"
+    events = shop.fairness.events.read().events
     told = [event.data["queue"] for event in events if "job_id" in event.data]
     assert set(told) == {"celery"}
-    shop.fairness.resume(key="queue:celery")
+    shop.fairness.limits.resume("queue:celery")
     assert held.get(timeout=RESULT_SECONDS) == "done"

@@ -48,7 +48,7 @@ def test_one_worker_runs_so_many_and_two_run_more(
     assert set(shop.runs().values()) == {1}
     # It spends no retry.
     assert {entry["retries"] for entry in shop.ledger("start")} == {0}
-    assert shop.fairness.counts()["rescheduled"] >= 1
+    assert shop.fairness.stats.counters()["rescheduled"] >= 1
     assert_all_free(shop, QUEUE, "tenant:u0", "tenant:u13")
 
 
@@ -61,10 +61,10 @@ def test_a_number_that_people_set_holds_for_what_runs_and_what_it_refuses_goes_e
     first = [shop.send("work", user=f"u{n}", gate=str(gate)) for n in range(2)]
     shop.await_held("u0", 1)
     shop.await_held("u1", 1)
-    shop.fairness.set_queue_limit("celery", local_limit=2)
+    shop.fairness.queues.set_limit("celery", local_limit=2)
     third = shop.send("work", user="u2")
     await_count(shop, "rescheduled", 1)
-    assert shop.fairness.inspect(QUEUE).parked == 0
+    assert shop.fairness.limits.inspect(QUEUE).parked == 0
     # The other worker may run it.
     other = shop.worker(pool="threads", concurrency=1)
     assert third.get(timeout=RESULT_SECONDS) == "done"

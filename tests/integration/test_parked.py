@@ -22,6 +22,7 @@ from tests.integration.test_gate_limits import (
     send,
     starts,
 )
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS)
@@ -31,22 +32,22 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 
 def await_parked(shop: Shop, count: int, key: str = KEY) -> None:
     def parked() -> None:
-        assert shop.fairness.limiter.parked(key) == count
+        assert parts_of(shop.fairness).limiter.parked(key) == count
 
     eventually(parked, RESULT_SECONDS)
-    assert shop.fairness.audit().findings == ()
+    assert shop.fairness.check().findings == ()
 
 
 def assert_nothing_parked(shop: Shop) -> None:
     def nothing() -> None:
-        limiter = shop.fairness.limiter
+        limiter = parts_of(shop.fairness).limiter
         assert isinstance(limiter, RedisLimiter)
         read = limiter.connection.read
         assert read("KEYS", "*gate_*") == []
         assert read("HGET", f"{limiter.prefix}clock", "parked") is None
 
     eventually(nothing, RESULT_SECONDS)
-    assert shop.fairness.audit().findings == ()
+    assert shop.fairness.check().findings == ()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
@@ -118,8 +119,8 @@ def _promoted(shop: Shop) -> Promoted:
     tasks: list[Promoted] = []
 
     def given() -> None:
-        shop.fairness.limiter.renew([])
-        tasks.extend(shop.fairness.limiter.promote(1, "dead").tasks)
+        parts_of(shop.fairness).limiter.renew([])
+        tasks.extend(parts_of(shop.fairness).limiter.promote(1, "dead").tasks)
         assert tasks
 
     eventually(given, RESULT_SECONDS)
@@ -137,7 +138,7 @@ def test_what_a_dead_promoter_had_in_its_hands_comes_after_a_lease_and_runs_once
         worker.process.kill()
     # A promoter that publishes nothing, and one that says nothing of what it published.
     _promoted(shop)
-    shop.fairness.promoter.publish(_promoted(shop))
+    parts_of(shop.fairness).promoter.publish(_promoted(shop))
     shop.worker(pool="threads", concurrency=2)
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_parked(shop)
@@ -217,11 +218,11 @@ def test_people_see_and_cancel_what_is_parked(make_shop: Callable[..., Shop], br
         for n in range(3):
             others.append(send(shop, "42", ONE))
             await_parked(shop, n + 2)
-        assert (fairness.inspect(KEY).held, fairness.inspect(KEY).parked) == (1, 4)
-        told = fairness.explain(others[0].id)
+        assert (fairness.limits.inspect(KEY).held, fairness.limits.inspect(KEY).parked) == (1, 4)
+        told = fairness.tasks.explain(others[0].id)
         assert (told.state, told.key) == ("parked", "tenant:42")
         assert (told.ahead_in_lane, told.ahead_in_ring) == (0, 1)
-        assert fairness.explain(others[2].id).ahead_in_lane == 2
+        assert fairness.tasks.explain(others[2].id).ahead_in_lane == 2
         assert told.queue == "celery"
         (blocker,) = told.blocked_by
         assert (blocker.key, blocker.reason, blocker.held, blocker.limit) == (
@@ -230,14 +231,14 @@ def test_people_see_and_cancel_what_is_parked(make_shop: Callable[..., Shop], br
             1,
             1,
         )
-        assert fairness.cancel(others[0].id).state == "cancelled"
-        assert fairness.purge_tenant("42").cancelled >= 2
+        assert fairness.tasks.cancel(others[0].id).state == "cancelled"
+        assert fairness.tenants.purge("42").cancelled >= 2
         for result in others:
             eventually(lambda result=result: _is_revoked(result), RESULT_SECONDS)
         with pytest.raises(NotFound):
-            fairness.cancel(others[0].id)
+            fairness.tasks.cancel(others[0].id)
         with pytest.raises(NotFound):
-            fairness.explain("nobody")
+            fairness.tasks.explain("nobody")
     assert first.get(timeout=RESULT_SECONDS) == "done"
     assert [entry["user"] for entry in shop.ledger("start")] == ["41"]
     assert_nothing_parked(shop)

@@ -11,6 +11,7 @@ from celery.result import AsyncResult
 from celery_fairness import RateLimitPolicy
 from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 
@@ -58,7 +59,7 @@ def test_open_runs_without_a_slot_and_counts(
     assert worker.log_text().count("redis_lost is 'open'") == 1
     limiter_server.restart()
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
-    eventually(lambda: shop.fairness.counts() == {"opened": 3})
+    eventually(lambda: shop.fairness.stats.counters() == {"opened": 3})
 
 
 def test_closed_leaves_it_to_the_users_own_retries(
@@ -97,7 +98,7 @@ def test_an_outage_longer_than_a_lease_ends_no_lease(
         limiter_server.resume()
     else:
         limiter_server.restart()
-    eventually(lambda: shop.fairness.refusals().get("free", 0) >= 3, RESULT_SECONDS)
+    eventually(lambda: shop.fairness.stats.rejections().tiers.get("free", 0) >= 3, RESULT_SECONDS)
     assert shop.held("42") == 1
     assert not other.ready()
     gate.touch()
@@ -130,11 +131,11 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     fairness = shop.fairness
     worker = shop.worker(pool="threads", concurrency=4)
     api, mail, paused = (RateLimitPolicy(key, concurrency=1) for key in ("api", "mail", "paused"))
-    fairness.override("api", concurrency=2, rate="9/PT1H", reason="a test", author="me")
-    fairness.override("mail", concurrency=0, expires_in=3_600)
-    fairness.pause("43")
-    fairness.pause(key="paused")
-    said = [fairness.inspect(key).override for key in ("api", "mail")]
+    fairness.limits.override("api", concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.limits.override("mail", concurrency=0, for_seconds=3_600)
+    fairness.tenants.pause("43")
+    fairness.limits.pause("paused")
+    said = [fairness.limits.inspect(key).override for key in ("api", "mail")]
 
     def send(user: str, *limits: RateLimitPolicy, gate: str | None = None) -> AsyncResult[Any]:
         return shop.send("work", user=user, gate=gate, options={"limits": list(limits)})
@@ -142,16 +143,23 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     held = [send("41", mail), send("42", paused), send("43")]
 
     def stopped_tasks_wait() -> None:
-        assert [fairness.limiter.parked(key) for key in ("mail", "paused")] == [1, 1]
+        assert [parts_of(fairness).limiter.parked(key) for key in ("mail", "paused")] == [1, 1]
         # Who is refused by the tier comes again and again.
-        before = fairness.refusals().get("free", 0)
-        eventually(lambda: fairness.refusals().get("free", 0) > before + 1, RESULT_SECONDS)
-        assert [fairness.inspect(key).override for key in ("api", "mail")] == said
-        assert fairness.inspect("tenant:43").stops.paused
-        assert fairness.inspect("paused").stops.paused
+        before = fairness.stats.rejections().tiers.get("free", 0)
+        eventually(
+            lambda: fairness.stats.rejections().tiers.get("free", 0) > before + 1, RESULT_SECONDS
+        )
+        assert [fairness.limits.inspect(key).override for key in ("api", "mail")] == said
+        assert fairness.limits.inspect("tenant:43").stops.paused
+        assert fairness.limits.inspect("paused").stops.paused
         assert not {result.id for result in held} & set(shop.runs())
 
-    eventually(lambda: fairness.limiter.parked("mail") + fairness.limiter.parked("paused") == 2)
+    eventually(
+        lambda: (
+            parts_of(fairness).limiter.parked("mail") + parts_of(fairness).limiter.parked("paused")
+            == 2
+        )
+    )
     stopped_tasks_wait()
     limiter_server.kill()
     limiter_server.restart()
@@ -161,13 +169,17 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     stopped_tasks_wait()
     gate = shop.gate_file()
     raised = [send(f"5{n}", api, gate=str(gate)) for n in range(3)]
-    eventually(lambda: (fairness.inspect("api").held, fairness.inspect("api").parked) == (2, 1))
-    assert fairness.inspect("api").rate.current_count == 2
+    eventually(
+        lambda: (
+            (fairness.limits.inspect("api").held, fairness.limits.inspect("api").parked) == (2, 1)
+        )
+    )
+    assert fairness.limits.inspect("api").rate.current_count == 2
     eventually(lambda: len(shop.ledger("start")) == 2)
     gate.touch()
-    assert fairness.clear_override("mail")
-    fairness.resume("43")
-    fairness.resume(key="paused")
+    assert fairness.limits.clear_override("mail")
+    fairness.tenants.resume("43")
+    fairness.limits.resume("paused")
     for result in (*held, *raised):
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert set(shop.runs().values()) == {1}
@@ -181,7 +193,7 @@ def test_a_producer_waits_a_tenth_of_a_second_for_a_redis_that_hangs(
     shop = apart()
     shop.send("routed", user="first")
     limiter_server.pause()
-    shop.fairness.directory._look_at = 0.0
+    parts_of(shop.fairness).directory._look_at = 0.0
     begun = time.perf_counter()
     shop.send("routed", user="42")
     first = time.perf_counter() - begun

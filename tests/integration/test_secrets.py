@@ -12,6 +12,7 @@ import pytest
 
 from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.parts import parts_of
 
 PASSWORD = "correct-horse-battery"
 
@@ -51,7 +52,7 @@ def test_no_password_is_shown(make_shop: Callable[..., Shop], guarded: str, sour
         repr(shop.fairness),
         repr(shop.fairness.settings),
         str(shop.fairness.settings.model_dump()),
-        repr(shop.fairness.address),
+        repr(parts_of(shop.fairness).address),
         shop.app.bugreport(),
         shop.app.conf.humanize(with_defaults=False, censored=False),
     )
@@ -63,6 +64,6 @@ def test_no_password_is_in_an_error(make_shop: Callable[..., Shop]) -> None:
     url = f"redis://:{PASSWORD}@127.0.0.1:1/0"
     shop = make_shop(fairness={"redis_url": url})
     with pytest.raises(ConnectionError) as caught:
-        shop.fairness.refusals()
+        shop.fairness.stats.rejections()
     assert PASSWORD not in str(caught.value)
     assert "redis://127.0.0.1:1/0" in str(caught.value)

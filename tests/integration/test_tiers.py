@@ -38,7 +38,7 @@ def test_an_upgraded_tenants_parked_task_moves_queue(make_shop: Callable[..., Sh
     with key_taken(shop):
         parked = shop.send("routed", user="42", options={"limits": [ONE]})
         await_parked(shop, 1)
-        shop.fairness.set_tier("42", "pro")
+        shop.fairness.tenants.set_tier("42", "pro")
         # The worker hears of it.
         assert shop.send("routed", user="43").get(timeout=RESULT_SECONDS) == "analysis_default"
     assert parked.get(timeout=RESULT_SECONDS) == "analysis_priority"
@@ -55,10 +55,10 @@ def test_an_upgraded_tenant_moves_queue_on_retry_and_on_snooze(
     shop.await_held("42", 1)
     snoozed = shop.send("routed", user="42")
     retried = shop.send("routed", "retry", user="7", seconds=1.2)
-    eventually(lambda: shop.fairness.refusals().get("free", 0) >= 1)
-    shop.fairness.set_tier("42", "pro")
-    shop.fairness.set_tier("7", "pro")
-    eventually(lambda: shop.fairness.refusals().get("pro", 0) >= 2)
+    eventually(lambda: shop.fairness.stats.rejections().tiers.get("free", 0) >= 1)
+    shop.fairness.tenants.set_tier("42", "pro")
+    shop.fairness.tenants.set_tier("7", "pro")
+    eventually(lambda: shop.fairness.stats.rejections().tiers.get("pro", 0) >= 2)
     gate.touch()
     assert snoozed.get(timeout=RESULT_SECONDS) == "analysis_priority"
     assert retried.get(timeout=RESULT_SECONDS) == "analysis_priority"
@@ -67,7 +67,7 @@ def test_an_upgraded_tenant_moves_queue_on_retry_and_on_snooze(
 
 def test_a_retry_that_somebody_put_elsewhere_stays_there(shop: Shop) -> None:
     shop.worker(pool="threads", concurrency=2)
-    shop.fairness.set_tier("42", "pro")
+    shop.fairness.tenants.set_tier("42", "pro")
     result = shop.send("routed", "retry", user="42", options={"queue": "celery"})
     assert result.get(timeout=RESULT_SECONDS) == "celery"
 
@@ -76,9 +76,9 @@ def test_new_numbers_act_on_running_workers_at_once(shop: Shop) -> None:
     for _ in range(2):
         shop.worker(pool="threads", concurrency=4)
     results = [shop.send("work", user="42", seconds=0.1) for _ in range(12)]
-    eventually(lambda: shop.fairness.refusals().get("free", 0) >= 5)
+    eventually(lambda: shop.fairness.stats.rejections().tiers.get("free", 0) >= 5)
     assert shop.most_at_once("42") == 1
-    shop.fairness.publish_tiers([*DEFAULT_TIERS.values(), Tier("free", 4)][1:])
+    shop.fairness.tenants.publish_tiers([*DEFAULT_TIERS.values(), Tier("free", 4)][1:])
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert 2 <= shop.most_at_once("42") <= 4
@@ -86,18 +86,18 @@ def test_new_numbers_act_on_running_workers_at_once(shop: Shop) -> None:
 
 def test_a_downgrade_while_running_kills_nothing_and_starts_nothing_above(shop: Shop) -> None:
     shop.worker(pool="threads", concurrency=8)
-    shop.fairness.set_tier("42", "enterprise")
+    shop.fairness.tenants.set_tier("42", "enterprise")
     gates = [shop.gate_file() for _ in range(5)]
     running = [shop.send("work", user="42", gate=str(gate)) for gate in gates]
     shop.await_held("42", 5)
-    shop.fairness.set_tier("42", "free")
+    shop.fairness.tenants.set_tier("42", "free")
     waiting = shop.send("work", user="42")
     for left, gate in zip(range(4, 0, -1), gates[:4], strict=True):
         gate.touch()
         shop.await_held("42", left)
         assert not waiting.ready()
-    refusals = shop.fairness.refusals()["free"]
-    eventually(lambda: shop.fairness.refusals()["free"] > refusals)
+    refusals = shop.fairness.stats.rejections().tiers["free"]
+    eventually(lambda: shop.fairness.stats.rejections().tiers["free"] > refusals)
     assert not waiting.ready()
     gates[4].touch()
     for result in (*running, waiting):
@@ -111,7 +111,7 @@ def test_off_and_on_again_with_tasks_waiting(make_shop: Callable[..., Shop]) -> 
     blocker = on.send("work", user="42", gate=str(gate))
     on.await_held("42", 1)
     waiting = [on.send("work", user="42", gate=str(gate)) for _ in range(3)]
-    eventually(lambda: on.fairness.refusals().get("free", 0) >= 3)
+    eventually(lambda: on.fairness.stats.rejections().tiers.get("free", 0) >= 3)
     off = on.worker(pool="threads", concurrency=4, env={"FAIRNESS_ENABLED": "false"})
     off.wait_for_log("enabled is false")
     worker.kill()
@@ -140,7 +140,7 @@ def test_observe_counts_and_refuses_nothing(make_shop: Callable[..., Shop]) -> N
     gate.touch()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert shop.fairness.refusals() == {"free": 2}
+    assert shop.fairness.stats.rejections().tiers == {"free": 2}
     assert "enabled is 'observe'" in worker.log_text()
 
 
@@ -167,7 +167,7 @@ def test_what_is_odd_is_said_when_a_worker_starts(make_shop: Callable[..., Shop]
         conf={"worker_eta_task_limit": 7, "broker_transport_options": {"visibility_timeout": 0.5}},
         variables={"FAIRNESS_FRE_LIMIT": "3"},
     )
-    shop.fairness.publish_tiers([Tier("free", 9)], "database")
+    shop.fairness.tenants.publish_tiers([Tier("free", 9)], "database")
     worker = shop.worker(pool="threads", concurrency=1)
     worker.wait_for_log("the database holds")
     log = worker.log_text()

@@ -23,6 +23,7 @@ from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
@@ -87,20 +88,20 @@ def test_keys_of_a_cluster_are_inspected_and_listed_where_they_are(
     for node in cluster:
         app = Celery("shop", broker="memory://", set_as_current=False)
         fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
-        limiter, limit = fairness.limiter, "api|1|5/60000||w"
+        limiter, limit = parts_of(fairness).limiter, "api|1|5/60000||w"
         for lease in ("l1", "l2"):
             slot = Lease(lease, f"tenant:{lease},api")
             request = SlotRequest(slot, lease, "free", Copy(lease), "next", limit)
             if isinstance(limiter.acquire(request), Rejected):
                 limiter.park(request, "{}")
-        found = fairness.inspect("api")
+        found = fairness.limits.inspect("api")
         assert found.rate is not None
         assert (found.held, found.rate.current_count, found.waiting_count) == (1, 1, 1)
-        assert fairness.inspect("tenant:l1").held == 1
-        assert fairness.override("api", concurrency=3).limit == 3
+        assert fairness.limits.inspect("tenant:l1").held == 1
+        assert fairness.limits.override("api", concurrency=3).limit == 3
         try:
             # The node that has all the keys is asked as a single Redis is.
-            listed.append([each.key for each in fairness.list_limits().items])
+            listed.append([each.key for each in fairness.limits.list().items])
         except ValueError as error:
             listed.append(str(error))
         fairness.close()
@@ -165,7 +166,7 @@ def test_a_parked_task_comes_back_on_the_broker_that_it_came_from(
         # Nobody is there for it but workers of another broker.
         other = theirs.worker(pool="threads", concurrency=2)
     other.wait_for_log("tasks of another broker are parked")
-    assert ours.fairness.limiter.parked(KEY) == 1
+    assert parts_of(ours.fairness).limiter.parked(KEY) == 1
     ours.worker(pool="threads", concurrency=2)
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_parked(ours)

@@ -98,10 +98,10 @@ class Yard:
         self.work, self.total, self.plain, self.parent = work, total, plain, parent
 
     def held(self, user: str) -> int:
-        return self.fairness.inspect(f"tenant:{user}").held
+        return self.fairness.limits.inspect(f"tenant:{user}").held
 
     def refused(self) -> int:
-        return sum(self.fairness.refusals().values())
+        return sum(self.fairness.stats.rejections().tiers.values())
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_a_task_over_the_limit_waits_and_runs(yard):
     yard.permits.release()
     assert (get(first), get(second)) == (0, 0)
     assert yard.meter.most == {"a": 1}
-    assert yard.fairness.refusals().keys() == {"free"}
+    assert yard.fairness.stats.rejections().tiers.keys() == {"free"}
     eventually(lambda: yard.held("a") == 0)
 
 
@@ -135,7 +135,7 @@ def test_a_message_of_another_language_is_charged_by_its_header(yard):
 def test_a_header_that_cannot_be_read_runs_and_is_counted(yard):
     result = yard.app.send_task("yard.work", ("b",), headers={"fairness": {"v": 99}})
     assert get(result) == 0
-    assert yard.fairness.counts() == {"invalid": 1}
+    assert yard.fairness.stats.counters() == {"invalid": 1}
 
 
 def test_a_body_that_sends_a_task_of_its_tenant_does_not_wait_for_itself(yard):
@@ -150,16 +150,16 @@ class TestChanges:
         results = [yard.work.delay("a", wait=True) for _ in range(3)]
         eventually(lambda: yard.refused() >= 2)
         assert yard.meter.now("a") == 1
-        yard.fairness.set_tier("a", "pro")
+        yard.fairness.tenants.set_tier("a", "pro")
         eventually(lambda: yard.meter.now("a") == 3)
         yard.permits.release(3)
         assert [get(result) for result in results] == [0, 0, 0]
 
     def test_a_downgrade_while_five_run_kills_none_and_starts_none(self, yard):
-        yard.fairness.set_tier("a", "enterprise")
+        yard.fairness.tenants.set_tier("a", "enterprise")
         results = [yard.work.delay("a", wait=True) for _ in range(5)]
         eventually(lambda: yard.meter.now("a") == 5)
-        yard.fairness.set_tier("a", "free")
+        yard.fairness.tenants.set_tier("a", "free")
         results += [yard.work.delay("a", wait=True) for _ in range(2)]
         before = yard.refused()
         eventually(lambda: yard.refused() >= before + 2)
@@ -176,9 +176,9 @@ class TestChanges:
         assert yard.meter.most == {"a": 5}
 
     def test_a_pause_and_its_end(self, yard):
-        yard.fairness.set_tier("a", "free", concurrency=0)
+        yard.fairness.tenants.set_tier("a", "free", concurrency=0)
         result = yard.work.delay("a")
         eventually(lambda: yard.refused() >= 2)
         assert yard.meter.ended == []
-        yard.fairness.set_tier("a", "free")
+        yard.fairness.tenants.set_tier("a", "free")
         assert get(result) == 0

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from celery_fairness import BacklogFull, Fairness, RateLimitPolicy
+from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 
@@ -32,7 +33,7 @@ def make_fairness(redis_url):
 
 def send(fairness, tenant, cost=1, **options):
     headers = {"fairness": {"v": 1, "tenant": tenant, "cost": cost}}
-    return fairness.app.send_task("shop.plain", headers=headers, **options)
+    return parts_of(fairness).app.send_task("shop.plain", headers=headers, **options)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def claim():
     connections = []
 
     def tenants(fairness, want):
-        connections.append(fairness.app.connection_for_read())
+        connections.append(parts_of(fairness).app.connection_for_read())
         channel = connections[-1].default_channel
         claimed = [channel.basic_get("celery") for _ in range(want)]
         return "".join(each.headers["fairness"]["tenant"] for each in claimed if each)
@@ -75,11 +76,11 @@ def test_tasks_that_are_tried_again_wait_a_snooze_of_the_settings_at_most(
     fairness = make_fairness(snooze_seconds=snooze)
     limit = RateLimitPolicy("api", concurrency=1, on_limit="reschedule").to_ojs()
     headers = {"fairness": {"v": 1, "tenant": "a", "limits": [limit]}}
-    sent = [fairness.app.send_task("shop.plain", headers=headers) for _ in range(8)]
+    sent = [parts_of(fairness).app.send_task("shop.plain", headers=headers) for _ in range(8)]
     claims_at = time.monotonic()
     assert claim(fairness, 2) == "a"
     # One after the other, a second apart, as nobody knows yet how long a task takes.
-    due = max(fairness.explain(each.id).due_in_seconds or 0 for each in sent[1:])
+    due = max(fairness.tasks.explain(each.id).due_in_seconds or 0 for each in sent[1:])
     passed = time.monotonic() - claims_at
     assert longest - 1 - passed < due < longest + 1
 
@@ -100,7 +101,7 @@ def test_apps_share_a_pool_where_their_settings_are_the_same(make_fairness):
 
 def test_what_tells_settings_apart_shows_none_of_them(make_fairness):
     fairness = make_fairness(namespace="secret")
-    option = fairness.app.conf.broker_transport_options["fairness"]
+    option = parts_of(fairness).app.conf.broker_transport_options["fairness"]
     assert repr(option).startswith("<settings of celery_fairness, ")
     assert "secret" not in repr(option)
     wrong = make_fairness(snooze_seconds=-1)

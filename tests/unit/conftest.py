@@ -29,6 +29,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
+from tests.support.parts import parts_of
 
 
 class FrozenClock:
@@ -152,8 +153,9 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
             app.conf.fairness = fairness
         made = Fairness(app, environ or {})
         wired.append(made)
-        made.limiter = used = limiter or FakeLimiter()
-        made.directory = TierCache(made.settings, lambda: used, made.notices, clock)
+        parts = parts_of(made)
+        parts.limiter = used = limiter or FakeLimiter()
+        parts.directory = TierCache(made.settings, lambda: used, parts.notices, clock)
         return Shop(app, made, used, clock)
 
     memory.Channel.queues.clear()

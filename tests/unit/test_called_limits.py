@@ -11,6 +11,7 @@ from celery import Celery, chain, group
 
 from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy
 from celery_fairness.app.fairness import Fairness
+from celery_fairness.app.parts import Parts
 from celery_fairness.errors import TaskDeclarationError
 from tests.unit.test_limits import API, API_WIRE, charged
 
@@ -21,7 +22,7 @@ ORDER_WIRE = {"key": "order:7", "concurrency": 1, "on_limit": "wait"}
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly, with a plain task."""
-    monkeypatch.setattr(Fairness, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
     shop = make_shop(queues=("other",))
 
     @shop.task(name="shop.plain")
@@ -79,7 +80,7 @@ def test_they_are_added_to_what_a_task_declares(shop):
 def test_s29_a_key_is_static_or_made_by_the_client_and_goes_resolved(
     make_shop, monkeypatch, claims
 ):
-    monkeypatch.setattr(Fairness, "claims", property(lambda self: claims))
+    monkeypatch.setattr(Parts, "claims", property(lambda self: claims))
     shop = make_shop(queues=("other",))
 
     @shop.task(base=FairTask, tenant="user", name="shop.fair", limits=[API, ORDER])

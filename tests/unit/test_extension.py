@@ -10,12 +10,13 @@ from celery import Celery, Task
 from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_fairness import Fairness, FairTask
-from celery_fairness.app.fairness import LazyRouter
+from celery_fairness.app.parts import LazyRouter
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.testing.fake_limiter import FakeLimiter
+from tests.support.parts import parts_of
 
 SECRET = "hunter2"
 URL = f"redis://user:{SECRET}@127.0.0.1:1/1"
@@ -92,7 +93,7 @@ class TestSettings:
         app = bare()
         fairness = Fairness(app, {})
         with pytest.raises(SettingsError) as caught:
-            _ = fairness.address
+            _ = parts_of(fairness).address
         assert str(caught.value) == (
             "FAIRNESS_REDIS_URL: expected the address of a Redis for the limiter, because the "
             "broker (memory://:**@localhost//) is not Redis, got: nothing; "
@@ -143,14 +144,18 @@ class TestSecrets:
     def test_no_repr_shows_it(self, app, shown):
         app.finalize()
         fairness = self.fairness
-        _ = (fairness.address, fairness.limiter, fairness.router)
+        _ = (parts_of(fairness).address, parts_of(fairness).limiter, parts_of(fairness).router)
         assert SECRET not in shown(fairness)
-        for part in (fairness.settings, fairness.address, fairness.limiter._redis):
+        for part in (
+            fairness.settings,
+            parts_of(fairness).address,
+            parts_of(fairness).limiter._redis,
+        ):
             assert SECRET not in f"{part!r} {part}"
 
     def test_the_address_still_has_it(self, app):
-        assert self.fairness.address.urls == (URL,)
-        assert str(self.fairness.address) == "redis://127.0.0.1:1/1"
+        assert parts_of(self.fairness).address.urls == (URL,)
+        assert str(parts_of(self.fairness).address) == "redis://127.0.0.1:1/1"
 
     def test_the_command_that_reports_does_not_show_it(self, app, capsys):
         from celery.bin.celery import report
@@ -166,9 +171,9 @@ class TestSecrets:
 
     def test_a_worker_that_starts_logs_the_address_without_it(self, app, caplog):
         caplog.set_level(logging.DEBUG)
-        self.fairness.keeper = types.SimpleNamespace(start=lambda: None)
-        self.fairness.on_worker_init()
-        self.fairness.on_worker_start(
+        parts_of(self.fairness).keeper = types.SimpleNamespace(start=lambda: None)
+        parts_of(self.fairness).on_worker_init()
+        parts_of(self.fairness).on_worker_start(
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
         )
         assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
@@ -204,7 +209,8 @@ class TestWiring:
             assert Fairness.of(shop.app) is second
             routers = [r for r in shop.app.conf.task_routes if isinstance(r, LazyRouter)]
             assert len(routers) == 1
-            second.limiter, second.directory = shop.limiter, shop.fairness.directory
+            parts = parts_of(second)
+            parts.limiter, parts.directory = shop.limiter, parts_of(shop.fairness).directory
 
             @shop.task(base=FairTask, tenant="user", service="analysis", name="shop.t")
             def work(user=None):
@@ -305,7 +311,10 @@ class TestRoutes:
         second = bare("second")
         fairness = Fairness(second, {})
         second.conf.task_routes = routes
-        fairness.limiter, fairness.directory = shop.limiter, shop.fairness.directory
+        parts_of(fairness).limiter, parts_of(fairness).directory = (
+            shop.limiter,
+            parts_of(shop.fairness).directory,
+        )
         assert self.send(type(shop)(second, fairness, shop.limiter, clock)) == (
             queue,
             "analysis_default",
@@ -314,7 +323,8 @@ class TestRoutes:
     def test_wired_twice(self, make_shop, routes, queue):
         shop = make_shop(conf={"task_routes": routes})
         second = Fairness(shop.app, {})
-        second.limiter, second.directory = shop.limiter, shop.fairness.directory
+        parts = parts_of(second)
+        parts.limiter, parts.directory = shop.limiter, parts_of(shop.fairness).directory
         try:
             assert self.send(shop) == (queue, "analysis_default")
         finally:
@@ -332,20 +342,20 @@ class TestSteering:
         return shop
 
     def test_a_tenants_tier_is_in_force_at_the_next_question(self, shop):
-        shop.fairness.set_tier("42", "enterprise")
-        assert shop.fairness.inspect("tenant:42").limit == 5
+        shop.fairness.tenants.set_tier("42", "enterprise")
+        assert shop.fairness.limits.inspect("tenant:42").limit == 5
 
     def test_a_tenant_can_be_forgotten(self, shop):
-        shop.fairness.set_tier("42", "enterprise", concurrency=9)
-        shop.fairness.set_tier("42", None)
-        shop.fairness.directory.heard(shop.limiter.news())
+        shop.fairness.tenants.set_tier("42", "enterprise", concurrency=9)
+        shop.fairness.tenants.clear_tier("42")
+        parts_of(shop.fairness).directory.heard(shop.limiter.news())
         assert shop.limiter.published_tenant("42") is None
-        assert shop.fairness.inspect("tenant:42").limit == 1
+        assert shop.fairness.limits.inspect("tenant:42").limit == 1
 
     @pytest.mark.parametrize(("concurrency", "limit"), [(0, 0), (17, 17), (None, None)])
     def test_a_number_of_its_own_is_in_the_place_of_the_tiers(self, shop, concurrency, limit):
-        shop.fairness.set_tier("42", "pro", concurrency=concurrency)
-        assert shop.fairness.inspect("tenant:42").limit == limit
+        shop.fairness.tenants.set_tier("42", "pro", concurrency=concurrency)
+        assert shop.fairness.limits.inspect("tenant:42").limit == limit
 
     @pytest.mark.parametrize(
         ("args", "kwargs", "error", "message"),
@@ -368,36 +378,36 @@ class TestSteering:
         self, shop, args, kwargs, error, message
     ):
         with pytest.raises(error) as caught:
-            shop.fairness.set_tier(*args, **kwargs)
+            shop.fairness.tenants.set_tier(*args, **kwargs)
         assert str(caught.value).startswith(message)
         assert shop.limiter.published_tenant("42") is None
         assert shop.limiter.news() == 1
 
     def test_a_published_table_is_in_force(self, shop):
-        shop.fairness.publish_tiers([Tier("free", 9)])
-        assert shop.fairness.inspect("tenant:42").limit == 9
+        shop.fairness.tenants.publish_tiers([Tier("free", 9)])
+        assert shop.fairness.limits.inspect("tenant:42").limit == 9
         assert shop.limiter.published_tiers() == ("database", {"free": Tier("free", 9)})
 
     @pytest.mark.parametrize("tenant", ["42", "Größe", "{a}", "h_42", "a\nb", "_none "])
     def test_a_key_is_given_with_its_tenant_in_plain(self, shop, tenant):
-        shop.fairness.set_tier(tenant, "enterprise")
+        shop.fairness.tenants.set_tier(tenant, "enterprise")
         lease = Lease("l1", tier_key(tenant))
         shop.limiter.acquire(SlotRequest(lease, tenant, "free"))
-        state = shop.fairness.inspect(f"tenant:{tenant}")
+        state = shop.fairness.limits.inspect(f"tenant:{tenant}")
         assert (state.limit, state.held) == (5, 1)
 
     @pytest.mark.parametrize("key", ["", "tenant:", "a b", "ten,ant:42"])
     def test_a_key_of_another_form_is_an_error_that_shows_the_form(self, shop, key):
         with pytest.raises(ValueError) as caught:
-            shop.fairness.inspect(key)
+            shop.fairness.limits.inspect(key)
         assert str(caught.value) == f"key: expected tenant:{{tenant}}, got: {key!r}"
 
     def test_refusals_are_told_apart_from_other_counts(self, shop):
         shop.limiter.count("refused:free", 3)
         shop.limiter.count("refused:pro", 1)
         shop.limiter.count("opened", 2)
-        assert shop.fairness.refusals() == {"free": 3, "pro": 1}
-        assert shop.fairness.counts() == {"opened": 2}
+        assert shop.fairness.stats.rejections().tiers == {"free": 3, "pro": 1}
+        assert shop.fairness.stats.counters() == {"opened": 2}
 
     @pytest.mark.parametrize("key", ["tenant:42:analysis", "tenant:a:b:analysis"])
     def test_a_key_of_one_service_is_of_its_tenant(self, make_shop, make_redis_limiter, key):
@@ -405,8 +415,8 @@ class TestSteering:
         shop = make_shop(by_service, limiter=make_redis_limiter(**by_service))
         shop.limiter.publish_tiers(shop.fairness.settings.tiers.values(), "settings")
         tenant = key.removeprefix("tenant:").removesuffix(":analysis")
-        shop.fairness.set_tier(tenant, "enterprise")
-        assert shop.fairness.inspect(key).limit == 5
+        shop.fairness.tenants.set_tier(tenant, "enterprise")
+        assert shop.fairness.limits.inspect(key).limit == 5
 
 
 class TestWorker:
@@ -414,13 +424,13 @@ class TestWorker:
 
     def test_it_publishes_its_tiers_unless_the_databases_are_there(self, make_shop, caplog):
         shop = make_shop({"tiers": {"free": {"concurrency": 4}}})
-        shop.fairness._publish_settings()
+        parts_of(shop.fairness)._publish_settings()
         assert shop.limiter.published_tiers()[0] == "settings"
         assert caplog.messages == []
-        shop.fairness.publish_tiers(
+        shop.fairness.tenants.publish_tiers(
             [Tier("free", 2), *list(shop.fairness.settings.tiers.values())[1:]]
         )
-        shop.fairness._publish_settings()
+        parts_of(shop.fairness)._publish_settings()
         (message,) = caplog.messages
         assert message == (
             "tier free: this worker's settings say concurrency 4, weight 1, default queue, in "
@@ -431,8 +441,10 @@ class TestWorker:
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
-        shop.fairness.keeper = shop.fairness.promoter = types.SimpleNamespace(start=lambda: None)
-        shop.fairness.on_worker_start(
+        parts_of(shop.fairness).keeper = parts_of(shop.fairness).promoter = types.SimpleNamespace(
+            start=lambda: None
+        )
+        parts_of(shop.fairness).on_worker_start(
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
         )
         assert (
@@ -464,7 +476,7 @@ class TestWorker:
         app.conf.fairness = settings
         fairness = Fairness(app, environ)
         with pytest.raises(SystemExit) as caught:
-            fairness.on_worker_init()
+            parts_of(fairness).on_worker_init()
         assert caught.value.code == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"celery_fairness: {problem}")
@@ -476,14 +488,14 @@ class TestWorker:
         app = bare()
         app.conf.fairness = {"redis_url": "redis://h", "tier_resolver": "failing_resolver:of"}
         with pytest.raises(SystemExit):
-            Fairness(app, {}).on_worker_init()
+            parts_of(Fairness(app, {})).on_worker_init()
         assert "'failing_resolver:of' (RuntimeError: no price list)" in capsys.readouterr().err
 
     def test_a_redis_that_lost_its_memory_is_told_everything_again(self, make_shop):
         shop = make_shop()
         published = []
-        shop.fairness.publishers.append(lambda: published.append("tiers of the database"))
-        shop.fairness.republish()
+        parts_of(shop.fairness).publishers.append(lambda: published.append("tiers of the database"))
+        parts_of(shop.fairness).republish()
         assert shop.limiter.published_tiers()[0] == "settings"
         assert published == ["tiers of the database"]
 
@@ -504,7 +516,7 @@ class TestWorker:
 
 def test_keys_are_stopped_in_redis_alone(make_shop):
     with pytest.raises(ValueError, match="limiter: expected one in Redis, got: <"):
-        make_shop().fairness.pause(key="api")
+        make_shop().fairness.limits.pause("api")
 
 
 @pytest.mark.parametrize("sends", [False, True])
@@ -512,7 +524,9 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
     consumer = types.SimpleNamespace(event_dispatcher=None)
     fairness = Fairness(app, {})
-    forwarder = fairness._make_forwarder(types.SimpleNamespace(hostname="w", consumer=consumer))
+    forwarder = parts_of(fairness)._make_forwarder(
+        types.SimpleNamespace(hostname="w", consumer=consumer)
+    )
     assert not forwarder._sends()
     consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
     assert forwarder._sends() is sends
@@ -521,8 +535,8 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
 
 def test_workers_that_are_forks_of_one_process_have_names_of_their_own(bare):
     fairness = Fairness(bare(), {}, FakeLimiter())
-    names = {fairness.worker}
+    names = {parts_of(fairness).worker}
     for _ in range(2):
-        fairness.on_worker_init()
-        names.add(fairness.worker)
+        parts_of(fairness).on_worker_init()
+        names.add(parts_of(fairness).worker)
     assert len(names) == 3

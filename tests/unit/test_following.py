@@ -11,7 +11,7 @@ from celery import chain, chord, group, uuid
 from celery.app.trace import build_tracer
 
 from celery_fairness import FairTask, KeyMissing, RateLimitPolicy
-from celery_fairness.app.fairness import Fairness
+from celery_fairness.app.parts import Parts
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from tests.unit.test_limits import API, API_WIRE
 
@@ -21,7 +21,7 @@ TENANT = RateLimitPolicy("t:{tenant}")
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly, with tasks that lack something."""
-    monkeypatch.setattr(Fairness, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
     shop = make_shop()
 
     @shop.task(base=FairTask, name="shop.keyless", limits=[TENANT, API])

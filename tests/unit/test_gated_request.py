@@ -15,6 +15,7 @@ from celery.worker.request import Request, create_request_cls
 from celery_fairness import Fairness, FairTask
 from celery_fairness.worker.gate import ATTEMPT_KEY
 from celery_fairness.worker.gated_request import FairRequestMixin, fair_request
+from tests.support.parts import parts_of
 
 
 class LeaseRenewer:
@@ -70,7 +71,7 @@ def app():
     app = Celery("requests", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.fairness = {"redis_url": "redis://127.0.0.1:1/0"}
     fairness = Fairness(app, {})
-    fairness.__dict__["keeper"] = LeaseRenewer()
+    parts_of(fairness).__dict__["keeper"] = LeaseRenewer()
     yield app
     fairness.close()
     app.close()
@@ -78,7 +79,7 @@ def app():
 
 @pytest.fixture
 def told(app) -> list[tuple[str, str]]:
-    return Fairness.of(app).keeper.told
+    return parts_of(Fairness.of(app)).keeper.told
 
 
 def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from celery_fairness import (
     PolicyInvalid,
     RateLimitPolicy,
 )
-from celery_fairness.app.fairness import Fairness
+from celery_fairness.app.parts import Parts
 from celery_fairness.config.policy import Limit
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
@@ -37,7 +37,7 @@ API_WIRE = {
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly."""
-    monkeypatch.setattr(Fairness, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
     return make_shop(queues=("other",))
 
 

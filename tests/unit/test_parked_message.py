@@ -11,6 +11,7 @@ from kombu.transport import memory
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import Copy
 from celery_fairness.worker.parked_message import LONG_AGO, as_text, expires_ms
+from tests.support.parts import parts_of
 from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
 
 __all__ = ["resender", "work"]
@@ -89,8 +90,8 @@ def test_an_upgraded_tenants_task_moves_when_it_is_promoted(
     if not known:
         # Whoever publishes it needs no code of the task.
         shop.app.tasks.unregister("shop.work")
-    shop.fairness.set_tier("42", "pro")
-    shop.fairness.directory.heard(shop.limiter.news())
+    shop.fairness.tenants.set_tier("42", "pro")
+    parts_of(shop.fairness).directory.heard(shop.limiter.news())
     resender.promote(parked)
     sent = shop.one()
     assert (sent.queue, sent.headers["fairness"]["tenant"]) == (queue, "42")
@@ -100,8 +101,8 @@ def test_it_moves_through_the_exchange_of_its_new_queue(resender, work, shop):
     _, parked = promoted(resender, work)
     exchange = Exchange("topics", type="topic")
     shop.app.amqp.queues.add(Queue("analysis_priority", exchange, routing_key="a.b"))
-    shop.fairness.set_tier("42", "pro")
-    shop.fairness.directory.heard(shop.limiter.news())
+    shop.fairness.tenants.set_tier("42", "pro")
+    parts_of(shop.fairness).directory.heard(shop.limiter.news())
     resender.promote(parked)
     sent = shop.one()
     came = sent.properties["delivery_info"]
@@ -114,7 +115,7 @@ def test_it_stays_where_its_new_queue_is_not_declared(resender, work, shop):
     _, parked = promoted(resender, work)
     shop.app.amqp.queues.create_missing = False
     shop.app.amqp.queues.pop("analysis_priority", None)
-    shop.fairness.set_tier("42", "pro")
-    shop.fairness.directory.heard(shop.limiter.news())
+    shop.fairness.tenants.set_tier("42", "pro")
+    parts_of(shop.fairness).directory.heard(shop.limiter.news())
     resender.promote(parked)
     assert shop.one().queue == "analysis_default"

@@ -21,6 +21,7 @@ from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.book import LeaseTable
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
+from tests.support.parts import parts_of
 
 HOSTILE = ["a b", "x\ny", "a,b|c", "ü", "h_1", "a:b", "x" * 300, "{}", "\0", " "]
 
@@ -303,7 +304,7 @@ def test_what_is_published_names_its_partition():
             pass
 
         def header(queue, args, name="shop.pay", parent=None):
-            return fairness.stamp.of_message(name, pay, {}, args, {}, parent, queue, None)
+            return parts_of(fairness).stamp.of_message(name, pay, {}, args, {}, parent, queue, None)
 
         assert header("pay", (7,))["partition"] == {"queue": "pay", "key": "queue:pay:7"}
         assert header("pay", ())["partition"]["key"] == "queue:pay:"

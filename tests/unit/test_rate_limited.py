@@ -11,6 +11,7 @@ from celery.app.task import Context
 from celery.exceptions import Reject
 
 from celery_fairness import Fairness, FairTask, RateLimitExceeded
+from celery_fairness.app.parts import Parts
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.message.headers import HEADER
 from celery_fairness.worker.rate_limited import answer
@@ -29,14 +30,17 @@ class Again:
 def cooled(monkeypatch):
     """The keys that cool down."""
     keys = []
-    monkeypatch.setattr(Fairness, "cool_down_for", lambda self, key, *_, **__: keys.append(key))
+    monkeypatch.setattr(Parts, "cool_down", lambda self, key, *_, **__: keys.append(key))
     return keys
 
 
 @pytest.fixture
 def make_task():
     app = Celery("cooled", broker="memory://", set_as_current=False)
-    app.conf.fairness = {"queues": {"parts": {"global_limit": 1, "by_args": ["user"]}}}
+    app.conf.fairness = {
+        "redis_url": "redis://127.0.0.1:1/0",
+        "queues": {"parts": {"global_limit": 1, "by_args": ["user"]}},
+    }
     Fairness(app)
 
     def make(header, queue="mail", **kwargs):

@@ -21,6 +21,7 @@ from celery_fairness.worker.resend import (
     Resender,
     whole_message,
 )
+from tests.support.parts import parts_of
 
 OLD = Copy("m1")
 LEASE = Lease("l1", "tenant:42")
@@ -50,7 +51,7 @@ def work(shop):
 
 @pytest.fixture
 def resender(shop):
-    return Resender(shop.app, shop.limiter, lambda: False, shop.fairness.router.again)
+    return Resender(shop.app, shop.limiter, lambda: False, parts_of(shop.fairness).router.again)
 
 
 def request(**more):
@@ -190,8 +191,8 @@ def test_it_is_due_after_its_countdown(resender, work):
 def test_an_upgraded_tenant_moves_with_it_unless_somebody_put_it_there(
     resender, work, shop, current, queue
 ):
-    shop.fairness.set_tier("42", "pro")
-    shop.fairness.directory.heard(shop.limiter.news())
+    shop.fairness.tenants.set_tier("42", "pro")
+    parts_of(shop.fairness).directory.heard(shop.limiter.news())
     delivery = {"routing_key": current, "exchange": ""}
     resender.send(work, request(delivery_info=delivery), OLD, "s1", 35.0, "application/json")
     sent = shop.one()
@@ -293,7 +294,7 @@ def test_a_stopping_worker_tries_once_more(shop, work, monkeypatch):
         tried.append(args)
         raise OperationalError("cut")
 
-    stopping = Resender(shop.app, shop.limiter, lambda: True, shop.fairness.router.again)
+    stopping = Resender(shop.app, shop.limiter, lambda: True, parts_of(shop.fairness).router.again)
     monkeypatch.setattr(stopping, "_publish", publish)
     assert stopping.send(work, request(), OLD, "s1", 35.0, "application/json") is False
     assert len(tried) == 1
@@ -303,7 +304,9 @@ def test_a_worker_that_begins_to_stop_does_not_wait_out_its_pause(shop, work, mo
     stops = iter([False, False, True, True, True])
     slept = []
     monkeypatch.setattr(resend_module.time, "sleep", slept.append)
-    resender = Resender(shop.app, shop.limiter, lambda: next(stops), shop.fairness.router.again)
+    resender = Resender(
+        shop.app, shop.limiter, lambda: next(stops), parts_of(shop.fairness).router.again
+    )
     monkeypatch.setattr(resender, "_publish", lambda *args: (_ for _ in ()).throw(OSError("cut")))
     assert resender.send(work, request(), OLD, "s1", 35.0, "application/json") is False
     assert len(slept) == 1

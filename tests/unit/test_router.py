@@ -7,6 +7,7 @@ from celery import Task
 
 from celery_fairness import FairTask
 from celery_fairness.config.tiers import Tier
+from tests.support.parts import parts_of
 
 ANALYSIS = {"service": "analysis", "tenant": "user", "base": FairTask}
 
@@ -115,9 +116,9 @@ def test_a_header_that_cannot_be_read_goes_to_the_default_queue(routed, header):
 
 def test_published_tiers_decide_the_queue(routed):
     tiers = [Tier("free", 1, queue_class="priority"), Tier("pro", 3)]
-    routed.fairness.publish_tiers(tiers)
-    routed.fairness.directory.heard(routed.limiter.news())
-    routed.fairness.directory.tiers()
+    routed.fairness.tenants.publish_tiers(tiers)
+    parts_of(routed.fairness).directory.heard(routed.limiter.news())
+    parts_of(routed.fairness).directory.tiers()
     assert queue_of(routed, routed.analyze, ("free",)) == "analysis_priority"
     assert queue_of(routed, routed.analyze, ("pro",)) == "analysis_default"
 
@@ -127,8 +128,8 @@ def exploding(*args, **kwargs):
 
 
 def test_routing_never_raises(routed, monkeypatch, caplog):
-    monkeypatch.setattr(routed.fairness.stamp, "header", exploding)
-    router, task = routed.fairness.router, routed.analyze
+    monkeypatch.setattr(parts_of(routed.fairness).stamp, "header", exploding)
+    router, task = parts_of(routed.fairness).router, routed.analyze
     assert router(task.name, (), {}, {}, task) == {"queue": "analysis_default"}
     assert router("not.known.here", None, None, {}, None) is None
     assert router.again(task, "analysis_default", {"fairness": {"v": 1, "tenant": "a"}}) is None
@@ -138,7 +139,7 @@ def test_routing_never_raises(routed, monkeypatch, caplog):
 @pytest.mark.parametrize("options", [{}, {"headers": None}, {"headers": {}}])
 @pytest.mark.parametrize(("args", "kwargs"), [(None, None), ((), {}), ([], None)])
 def test_routing_takes_what_celery_leaves_out(routed, options, args, kwargs):
-    router = routed.fairness.router
+    router = parts_of(routed.fairness).router
     assert router("shop.analyze", args, kwargs, options, routed.analyze) == {
         "queue": "analysis_default"
     }
@@ -167,18 +168,18 @@ HEADER = {"v": 1, "tenant": "pro", "service": "analysis"}
 )
 def test_again_only_a_message_in_one_of_the_three_queues_moves(routed, current, queue):
     headers = {"fairness": HEADER}
-    assert routed.fairness.router.again(routed.analyze, current, headers) == queue
+    assert parts_of(routed.fairness).router.again(routed.analyze, current, headers) == queue
 
 
 def test_again_a_scheduled_task_stays_scheduled(routed):
     headers = {"fairness": {**HEADER, "scheduled": True}}
-    again = routed.fairness.router.again
+    again = parts_of(routed.fairness).router.again
     assert again(routed.analyze, "analysis_scheduled", headers) == "analysis_scheduled"
 
 
 def test_again_a_message_of_another_producer_follows_its_own_service(routed):
     headers = {"fairness": {**HEADER, "service": "specview"}}
-    again = routed.fairness.router.again
+    again = parts_of(routed.fairness).router.again
     unknown = Task()
     unknown.name = "other.task"
     assert again(unknown, "specview_default", headers) == "specview_priority"
@@ -187,11 +188,11 @@ def test_again_a_message_of_another_producer_follows_its_own_service(routed):
 
 @pytest.mark.parametrize("header", ["nonsense", {"v": 9}, 3])
 def test_again_a_header_that_cannot_be_read_means_the_default_queue(routed, header):
-    again = routed.fairness.router.again
+    again = parts_of(routed.fairness).router.again
     assert again(routed.analyze, "analysis_priority", {"fairness": header}) == "analysis_default"
 
 
 def test_again_a_message_without_a_header_keeps_to_the_default_queue(routed):
-    assert routed.fairness.router.again(routed.analyze, "analysis_default", {}) == (
+    assert parts_of(routed.fairness).router.again(routed.analyze, "analysis_default", {}) == (
         "analysis_default"
     )

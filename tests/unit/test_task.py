@@ -460,7 +460,7 @@ class TestRetries:
         assert (sent.headers["retries"], sent.headers["id"]) == (1, "t1")
 
     def test_a_retry_follows_an_upgraded_tenant(self, shop, work):
-        shop.fairness.set_tier("42", "pro")
+        shop.fairness.tenants.set_tier("42", "pro")
         header = {"v": 1, "tenant": "42", "tier": "free"}
         sent = self.retried(shop, work, ("42",), {"fairness": header})
         assert (sent.queue, sent.fairness["tier"]) == ("analysis_priority", "pro")

@@ -26,6 +26,7 @@ from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.testing.server import RedisServer
+from tests.support.parts import parts_of
 
 ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -120,7 +121,7 @@ def hold(redis_url: str) -> Callable[..., None]:
         fairness = Fairness.of()
         for _ in range(amount):
             lease = Lease(uuid4().hex, tier_key(tenant, service))
-            answer = fairness.limiter.acquire(SlotRequest(lease, tenant, "pro"))
+            answer = parts_of(fairness).limiter.acquire(SlotRequest(lease, tenant, "pro"))
             assert isinstance(answer, Admitted), answer
 
     return hold

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_fairness import Fairness
+from tests.support.parts import parts_of
 
 
 class Publications:
@@ -22,7 +23,10 @@ class Publications:
         #: Called before each publication of a table or tenant, for races.
         self.before_table: Callable[[], None] = lambda: None
         self.before_tenant: Callable[[str], None] = lambda _tenant: None
-        publish_tiers, publish_tenant = fairness.publish_tiers, fairness.limiter.publish_tenant
+        publish_tiers, publish_tenant = (
+            fairness.tenants.publish_tiers,
+            parts_of(fairness).limiter.publish_tenant,
+        )
 
         def record_table(tiers: Any, source: str = "database") -> Any:
             table = list(tiers)
@@ -37,7 +41,7 @@ class Publications:
             return publish_tenant(tenant, tier, concurrency)
 
         monkeypatch.setattr(fairness, "publish_tiers", record_table)
-        monkeypatch.setattr(fairness.limiter, "publish_tenant", record_tenant)
+        monkeypatch.setattr(parts_of(fairness).limiter, "publish_tenant", record_tenant)
 
     @property
     def nothing(self) -> bool:

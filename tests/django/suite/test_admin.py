@@ -13,6 +13,7 @@ from django.urls import reverse
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 from celery_fairness import FairTask
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,19 +72,19 @@ def save_list(client, name: str, model, **changes: str):
 
 
 def test_a_tiers_number_is_changed_in_the_list_and_in_force_at_once(client, boss, fairness):
-    assert fairness.inspect("tenant:acme").limit == 3
+    assert fairness.limits.inspect("tenant:acme").limit == 3
     page = read(save_list(client, TIERS, Tier, pro__concurrency="8"))
     assert "1 tier was changed successfully" in page
     assert Tier.objects.get(name="pro").concurrency == 8
-    assert fairness.inspect("tenant:acme").limit == 8
+    assert fairness.limits.inspect("tenant:acme").limit == 8
     assert LogEntry.objects.get().user == boss
 
 
 def test_an_emptied_number_is_unlimited_and_zero_pauses(client, boss, fairness):
     save_list(client, TIERS, Tier, pro__concurrency="")
-    assert fairness.inspect("tenant:acme").limit is None
+    assert fairness.limits.inspect("tenant:acme").limit is None
     save_list(client, TIERS, Tier, pro__concurrency="0")
-    assert fairness.inspect("tenant:acme").limit == 0
+    assert fairness.limits.inspect("tenant:acme").limit == 0
 
 
 @pytest.mark.parametrize("number", ["-1", "1000001", "many", "1.5"])
@@ -96,32 +97,32 @@ def test_a_number_that_cannot_be_meant_is_refused_beside_the_field(client, boss,
 def test_a_tenants_tier_and_own_number_are_changed_in_the_list(client, boss, fairness):
     enterprise = Tier.objects.get(name="enterprise")
     save_list(client, TENANTS, TenantTier, acme__tier=str(enterprise.pk))
-    assert fairness.inspect("tenant:acme").limit == 5
+    assert fairness.limits.inspect("tenant:acme").limit == 5
     save_list(client, TENANTS, TenantTier, acme__concurrency="2")
-    assert fairness.inspect("tenant:acme").limit == 2
+    assert fairness.limits.inspect("tenant:acme").limit == 2
 
 
 def test_tenants_are_added_changed_and_deleted_in_forms(client, boss, fairness):
     pro = Tier.objects.get(name="pro")
     client.post(reverse(f"{TENANTS}_add"), {"tenant": "a/b c", "tier": pro.pk, "note": ""})
     row = TenantTier.objects.get(tenant="a/b c")
-    assert fairness.inspect("tenant:a/b c").limit == 3
+    assert fairness.limits.inspect("tenant:a/b c").limit == 3
     page = reverse(f"{TENANTS}_change", args=[row.pk])
     client.post(page, {"tenant": "another", "tier": pro.pk, "concurrency": "9", "note": "VIP"})
     row.refresh_from_db()
     assert (row.tenant, row.concurrency) == ("a/b c", 9)
-    assert fairness.inspect("tenant:a/b c").limit == 9
+    assert fairness.limits.inspect("tenant:a/b c").limit == 9
     client.post(reverse(f"{TENANTS}_delete", args=[row.pk]), {"post": "yes"})
-    assert fairness.inspect("tenant:a/b c").limit == 1
+    assert fairness.limits.inspect("tenant:a/b c").limit == 1
 
 
 def test_rows_deleted_in_bulk_are_published(client, boss, fairness):
     TenantTier.objects.update(concurrency=9)
-    assert fairness.inspect("tenant:acme").limit == 9
+    assert fairness.limits.inspect("tenant:acme").limit == 9
     action = {"action": "delete_selected", "_selected_action": [acme_pk()], "post": "yes"}
     client.post(reverse(f"{TENANTS}_changelist"), action)
     assert not TenantTier.objects.exists()
-    assert fairness.inspect("tenant:acme").limit == 1
+    assert fairness.limits.inspect("tenant:acme").limit == 1
 
 
 def acme_pk() -> int:
@@ -181,11 +182,11 @@ def change_form(client, row: TenantTier) -> str:
 
 
 def test_what_an_operator_set_is_shown_with_its_reason(client, boss, fairness, acme):
-    fairness.override("tenant:acme", concurrency=7, reason="a sale", author="ada")
+    fairness.limits.override("tenant:acme", concurrency=7, reason="a sale", author="ada")
     shown = "7: override until it is cleared, by ada: a sale; otherwise 3: tier pro"
     assert shown in change_list(client, TENANTS)
     assert shown in change_form(client, acme)
-    fairness.pause(key="tenant:acme", by="grace", expires_in=3600)
+    fairness.limits.pause("tenant:acme", by="grace", for_seconds=3600)
     page = change_list(client, TENANTS)
     assert re.search(r"0: paused until \S+ \S+ UTC, by grace since \S+ \S+ UTC; otherwise 7:", page)
     assert "database has" not in page
@@ -195,7 +196,7 @@ def test_a_tier_set_by_command_is_in_force_beside_that_of_the_database(
     client, boss, fairness, acme
 ):
     """Until the row is saved: then the database decides."""
-    fairness.set_tier("acme", "enterprise", concurrency=7)
+    fairness.tenants.set_tier("acme", "enterprise", concurrency=7)
     shown = (
         "7: own number of the tenant ⚠ the database has 3 (pro): "
         "open and save this row to put it in force"
@@ -208,16 +209,18 @@ def test_a_tier_set_by_command_is_in_force_beside_that_of_the_database(
 
 def test_each_service_shows_its_own_pause(client, boss, wire, redis_url):
     fairness = wire(redis_url, tier_scope="service")
-    fairness.app.task(base=FairTask, name="a", tenant="user_id", service="analysis")(by_user)
+    parts_of(fairness).app.task(base=FairTask, name="a", tenant="user_id", service="analysis")(
+        by_user
+    )
     assert "3: tier pro" in change_list(client, TENANTS)
-    fairness.pause(key="tenant:acme:analysis", by="ada")
+    fairness.limits.pause("tenant:acme:analysis", by="ada")
     page = change_list(client, TENANTS)
     assert "_: 3: tier pro analysis: 0: paused until it is resumed, by ada" in page
 
 
 def test_what_waits_is_counted_on_the_dispatch_path(client, boss, wire, redis_url):
     fairness = wire(f"fair{redis_url}")
-    work = fairness.app.task(base=FairTask, name="work", tenant="user_id")(by_user)
+    work = parts_of(fairness).app.task(base=FairTask, name="work", tenant="user_id")(by_user)
     for _ in range(3):
         work.delay(user_id="acme")
     assert "3: tier pro 0 3 " in change_list(client, TENANTS)
@@ -257,7 +260,9 @@ def test_tenants_whose_names_no_key_could_carry_are_counted_too(client, boss, fa
 def test_where_services_count_apart_all_of_them_are_counted(client, boss, wire, redis_url, hold):
     fairness = wire(redis_url, tier_scope="service")
     for service in ("analysis", "specview"):
-        fairness.app.task(base=FairTask, name=service, tenant="user_id", service=service)(by_user)
+        parts_of(fairness).app.task(base=FairTask, name=service, tenant="user_id", service=service)(
+            by_user
+        )
     hold("acme", 1, service="analysis")
     hold("acme", 1, service="specview")
     hold("acme", 1, service="_")
@@ -304,14 +309,16 @@ def test_the_button_publishes_what_redis_missed(client, boss, fairness, redis_aw
     page = read(client.post(address, follow=True))
     assert "Published 4 tiers and 0 tenants to Redis; 1 tenants have the number of their" in page
     assert "has not reached Redis" not in page
-    assert fairness.inspect("tenant:acme").limit == 8
+    assert fairness.limits.inspect("tenant:acme").limit == 8
 
 
 def test_a_redis_that_hangs_is_asked_once(client, boss, fairness, redis_server, monkeypatch):
     asked = []
-    counts = fairness.limiter.counts
-    monkeypatch.setattr(fairness.limiter, "counts", lambda: asked.append("counts") or counts())
-    monkeypatch.setattr(fairness.limiter, "inspect", lambda *_: asked.append("inspect"))
+    counts = parts_of(fairness).limiter.counts
+    monkeypatch.setattr(
+        parts_of(fairness).limiter, "counts", lambda: asked.append("counts") or counts()
+    )
+    monkeypatch.setattr(parts_of(fairness).limiter, "inspect", lambda *_: asked.append("inspect"))
     pro = Tier.objects.get(name="pro")
     TenantTier.objects.bulk_create([TenantTier(tenant=str(n), tier=pro) for n in range(30)])
     redis_server.pause()

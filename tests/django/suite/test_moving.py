@@ -12,6 +12,7 @@ from django_celery_fairness.models import TenantTier, Tier
 from redis import Redis
 
 from celery_fairness import Fairness
+from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Waiting
@@ -52,7 +53,7 @@ def test_a_tenants_new_tier_takes_its_tasks_along(fairness, client):
     assert waiting(client) == {DEFAULT: "1", PRIORITY: "3"}
     row.delete()
     assert waiting(client) == {DEFAULT: "4"}
-    assert not fairness.audit().findings
+    assert not fairness.check().findings
 
 
 def test_a_tier_of_another_class_takes_its_tenants_along(fairness, client):
@@ -77,7 +78,7 @@ def test_what_could_not_move_does_with_the_next_publication(fairness, client, mo
         raise LimiterUnavailable("redis://gone", "no answer")
 
     with monkeypatch.context() as context:
-        context.setattr(Fairness, "route_again", away)
+        context.setattr(TenantsApi, "reroute", away)
         TenantTier.objects.create(tenant="acme", tier=Tier.objects.get(name="pro"))
     assert waiting(client) == {DEFAULT: "1"}
     publishing.publish_pending()

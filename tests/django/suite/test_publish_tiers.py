@@ -18,12 +18,12 @@ def publish() -> str:
 def test_it_publishes_everything_and_says_how_much(fairness, acme):
     Tier.objects.filter(name="pro").update(concurrency=8)
     TenantTier.objects.update(concurrency=6)
-    assert fairness.inspect("tenant:acme").limit == 3
+    assert fairness.limits.inspect("tenant:acme").limit == 3
     assert publish().startswith("published 4 tiers, ")
-    assert fairness.inspect("tenant:acme").limit == 6
+    assert fairness.limits.inspect("tenant:acme").limit == 6
     TenantTier.objects.update(concurrency=None)
     publish()
-    assert fairness.inspect("tenant:acme").limit == 8
+    assert fairness.limits.inspect("tenant:acme").limit == 8
 
 
 def test_redis_away_is_exit_code_69(redis_away):

@@ -13,6 +13,7 @@ from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 from celery_fairness import Fairness
 from celery_fairness.limiter.types import Lease, SlotRequest
 from tests.django.suite.recording import Publications
+from tests.support.parts import parts_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]
 
@@ -24,7 +25,7 @@ def published(fairness, monkeypatch) -> Publications:
 
 def limit(fairness: Fairness, tenant: str) -> int | None:
     """The limit that an acquire would meet now."""
-    return fairness.inspect(f"tenant:{tenant}").limit
+    return fairness.limits.inspect(f"tenant:{tenant}").limit
 
 
 def pending() -> list[str]:
@@ -69,7 +70,7 @@ def test_a_worker_that_remembers_the_tier_before_is_judged_by_the_new_one(fairne
 
     def first_acquire() -> tuple[str, int | None]:
         lease = Lease(uuid4().hex, "tenant:acme")
-        answer = fairness.limiter.acquire(SlotRequest(lease, "acme", tier="pro"))
+        answer = parts_of(fairness).limiter.acquire(SlotRequest(lease, "acme", tier="pro"))
         return answer.tier, answer.limit
 
     row = TenantTier.objects.create(tenant="acme", tier=Tier.objects.get(name="pro"))

@@ -7,6 +7,8 @@ from django.db import connection
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 from django_celery_fairness.receivers import worker_starts
 
+from tests.support.parts import parts_of
+
 pytestmark = pytest.mark.django_db
 
 
@@ -23,15 +25,15 @@ def test_a_starting_worker_publishes_what_the_database_says(fairness, acme):
     Tier.objects.filter(name="pro").update(concurrency=8)
     TenantTier.objects.update(concurrency=6)
     # The test's transaction is never committed, so nothing is published yet.
-    assert fairness.inspect("tenant:acme").limit == 3
-    start(fairness.app)
-    assert fairness.inspect("tenant:acme").limit == 6
+    assert fairness.limits.inspect("tenant:acme").limit == 3
+    start(parts_of(fairness).app)
+    assert fairness.limits.inspect("tenant:acme").limit == 6
     assert not UnpublishedChange.objects.exists()
 
 
 def test_redis_away_does_not_keep_a_worker_from_starting(fairness, redis_away, caplog):
     with caplog.at_level(logging.ERROR, "django_celery_fairness"):
-        start(fairness.app)
+        start(parts_of(fairness).app)
     assert "could not publish" in caplog.text
     assert "does not answer" in caplog.text
 
@@ -40,7 +42,7 @@ def test_a_database_without_tables_does_not_keep_a_worker_from_starting(
     fairness, monkeypatch, caplog
 ):
     monkeypatch.setattr(Tier._meta, "db_table", "not_migrated_yet")
-    start(fairness.app)
+    start(parts_of(fairness).app)
     assert "could not publish" in caplog.text
 
 
@@ -53,5 +55,5 @@ def test_a_worker_without_fairness_is_left_alone(unwired, django_assert_num_quer
 @pytest.mark.django_db(transaction=True)
 def test_no_connection_is_left_open_for_the_pool_to_inherit(fairness):
     connection.close()
-    start(fairness.app)
+    start(parts_of(fairness).app)
     assert connection.connection is None

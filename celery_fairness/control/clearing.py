@@ -65,7 +65,7 @@ class Clearing:
         self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def cancel(self, task_id: str) -> Cancelled:
-        """Cancel a task that waits; see ``Fairness.cancel``."""
+        """Cancel a task that waits; see ``TasksApi.cancel``."""
         for _ in range(LOOKS):
             for task in self._parked(task_id):
                 if self._limiter.unpark([task.tag], "cancelled"):
@@ -94,7 +94,7 @@ class Clearing:
         raise NotFound("task", task_id, self._nowhere)
 
     def explain(self, task_id: str, looker: Stats) -> Explanation:
-        """Return where a task is, and why it does not run; see ``Fairness.explain``."""
+        """Return where a task is, and why it does not run; see ``TasksApi.explain``."""
         for task in self._parked(task_id):
             found = parked.explain(self._reader, task, looker)
             break
@@ -108,7 +108,7 @@ class Clearing:
         return [each for each in parked.parked(self._reader) if each.task_id == task_id]
 
     def purge(self, tenant: str) -> Purged:
-        """Cancel what waits of a tenant; see ``Fairness.purge_tenant``."""
+        """Cancel what waits of a tenant; see ``TenantsApi.purge``."""
         name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
         cancelled = 0
         for _ in range(LOOKS):
@@ -138,7 +138,7 @@ class Clearing:
         return map(finding.letter, finding.dead(self._reader, queue))
 
     def requeue(self, task_id: str) -> Requeued:
-        """Let a dead letter wait again; see ``Fairness.requeue``."""
+        """Let a dead letter wait again; see ``TasksApi.requeue``."""
         for _ in range(LOOKS):
             for place in _of_id(finding.dead(self._reader), task_id):
                 unwritten = finding.outcome(self._reader, place)
@@ -146,7 +146,9 @@ class Clearing:
                 self._run(calls.REQUEUE, calls.requeue_args(place.queue, place.record, unwritten))
                 return Requeued(task_id=task_id, queue=place.queue)
         raise NotFound(
-            "task", task_id, "is no dead letter; they are listed by: celery -A APP fairness dead"
+            "task",
+            task_id,
+            "is no dead letter; they are listed by: celery -A APP fairness task dead",
         )
 
     def _run(self, verb: str, args: list[str]) -> list[int]:

@@ -1,0 +1,289 @@
+"""``fairness.limits``: what a key holds, and what an operator changes of it for a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.rates import RateLike
+from celery_fairness.config.settings import Settings
+from celery_fairness.control.holding import (
+    Holding,
+    cool_down_seconds,
+    ends_ms,
+    lasts_ms,
+    person,
+    written,
+)
+from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
+from celery_fairness.control.ojs_views import Inspection, InspectionPage
+from celery_fairness.control.queue_limits import QueueLimits
+from celery_fairness.control.views import ChangedStops
+from celery_fairness.errors import NotFound, TenantInvalid, got
+
+logger = logging.getLogger("celery_fairness")
+
+
+class Unset:
+    """The type of an argument that was not given, for arguments where None is a value."""
+
+
+UNSET = Unset()
+
+
+class LimitsApi:
+    """Limits by key: ``api.stripe.com``, ``tenant:42``, ``queue:mail``.
+
+    Args:
+        inspector: Reads keys.
+        holding: Returns what writes pauses, cool-downs and overrides.
+        queues: Finds the queue that a key belongs to.
+        settings: The settings in force.
+    """
+
+    def __init__(
+        self,
+        inspector: Inspector,
+        holding: Callable[[], Holding],
+        queues: QueueLimits,
+        settings: Settings,
+    ) -> None:
+        self._inspector = inspector
+        self._holding = holding
+        self._queues = queues
+        self._settings = settings
+
+    def list(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
+        """Return the known keys by name, those of tenants among them.
+
+        ``model_dump(mode="json")`` is the object of the Open Job Spec: ``items``, each as
+        :meth:`inspect` returns it, and ``pagination``.
+
+        Args:
+            page: The number of the page, from 1.
+            per_page: How many keys a page has, 1 to 100.
+
+        Raises:
+            ValueError: A number is out of range.
+            LimiterUnavailable: Redis does not answer.
+        """
+        for name, number, most in (("page", page, None), ("per_page", per_page, LONGEST_PAGE)):
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not whole or number < 1 or (most is not None and number > most):
+                to = "on" if most is None else f"to {most}"
+                raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")
+        return self._inspector.page(page, per_page)
+
+    def inspect(self, key: str) -> Inspection:
+        """Return what a key holds and may hold now, in the form of the Open Job Spec.
+
+        ``model_dump(mode="json")`` is its object: ``key``, ``concurrency``, ``rate``, ``throttle``,
+        ``waiting_count`` and ``override``. Other facts, such as ``leases``, are attributes only.
+
+        A tenant's key always answers, because each tenant has a tier. If the tenant was never seen,
+        the answer is not ``known``. Another key answers while Redis stores anything about it, or if
+        a task or the setting ``queues`` of this app declares it.
+
+        Args:
+            key: The key of a limit, such as ``api.stripe.com``; of a queue: ``queue:{queue}``; of a
+                tenant: ``tenant:{tenant}``, or ``tenant:{tenant}:{service}`` if the setting
+                ``tier_scope`` is ``service``.
+
+        Raises:
+            NotFound: Nothing is known of the key.
+            ValueError: The key has another form.
+            LimiterUnavailable: Redis does not answer.
+        """
+        try:
+            return self._inspector.inspect(key)
+        except NotFound:
+            queue = self._queues.queue_of(key) if key.startswith(PREFIX) else ""
+            if not queue or queue_key(queue) == key:
+                raise
+            # The queue has a colon in its name, so its key is a hash.
+            return self._inspector.inspect(queue_key(queue))
+
+    def is_known(self, key: str) -> bool:
+        """Return whether anything is known of a key; False also if the key has no valid form.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        try:
+            return self.inspect(key).known
+        except NotFound:
+            return key.startswith(PREFIX) and self._queues.queue_of(key) != ""
+        except (TenantInvalid, ValueError):
+            return False
+
+    def pause(
+        self,
+        key: str,
+        *,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
+        by: str | None = None,
+    ) -> ChangedStops:
+        """Start nothing more under a key; running tasks go on.
+
+        Without ``for_seconds`` and ``until`` the pause lasts until :meth:`resume`. A later pause
+        replaces this one.
+
+        Args:
+            key: As for :meth:`inspect`.
+            for_seconds: How long, in seconds.
+            until: The end: a datetime with a time zone, or Unix seconds.
+            by: The person who pauses it, at most 200 characters; None: the user of this process.
+
+        Returns:
+            What stops the key now. ``known`` is False if nothing was known of it: a key can be
+            paused before its first task.
+
+        Raises:
+            TenantInvalid: The tenant in the key cannot be one.
+            ValueError: The key, the time or the person is invalid.
+            LimiterUnavailable: Redis does not answer.
+        """
+        wait_ms = lasts_ms(for_seconds, until)
+        who = person(by)
+        name, known = self._changed(key)
+        stops = self._holding().stop("pause", name, wait_ms, by=who)
+        return ChangedStops.of(stops, known=known)
+
+    def resume(self, key: str, *, by: str | None = None) -> ChangedStops:
+        """End a pause; a cool-down goes on. Arguments and errors as for :meth:`pause`."""
+        who = person(by)
+        name, known = self._key(key)[0], self.is_known(key)
+        stops = self._holding().stop("resume", name, by=who)
+        return ChangedStops.of(stops, known=known)
+
+    def cool_down(
+        self,
+        key: str,
+        *,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
+        reason: str = "",
+    ) -> ChangedStops:
+        """Start nothing under a key for a time, for example while a service rejects calls.
+
+        A later call can make the time longer and never shorter. A time that is naive, past or more
+        than a day ahead becomes one second or one day from now, and a warning is logged.
+
+        Args:
+            key: The key of a limit that tasks declare, such as ``api.stripe.com``. A tenant's key
+                does not cool down.
+            for_seconds: How long, in seconds; or
+            until: The end: a datetime with a time zone, or Unix seconds.
+            reason: For the log and the event.
+
+        Raises:
+            ValueError: As :meth:`pause`.
+            LimiterUnavailable: Redis does not answer.
+        """
+        wait_seconds = cool_down_seconds(for_seconds, until)
+        name, known = self._changed(key, tenants=False)
+        stops = self._holding().cool_down(name, wait_seconds, reason)
+        return ChangedStops.of(stops, known=known)
+
+    def clear_cool_down(self, key: str) -> ChangedStops:
+        """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""
+        cools = isinstance(key, str) and self._holding().cools(key)
+        name = key if cools else self._key(key, tenants=False)[0]
+        known = self.is_known(key)
+        stops = self._holding().stop("clear", name)
+        return ChangedStops.of(stops, known=known)
+
+    def override(
+        self,
+        key: str,
+        *,
+        concurrency: int | Unset | None = UNSET,
+        rate: RateLike | Unset | None = UNSET,
+        throttle: RateLike | Unset | None = UNSET,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
+        reason: str | None = None,
+        author: str | None = None,
+    ) -> Inspection:
+        """Replace the numbers of a key, for a time or until they are cleared.
+
+        The numbers hold from the next claim on, for each task of the key. A number that is not
+        given stays as the tasks declare it. A later override replaces this one.
+
+        Args:
+            key: As for :meth:`inspect`. A tenant's key takes only ``concurrency``.
+            concurrency: At once; None is unlimited, 0 pauses. Running tasks above it go on, and
+                nothing starts until fewer run.
+            rate: Starts in any window of a period, as in
+                :class:`~celery_fairness.RateLimitPolicy`; None is unlimited.
+            throttle: The same, evenly spaced.
+            for_seconds: How long, in seconds; or
+            until: The end: a datetime with a time zone, or Unix seconds.
+            reason: Why, for operators.
+            author: The person who sets it.
+
+        Returns:
+            The key as :meth:`inspect` returns it from now on.
+
+        Raises:
+            PolicyInvalid: A number is invalid.
+            TenantInvalid: The tenant in the key cannot be one.
+            ValueError: No number is given, or the key or the time is invalid.
+            LimiterUnavailable: Redis does not answer.
+        """
+        if for_seconds is not None and until is not None:
+            raise ValueError("expected for_seconds or until, got: both")
+        given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
+        details = {"reason": reason, "author": author}
+        name, _ = self._changed(key, of_all=False)
+        self._holding().override(
+            name,
+            {name: value for name, value in given.items() if not isinstance(value, Unset)},
+            lasts_ms(for_seconds),
+            None if until is None else ends_ms(until),
+            {name: text for name, text in details.items() if text is not None},
+        )
+        # The override may have ended since.
+        return self._inspector.inspect(name if name.startswith(PREFIX) else key, known=False)
+
+    def clear_override(self, key: str) -> bool:
+        """End an override; return whether there was one. Errors as for :meth:`override`."""
+        return self._holding().clear(self._key(key)[0])
+
+    def _changed(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, bool]:
+        """Return a key that is about to change, as Redis stores it, and whether it was known.
+
+        If it is a queue's key, claims look at it from now on. Arguments as for :meth:`_key`.
+        """
+        name, queue = self._key(key, tenants=tenants, of_all=of_all)
+        known = self.is_known(key)
+        if queue:
+            self._queues.make_known(queue)
+        return name, known
+
+    def _key(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, str]:
+        """Return a key as Redis stores it, and the queue that it belongs to, or "".
+
+        Args:
+            key: As a person writes it.
+            tenants: A tenant's key is valid.
+            of_all: The key of all services of a tenant is valid, if each service counts apart.
+        """
+        queue = ""
+        if isinstance(key, str) and key.startswith(PREFIX):
+            key, queue = self._queues.find(key, self._is_used)
+        return written(key, self._settings, tenants=tenants, of_all=of_all), queue
+
+    def _is_used(self, key: str) -> bool:
+        """Return whether Redis stores anything about a key in this form."""
+        try:
+            self._inspector.inspect(key)
+        except (NotFound, ValueError):
+            return False
+        return True

@@ -1,0 +1,276 @@
+"""``fairness.tenants``: one tenant's limit, tier and waiting tasks, and the table of tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
+from celery_fairness.config.tiers import Tier
+from celery_fairness.control.clearing import Clearing
+from celery_fairness.control.holding import Holding, lasts_ms, person
+from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
+from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.rerouting import Rerouting
+from celery_fairness.control.stats import Stats
+from celery_fairness.control.views import ChangedStops, PublishedTier, Purged, TenantLimit
+from celery_fairness.errors import got
+from celery_fairness.limiter.protocol import Limiter
+
+
+class TenantsApi:
+    """Tenants by their id.
+
+    Args:
+        limits: Limits by key: a tenant's key is among them.
+        holding: Returns what writes pauses.
+        stats: Reads tenants.
+        clearing: Returns what cancels waiting tasks.
+        rerouting: Moves waiting tasks after a change of tier.
+        limiter: Publishes tiers.
+        settings: The settings in force.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsApi,
+        holding: Callable[[], Holding],
+        stats: Stats,
+        clearing: Callable[[], Clearing],
+        rerouting: Rerouting,
+        limiter: Limiter,
+        settings: Settings,
+    ) -> None:
+        self._limits = limits
+        self._holding = holding
+        self._stats = stats
+        self._clearing = clearing
+        self._rerouting = rerouting
+        self._limiter = limiter
+        self._settings = settings
+
+    def inspect(self, tenant: str, service: str | None = None) -> Inspection:
+        """Return what a tenant holds and may hold now.
+
+        Args:
+            tenant: The tenant's id.
+            service: If the setting ``tier_scope`` is ``service``: the service; None is the part of
+                the tasks without a service.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: It is empty, or a service is given and ``tier_scope`` is ``global``.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._limits.inspect(self._key(tenant, service))
+
+    def limit(self, tenant: str, tier: str = "", service: str | None = None) -> TenantLimit:
+        """Return the limit in force of a tenant and why, its leases, and what waits.
+
+        It reads less than :meth:`inspect`, for pages that show many tenants.
+
+        Args:
+            tenant: The tenant's id.
+            tier: The tier as the caller knows it; "" is the default tier. A published tier and the
+                tier of waiting tasks are used before it. The resolver is not called.
+            service: As for :meth:`inspect`.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: It is empty.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._stats.tenant_limit(
+            _named(tenant), tier or self._settings.default_tier, service
+        )
+
+    def pause(
+        self,
+        tenant: str,
+        *,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
+        by: str | None = None,
+    ) -> ChangedStops:
+        """Start nothing more of a tenant, in any service; running tasks go on.
+
+        Arguments as for :meth:`LimitsApi.pause`. The tenant may have no task yet.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: It is empty, or the time or the person is invalid.
+            LimiterUnavailable: Redis does not answer.
+        """
+        wait_ms = lasts_ms(for_seconds, until)
+        return self._stop("pause", tenant, person(by), wait_ms)
+
+    def resume(self, tenant: str, *, by: str | None = None) -> ChangedStops:
+        """End a pause. Arguments and errors as for :meth:`pause`."""
+        return self._stop("resume", tenant, person(by))
+
+    def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedStops:
+        name = tier_key(reserved(_named(tenant)))
+        known = self._limits.is_known(self._key(tenant, None))
+        stops = self._holding().stop(how, name, wait_ms, by=by)
+        return ChangedStops.of(stops, known=known)
+
+    def override(
+        self,
+        tenant: str,
+        *,
+        concurrency: int | None,
+        service: str | None = None,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
+        reason: str | None = None,
+        author: str | None = None,
+    ) -> Inspection:
+        """Replace how many tasks of a tenant may run at once, for a time or until it is cleared.
+
+        Args:
+            tenant: The tenant's id.
+            concurrency: At once; None is unlimited, 0 pauses.
+            service: As for :meth:`inspect`.
+            for_seconds: How long, in seconds; or
+            until: The end: a datetime with a time zone, or Unix seconds.
+            reason: Why, for operators.
+            author: The person who sets it.
+
+        Raises:
+            PolicyInvalid: The number is invalid.
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: The time is invalid.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._limits.override(
+            self._key(tenant, service),
+            concurrency=concurrency,
+            for_seconds=for_seconds,
+            until=until,
+            reason=reason,
+            author=author,
+        )
+
+    def clear_override(self, tenant: str, service: str | None = None) -> bool:
+        """End an override; return whether there was one. Errors as for :meth:`override`."""
+        return self._limits.clear_override(self._key(tenant, service))
+
+    def purge(self, tenant: str) -> Purged:
+        """Cancel all waiting tasks of a tenant, in every queue; running tasks go on.
+
+        A task that is submitted during the call may be left.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: It is empty.
+            LimiterUnavailable: Redis does not answer.
+        """
+        return self._clearing().purge(reserved(_named(tenant)))
+
+    def set_tier(
+        self, tenant: str, tier: str, *, concurrency: int | Unset | None = UNSET
+    ) -> PublishedTier:
+        """Publish one tenant's tier; each process reads it at its next question.
+
+        If a ``tier_resolver`` is set, a tier without a number holds for twice
+        ``tier_cache_seconds``. Then the resolver decides again. To make the tier last, change what
+        the resolver returns, or give the tenant a number of its own.
+
+        On ``fairredis://`` the waiting tasks of the tenant move to the queue of the new tier before
+        this returns. Each task keeps its place among the tenant's others. Running tasks go on.
+
+        Args:
+            tenant: The tenant's id.
+            tier: The name of a tier.
+            concurrency: The tenant's own number, instead of its tier's; None is unlimited.
+
+        Returns:
+            The tier, and until when it holds.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: There is no such tier, or the number is invalid.
+            LimiterUnavailable: Redis does not answer.
+        """
+        name = _named(tenant)
+        known = dict(self._limiter.published_tiers()[1]) or self._settings.tiers
+        if tier not in known:
+            raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {got(tier)}")
+        own = not isinstance(concurrency, Unset)
+        number = Tier("own", concurrency).concurrency if own else ""  # type: ignore[arg-type]  # set
+        keep = self._settings.tier_resolver is None
+        self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)
+        self.reroute([name])
+        kept = timedelta(seconds=2 * self._settings.tier_cache_seconds)
+        until = None if keep or own else datetime.now(UTC) + kept
+        return PublishedTier(tenant=name, tier=tier, until=until)
+
+    def clear_tier(self, tenant: str) -> None:
+        """Remove what was published of a tenant; its tier is again that of the resolver or default.
+
+        Waiting tasks move as for :meth:`set_tier`.
+
+        Raises:
+            TenantInvalid: The text cannot be a tenant.
+            ValueError: It is empty.
+            LimiterUnavailable: Redis does not answer.
+        """
+        name = _named(tenant)
+        keep = self._settings.tier_resolver is None
+        self._limiter.publish_tenant(reserved(name), None, "", keep=keep)
+        self.reroute([name])
+
+    def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
+        """Replace the whole table of tiers; each process reads it at its next question.
+
+        If a tier's queue class changes, the waiting tasks of its tenants move to their new queues
+        before this returns (on ``fairredis://``).
+
+        Args:
+            tiers: Every tier there is.
+            source: ``database`` prevents starting workers from publishing the tiers of their
+                settings.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer; the former table stays in force.
+        """
+        before = self._limiter.published_tiers()[1] or self._settings.tiers
+        self._limiter.publish_tiers(tiers, source)
+        self._rerouting.of_changed_tiers(before)
+
+    def reroute(self, tenants: Iterable[str]) -> int:
+        """Move the waiting tasks of tenants to the queues of their present tiers.
+
+        A task moves only between the priority and the default queue of its own service, and not if
+        it was submitted as a scheduled task. On other brokers nothing moves: there a tier acts on
+        later tasks. A repeated call does no harm.
+
+        Args:
+            tenants: The tenants' ids.
+
+        Returns:
+            The number of moved tasks.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer; call again.
+        """
+        return self._rerouting.of_tenants(tenants)
+
+    def _key(self, tenant: str, service: str | None) -> str:
+        name = _named(tenant)
+        if self._settings.tier_scope == "service":
+            return f"tenant:{name}:{NO_SERVICE if service is None else service}"
+        if service is not None:
+            raise ValueError(
+                "service: expected none while the setting tier_scope is 'global', "
+                f"got: {got(service)}"
+            )
+        return f"tenant:{name}"
+
+
+def _named(tenant: str) -> str:
+    name = normalise(tenant)
+    if name is None:
+        raise ValueError(f"tenant: expected a tenant, got: {tenant!r}")
+    return name
