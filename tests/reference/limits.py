@@ -127,9 +127,16 @@ class StartLog:
         first = next(at for number, at in self.times if number > self.count - starts)
         return max(0, first + period_ms + 1 - time)
 
-    def throttle_wait_ms(self, limit: Limit, time: int) -> float:
-        """Return how long the spacing keeps the next start."""
-        return max(0, self.ideal + limit.interval_ms - time) if limit.throttle else 0
+    def throttle_wait_ms(self, limit: Limit, time: int, ahead: int, early: bool) -> float:
+        """Return how long the spacing keeps the next start, behind so many reserved ones.
+
+        A promotion comes early by a tenth of the interval, at least 10 ms, at most two intervals.
+        """
+        interval = limit.interval_ms
+        wait = (self.ideal + interval if self.count else time) + ahead * interval - time
+        if early:
+            wait -= max(interval / 10, min(10, 2 * interval))
+        return max(0, wait) if limit.throttle else 0
 
     def start(self, limit: Limit, time: int) -> None:
         """Count a start.

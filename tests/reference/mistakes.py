@@ -294,6 +294,81 @@ MISTAKES = (
         "function Start.serve(",
         seed=7,
     ),
+    # Gates and parked tasks.
+    Mistake(
+        "a newcomer takes a start that is reserved",
+        "if not rules.ahead then return 0 end",
+        "if true then return 0 end",
+        "gate",
+    ),
+    Mistake(
+        "a promotion reserves nothing",
+        'redis.call("ZADD", promises, Rates.whole(rules.logical + lease_ms), tag)',
+        "",
+        "gate",
+    ),
+    Mistake(
+        "a newcomer overtakes parked tasks",
+        "local behind = Parked.queue_of_gate(ctx, key, limits)",
+        "local behind = nil",
+        "gate",
+        'register("acquire"',
+        seed=1,
+    ),
+    Mistake(
+        "two copies of a message start",
+        "if admitted then return admitted ~= serial, memory end",
+        "if admitted then return false, memory end",
+        "gate",
+    ),
+    Mistake(
+        "a replaced copy starts",
+        "return current and current ~= serial and following ~= serial, memory",
+        "return false, memory",
+        "gate",
+    ),
+    Mistake(
+        "a promotion that was lost stays lost",
+        "Parked.wait_at(ctx, task, over[index], task.places[1], 0)",
+        "",
+        "gate",
+        seed=3,
+    ),
+    Mistake(
+        "the last parked task goes first",
+        '"gate_at:" .. tenant .. " " .. place, 0, 0, "WITHSCORES"',
+        '"gate_at:" .. tenant .. " " .. place, -1, -1, "WITHSCORES"',
+        "gate",
+        seed=5,
+    ),
+    Mistake(
+        "a gate counts no start",
+        "Rates.count_start(ctx, limits[index], logical)",
+        "",
+        "gate",
+    ),
+    Mistake(
+        "a gate ignores leases of claims",
+        '"leases:" .. key, "(" .. Rates.whole(rules.logical), "+inf")',
+        '"leases:" .. key, "(" .. Rates.whole(rules.logical), "(+inf")',
+        "gate",
+        "function Limits.held_of",
+    ),
+    Mistake(
+        "a renewal of a gate keeps nothing",
+        'redis.call("ZADD", leases, ends, lease)',
+        "",
+        "gate",
+        'register("renew_gate"',
+        seed=1,
+    ),
+    Mistake(
+        "a cancelled task starts",
+        'redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)',
+        "",
+        "gate",
+        seed=1,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""What a server shows after a call, beside the answer of the call.
+"""The facts that a server shows after a call, beside its answer.
 
 A call does only a bounded part of the work that is due, and no answer names this part. So the
 reference observes which tasks exist, run or wait for a time, which have ended without a worker,
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a server shows.
+    """The facts that a server shows.
 
     Attributes:
         tasks: Tags of the tasks that exist.

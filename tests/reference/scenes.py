@@ -14,15 +14,17 @@ from tests.model.operations import Scene, scene
 
 #: Operations of one sequence.
 LENGTH = 300
+#: Gates have scenes of their own. Older memories are restored beside the model alone.
+ELSEWHERE = ("gate", "ungate", "save", "restore")
 
 
 def strict_scene(seed: int) -> Scene:
     """Return a scene of a seed: two of three are strict."""
-    made = scene(seed)
+    made, random = scene(seed), Random(seed)
+    weights = made.weights | dict.fromkeys(ELSEWHERE, 0.0)
     if seed % 3 == 0:
-        return made
-    random = Random(seed)
-    weights = made.weights | {"save": 0, "restore": 0, "tiers": random.choice([0.5, 2.0])}
+        return replace(made, weights=weights)
+    weights["tiers"] = random.choice([0.5, 2.0])
     return replace(
         made,
         budget=type(made.budget)(),
@@ -42,9 +44,21 @@ SHORT = 120
 #: Limits that meet: shared ones, one with another action, and a private one.
 _LIMITS = ("x|1|||w", "x|2|||w", "x|1|||r,z|1|||d", "y|1|||w,x|2|||w", "own:*|1|||wp", "z|1|||w")
 _RATES = ("z||2/500||w", "z||3/1000||w", "t|||3/1000|w", "m|2|5/2000|10/1000|w")
+#: Limits of tasks that claims and gates start.
+GATE_LIMITS = (
+    "",
+    "x|1|||w",
+    "x|2|||w",
+    "x|2|||w,y|1|||w",
+    "z||3/1000||w",
+    "z||4/7000||w,y|2|||r",
+    "t|||3/1000|w",
+    "m|2|5/2000|10/1000|w",
+    "one||1/4000||d,x|2|||w",
+)
 
-#: What a focused scene has besides the bounds of production: how often each operation comes, which
-#: limits tasks have, and how far time goes.
+#: Focused scenes have the bounds of production. Here stands how often each operation comes, and
+#: which limits tasks have.
 FOCUSES: dict[str, dict[str, Any]] = {
     "order": {
         "weights": {"put": 10, "claim": 6, "settle": 5, "tiers": 0.5, "advance": 1},

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
+from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
 from tests.reference.mistakes import MISTAKES, library_with
-from tests.reference.scenes import FOCUSES, SHORT, focused_scene
+from tests.reference.scenes import FOCUSES, LENGTH, SHORT, focused_scene
 from tests.reference.test_reference import objection_to
+from tests.reference.walk import Walk
 
 #: Sequences in which a mistake must be found, if the recorded one does not find it any more.
 SEQUENCES = 20
@@ -19,14 +21,23 @@ def client(redis_url):
         yield client
 
 
+def objection_in(client, subject, seed, mistake=None):
+    """Return what the reference objects to in a sequence of a subject."""
+    is_gate = subject == "gate"
+    scene = gate_scene(seed) if is_gate else focused_scene(subject, seed)
+    operations = gate_operations(scene, LENGTH) if is_gate else scene.operations(SHORT)
+    made = library_with(mistake, scene.budget) if mistake else None
+    objection = objection_to(client, scene, operations, made, GateWalk if is_gate else Walk)
+    if made:
+        client.function_delete(made.name)
+    return objection
+
+
 @pytest.mark.redis
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)
 def test_the_reference_objects(client, mistake):
     for seed in (mistake.seed, *range(SEQUENCES)):
-        scene = focused_scene(mistake.subject, seed)
-        made = library_with(mistake, scene.budget)
-        objection = objection_to(client, scene, scene.operations(SHORT), made)
-        client.function_delete(made.name)
+        objection = objection_in(client, mistake.subject, seed, mistake)
         if objection:
             assert "Objection" in objection
             return
@@ -34,8 +45,7 @@ def test_the_reference_objects(client, mistake):
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("subject", FOCUSES)
+@pytest.mark.parametrize("subject", [*FOCUSES, "gate"])
 def test_the_reference_accepts_the_library_in_the_same_sequences(client, subject):
     for seed in range(2):
-        scene = focused_scene(subject, seed)
-        assert objection_to(client, scene, scene.operations(SHORT)) is None
+        assert objection_in(client, subject, seed) is None

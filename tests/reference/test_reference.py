@@ -10,33 +10,44 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 
 import pytest
 from redis import Redis
 
 from celery_fairness.store.library import Library
 from tests.model.operations import Operation, Scene
+from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
 from tests.reference.scenes import LENGTH, strict_scene
 from tests.reference.walk import Walk
 
-OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "4500"))
+OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "3000"))
 SEED = int(os.environ.get("MODEL_SEED", "0"))
 #: Runs in which a failing sequence is made shorter.
 SHORTER_AT_MOST = int(os.environ.get("MODEL_SHORTER", "400"))
+
+#: Each sequence of so many ends with everything done.
+DRAINED = 4
 
 _numbers = itertools.count()
 
 
 def objection_to(
-    client: Redis, scene: Scene, operations: list[Operation], made: Library | None = None
+    client: Redis,
+    scene: Scene,
+    operations: list[Operation],
+    made: Library | None = None,
+    kind: type[Walk] = Walk,
 ) -> str | None:
     """Run a sequence. Return what is objected to and where, or None."""
-    walk = Walk(client, f"{{r{next(_numbers)}}}:", scene, made)
+    walk = kind(client, f"{{r{next(_numbers)}}}:", scene, made)
     done = 0
     try:
         for operation in operations:
             walk.run(operation)
             done += 1
+        if scene.seed % DRAINED == 0:
+            walk.drain()
     except Exception as error:  # noqa: BLE001 - an error of the library counts too
         return f"after {done} operations: {type(error).__name__}: {error}"
     finally:
@@ -44,7 +55,9 @@ def objection_to(
     return None
 
 
-def made_shorter(client: Redis, scene: Scene, operations: list[Operation]) -> list[Operation]:
+def made_shorter(
+    client: Redis, scene: Scene, operations: list[Operation], kind: type[Walk]
+) -> list[Operation]:
     """Leave out operations as long as what is left fails too."""
     tries = 0
     size = len(operations) // 2
@@ -53,7 +66,7 @@ def made_shorter(client: Redis, scene: Scene, operations: list[Operation]) -> li
         while start < len(operations) and tries < SHORTER_AT_MOST:
             fewer = operations[:start] + operations[start + size :]
             tries += 1
-            if objection_to(client, scene, fewer):
+            if objection_to(client, scene, fewer, kind=kind):
                 operations = fewer
             else:
                 start += size
@@ -61,18 +74,27 @@ def made_shorter(client: Redis, scene: Scene, operations: list[Operation]) -> li
     return operations
 
 
+def check(url: str, kind: type[Walk], sequences: Iterable[tuple[Scene, list[Operation]]]) -> None:
+    """Fail with a short sequence if the reference objects to one of these."""
+    with Redis.from_url(url, protocol=2, decode_responses=True) as client:
+        for place, operations in sequences:
+            if not objection_to(client, place, operations, kind=kind):
+                continue
+            short = made_shorter(client, place, operations, kind)
+            lines = "\n".join(map(repr, short))
+            objection = objection_to(client, place, short, kind=kind)
+            pytest.fail(f"{place}\n{lines}\n{objection}", pytrace=False)
+
+
 @pytest.mark.redis
 @pytest.mark.timeout(3600)
-def test_the_reference_accepts_every_answer(redis_url):
-    with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
-        for seed in range(SEED, SEED + OPERATIONS // LENGTH):
-            place = strict_scene(seed)
-            operations = place.operations(LENGTH)
-            if not objection_to(client, place, operations):
-                continue
-            short = made_shorter(client, place, operations)
-            lines = "\n".join(map(repr, short))
-            pytest.fail(
-                f"seed {seed}, {place}\n{lines}\n{objection_to(client, place, short)}",
-                pytrace=False,
-            )
+def test_the_reference_accepts_every_answer_to_claims(redis_url):
+    scenes = map(strict_scene, range(SEED, SEED + OPERATIONS // LENGTH))
+    check(redis_url, Walk, ((place, place.operations(LENGTH)) for place in scenes))
+
+
+@pytest.mark.redis
+@pytest.mark.timeout(3600)
+def test_the_reference_accepts_every_answer_to_gates(redis_url):
+    scenes = map(gate_scene, range(SEED, SEED + OPERATIONS // LENGTH))
+    check(redis_url, GateWalk, ((place, gate_operations(place, LENGTH)) for place in scenes))

@@ -16,24 +16,40 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
-from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
+from celery_fairness.scheduler.types import Claimed, Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
 from tests.model.operations import KEYS, Operation, Scene
+from tests.reference.limits import LOG_KEPT_MS
+from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed, Observer, read_outcome, records
-from tests.reference.reference import Objection, Reference, Task
+from tests.reference.reference import Reference
+from tests.reference.tasks import Task
 
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
 REMEMBERED = 30
 #: Numbers from here on name them, or a task that has changed since.
 LATE = 850
+#: Claims after which everything must have ended.
+ROUNDS = 2_000
+#: Keys that live for ever, as one key or one for each worker and minute.
+KEPT = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded", "minute", "reply"}
+#: Keys that end by themselves.
+ENDING = {"pace", "rescheduled", "declared"}
 
 
 def message_of(number: int) -> str:
-    """Return a message as kombu writes it, or one that says nothing."""
+    """Return a message as kombu writes it, or one without headers."""
     headers = {"lang": "py", "task": "shop.send", "id": f"id-{number}"}
     message = {"body": "eyI=" * 9, "headers": headers, "properties": {}}
     return f"message {number}\n 1" if number % 5 == 2 else json.dumps(message)
+
+
+def limits_in(queue: str, limits: str) -> str:
+    """Return limits without the partitions of other queues: a moved task loses its partition."""
+    own = f"{KEYS[queue]}:"
+    words = [word for word in limits.split(",") if "|q|" not in word or word.startswith(own)]
+    return ",".join(words)
 
 
 @functools.cache
@@ -62,10 +78,10 @@ class Walk:
     """One sequence of operations.
 
     Args:
-        client: Of a server; it decodes answers.
+        client: Of a server. It decodes answers.
         prefix: Of all keys of this walk.
         scene: What does not change.
-        made: The library that is judged; by default that of the package.
+        made: The library that is judged. The default is that of the package.
     """
 
     def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
@@ -146,7 +162,7 @@ class Walk:
             0 if eta is None else self.now + eta,
             message_of(number),
             kind,
-            limits.replace("*", tenant or "_"),
+            limits_in(queue, limits).replace("*", tenant or "_"),
             0 if expires is None else self.now + expires,
             bounds,
             number % 16 != 15,
@@ -195,6 +211,8 @@ class Walk:
         self.reference.claim(owner, number, want, queues, rules, passing, epoch, ends, answer, seen)
         if not is_replay and epoch in (None, answer.epoch):
             self.heard -= set(queues)
+            # A worker without a task and without a sleep claims again.
+            self.heard |= set() if answer.tasks or answer.sleep_ms else set(queues)
             self.granted += answer.tasks
         return answer
 
@@ -253,7 +271,7 @@ class Walk:
         self.now += step
 
     def do_hear(self, queue):
-        """A worker hears a wake-up; what it does then is its own matter."""
+        """A worker takes a wake-up. It may claim afterwards or not."""
         for bell in ("bell", "left"):
             if self.client.lpop(f"{self.prefix}{bell}:{queue}"):
                 self.heard.add(queue)
@@ -359,18 +377,7 @@ class Walk:
         answer = self.call(calls.PURGE, [queue])
         self.reference.purge(queue, answer, self.seen)
 
-    # -- gates and servers ------------------------------------------------------------------------
-
-    def do_gate(self, tenant, service, lease):
-        self.do_renew((), "")
-        key = ":".join(filter(None, ("tenant", tenant, service)))
-        ends = self.reference.hold_gate_lease(key, lease, self.scene.rules.lease_ms)
-        self.client.zadd(f"{self.prefix}leases:{key}", {lease: ends})
-
-    def do_ungate(self, tenant, service, lease):
-        key = ":".join(filter(None, ("tenant", tenant, service)))
-        self.reference.free_gate_lease(key, lease)
-        self.client.zrem(f"{self.prefix}leases:{key}", lease)
+    # -- servers ----------------------------------------------------------------------------------
 
     def do_lose(self):
         """Redis comes back empty."""
@@ -379,8 +386,78 @@ class Walk:
         self.reference.at(self.now)
         self.heard.clear()
 
-    def do_save(self):
-        """Only the model restores older memories."""
+    # -- the end ----------------------------------------------------------------------------------
 
-    def do_restore(self, by_another):
-        """Only the model restores older memories."""
+    def drain(self) -> None:
+        """Let everything start and end. Then only the keys of `KEPT` are left.
+
+        Raises:
+            Objection: A task does not start, or a key is left behind.
+        """
+        self.lift()
+        self.now += 10 * 3_600_000
+        last_end = self.reference.time
+        for _ in range(ROUNDS):
+            answer = self.claim_all()
+            leases = list(self.reference.leases.values())
+            ends = [
+                Settle(x.name, Verdict.DONE, f"{x.task.key} {x.task.rank} {x.task.queue}")
+                for x in leases
+            ]
+            self.settle(ends, self.rules())
+            last_end = self.reference.time if ends else last_end
+            places = {task.place for task in self.reference.tasks.values()} - {"dead"}
+            is_over = self.reference.time > last_end + LOG_KEPT_MS + self.scene.rules.lease_ms
+            if not places and not self.reference.admission.logs and is_over:
+                break
+            if answer.sleep_ms and places and not ends:
+                # A task that a limit of 0 keeps waits for a person.
+                for queue in self.scene.queues:
+                    self.run(("purge", queue))
+        else:
+            raise Objection(f"everything starts and ends at last: {self.reference.tasks}")
+        for _ in range(len(self.reference.outcomes) + 2):
+            self.now += self.scene.rules.lease_ms // 3 + 1
+            self.run(("next_outcome", "on", True))
+        self.lift()
+        self.check_kept()
+
+    def claim_all(self) -> Any:
+        """Claim of all queues, a third of a lease later."""
+        self.now += self.scene.rules.lease_ms // 3
+        self.reference.at(self.now)
+        self.numbers["drain"] += 1
+        number, queues = self.numbers["drain"], self.scene.queues
+        return self.claim("drain", number, 6, queues, self.rules(), Passing(), None, ())
+
+    def lift(self) -> None:
+        """Operators lift everything that they have set."""
+        self.run(("tiers", (None, 1.0, None), (None, 1.0, None)))
+        for tenant in self.scene.tenants[1:]:
+            self.run(("tenant", tenant, "", ""))
+        admission = self.reference.admission
+        for key in sorted(admission.paused):
+            self.run(("stop", "resume", key, 0, "on"))
+        for key in sorted(admission.cooled):
+            self.run(("stop", "clear", key, 0, "on"))
+        for key in sorted(admission.overrides):
+            self.run(("override", key, None, None, "on"))
+        for queue in sorted(admission.queue_limits):
+            for how in ("declare", "clear"):
+                self.run(("queue", how, queue, None, False))
+
+    def check_kept(self) -> None:
+        """Invariant 5: a tenant or key with nothing waiting or running uses no memory."""
+        dead = {tag for tag, task in self.reference.tasks.items() if task.place == "dead"}
+        for key in self.client.keys(f"{self.prefix}*"):
+            name = key.removeprefix(self.prefix)
+            kind = name.partition(":")[0]
+            is_kept = (
+                kind in KEPT or kind.endswith("_events") or (dead and kind in ("dead", "known"))
+            )
+            if kind == "leases":
+                # Leases of claims have no end of their own.
+                is_kept = not self.client.zcount(key, "+inf", "+inf")
+            elif kind in ENDING:
+                is_kept = self.client.pttl(key) > 0
+            require(is_kept, "a key that nobody needs is deleted", key=name)

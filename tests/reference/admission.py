@@ -1,0 +1,351 @@
+"""Whether a task may start now, and if not, why and until when.
+
+This is what a claim and a gate share: the clock, the leases and starts that limits count, and what
+operators set. It has no order of a queue and no place of a task.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.reference.limits import (
+    AGAIN_MS,
+    DROP,
+    RESCHEDULE,
+    WAIT,
+    Limit,
+    StartLog,
+    one_per_key,
+    read_limits,
+)
+
+#: The key of tasks without a tenant. It has no tier.
+SYSTEM = "_system"
+NEVER = math.inf
+#: The clock does not store a shorter step, in ms.
+CLOCK_STEP_MS = 50
+
+
+@dataclass
+class QueueLimit:
+    """The limit of a queue, as a whole or of each partition. Numbers that people set win."""
+
+    key: str
+    parts: bool = False
+    declared: Any = None
+    chosen: Any = None
+
+    @property
+    def limit(self) -> Limit:
+        """Its numbers under the key of the queue as a whole."""
+        numbers = self.chosen or self.declared
+        if numbers is None:
+            return Limit(self.key, of="g")
+        action = numbers.on_limit[0]
+        known = (numbers.concurrency, numbers.rates, numbers.throttle, action)
+        return Limit(self.key, *known, of="g", local=numbers.local)
+
+
+class Rejected(NamedTuple):
+    """Why no task with some limits may start.
+
+    Attributes:
+        action: What happens to the task.
+        by: The limit that demands this. None: the task waits.
+        again_ms: When the task may be tried again.
+        wait_ms: For how long some limit is closed; `NEVER` if time alone does not open it.
+    """
+
+    action: str
+    by: Limit | None
+    again_ms: float
+    wait_ms: float
+
+
+@functools.cache
+def keys_of(key: str, limits: str) -> tuple[str, ...]:
+    """Return the keys of which a task holds a slot while it runs."""
+    return tuple(dict.fromkeys((key, *(limit.key for limit in read_limits(limits)))))
+
+
+def word_of(limit: Limit) -> str:
+    """Return the text of a queue's limit."""
+    rates = "+".join(f"{starts}/{period_ms}" for starts, period_ms in limit.rates)
+    throttle = "/".join(map(str, limit.throttle)) if limit.throttle else ""
+    concurrency = "" if limit.concurrency is None else str(limit.concurrency)
+    return f"{limit.key}|{concurrency}|{rates}|{throttle}|{limit.action}g"
+
+
+class Admission:
+    """The counts of limits, and the settings of operators.
+
+    Attributes:
+        now: Server time, in ms.
+        time: Logical time of the last call.
+        epoch: When this memory began.
+        claimed: The keys of each lease of a claim.
+        others: By key, leases of gates and leases that were registered again, with their ends.
+        silent: By key, when a lease of it ended last that no call reports.
+        reservations: By key, starts that are reserved for promoted tasks, with their ends.
+        logs: By key, the starts that rates and throttles count.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.time = 0
+        self.epoch = 0
+        #: The stored clock.
+        self._logical: int | None = None
+        self._seen = 0
+        self.claimed: dict[str, tuple[str, ...]] = {}
+        self.others: dict[str, dict[str, int]] = defaultdict(dict)
+        self.silent: dict[str, int] = {}
+        self.reservations: dict[str, dict[str, int]] = defaultdict(dict)
+        self.logs: dict[str, StartLog] = {}
+        #: Tiers or numbers have changed since the last claim. The next claim of any queue looks.
+        self.is_changed = False
+        # Operators set these.
+        self.tiers: dict[str, Any] = {}
+        self.tiers_published = False
+        self.tenants: dict[str, tuple[str, str]] = {}
+        self.declared: dict[str, tuple[int | None, Any, Any]] = {}
+        self.paused: dict[str, float] = {}
+        self.cooled: dict[str, int] = {}
+        self.overrides: dict[str, tuple[dict[str, Any], float]] = {}
+        self.queue_limits: dict[str, QueueLimit] = {}
+
+    def is_empty(self) -> bool:
+        """Whether no call has moved the clock yet."""
+        return self._logical is None
+
+    def tick(self, lease_ms: int) -> None:
+        """The logical clock follows the server's time, by at most a third of a lease per call."""
+        if self._logical is None:
+            self.time = self._logical = self._seen = self.epoch = self.now
+            return
+        step = min(max(0, self.now - self._seen), lease_ms // 3)
+        self.time = self._logical + step
+        if abs(self.now - self._seen) >= CLOCK_STEP_MS:
+            self._logical, self._seen = self.time, self.now
+
+    def numbers(self, limit: Limit) -> Limit:
+        """A limit is judged by the newest numbers of its key, or by an override."""
+        if limit.of == "q":
+            limit = self._numbers_of_queue(limit)
+        elif not limit.of:
+            concurrency, rates, throttle = self.declared.get(limit.key, (None, (), None))
+            if limit.concurrency and concurrency is not None:
+                limit = limit._replace(concurrency=concurrency)
+            if limit.rates and rates:
+                limit = limit._replace(rates=rates)
+            if limit.throttle and throttle:
+                limit = limit._replace(throttle=throttle)
+        return limit.with_numbers(self._override(limit.key))
+
+    def _numbers_of_queue(self, limit: Limit) -> Limit:
+        """A partition has the numbers of its queue."""
+        whole = ":".join(limit.key.split(":")[:2])
+        for row in self.queue_limits.values():
+            if row.key == whole:
+                local = row.limit.local if row.parts else None
+                return row.limit._replace(key=limit.key, of="q", local=local)
+        return limit._replace(action=WAIT)
+
+    def _override(self, key: str) -> Mapping[str, Any]:
+        numbers, ends = self.overrides.get(key, ({}, 0))
+        return numbers if ends > self.now else {}
+
+    def paused_ms(self, key: str) -> float:
+        return max(0, self.paused.get(key, 0) - self.now)
+
+    def hold_ms(self, limit: Limit) -> float:
+        """Return how long a pause, a cool-down or a limit of 0 stops a limit."""
+        if limit.concurrency == 0:
+            return NEVER
+        return max(self.paused_ms(limit.key), self.cooled.get(limit.key, 0) - self.time)
+
+    def held(self, key: str) -> int:
+        """Return how many leases of a key live.
+
+        A lease of a claim counts until it is settled or a call has ended it. Other leases count
+        until their end.
+        """
+        claimed = sum(key in keys for keys in self.claimed.values())
+        return claimed + sum(end > self.time for end in self.others[key].values())
+
+    def reserved(self, key: str) -> int:
+        """Return how many starts of a key are reserved for tasks on their way to a gate."""
+        return sum(end > self.time for end in self.reservations[key].values())
+
+    def closed_ms(
+        self, limit: Limit, rules: Any, ahead: int = 0, early: bool = False
+    ) -> tuple[float, float]:
+        """Return how long a limit allows no start, and when a task may be tried again.
+
+        - A hold stops every start, even if limits are not enforced.
+        - Concurrency: no start takes a key above its limit.
+        - Rate: never more than ``starts`` in any window of ``period``.
+        - Throttle: starts are spaced evenly.
+
+        Args:
+            limit: With the numbers that judge it.
+            rules: Of the worker.
+            ahead: Starts that are reserved for other tasks.
+            early: The task has a way before it, so a throttle may be a little early.
+        """
+        hold = self.hold_ms(limit)
+        if hold == NEVER or rules.enforcement != "on":
+            return hold, AGAIN_MS if hold == NEVER else hold
+        wait = again = 0.0
+        if limit.concurrency is not None and self.held(limit.key) + ahead >= limit.concurrency:
+            ends = [end for end in self.others[limit.key].values() if end > self.time]
+            wait, again = min([end - self.time for end in ends], default=NEVER), AGAIN_MS
+            wait = wait if wait == NEVER else min(wait, AGAIN_MS)
+        log = self.logs.get(limit.key)
+        if log or ahead:
+            waits = [(log or StartLog()).throttle_wait_ms(limit, self.time, ahead, early)]
+            for starts, period_ms in limit.rates:
+                # If all starts of a window are reserved, the first of them may be now.
+                window = min(AGAIN_MS, period_ms)
+                if ahead < starts:
+                    window = log.rate_wait_ms((starts - ahead, period_ms), self.time) if log else 0
+                waits.append(window)
+            wait, again = max(wait, *waits), max(again, *waits)
+        return max(wait, hold), hold or again
+
+    def rejection(self, words: str, rules: Any) -> Rejected | None:
+        """Return why no task with these limits may start now, or None if all limits allow it.
+
+        `drop` wins, then `reschedule`, then `wait`. A hold never drops.
+        """
+        limits = [self.numbers(limit) for limit in read_limits(words)]
+        closed = [(limit, *self.closed_ms(limit, rules)) for limit in limits]
+        closed = [each for each in closed if each[1] > 0]
+        if not closed:
+            return None
+        acting = [limit for limit, _, _ in closed if self.hold_ms(limit) <= 0]
+        actions = {limit.action: limit for limit in reversed(acting)}
+        by = actions.get(DROP) or actions.get(RESCHEDULE)
+        again, wait = (max(each[at] for each in closed) for at in (2, 1))
+        return Rejected(by.action if by else WAIT, by, again, wait)
+
+    def whole(self, queue: str) -> Limit | None:
+        """Return the limit of a queue as a whole: a task has it while it runs."""
+        row = self.queue_limits.get(queue)
+        if row is None:
+            return None
+        return Limit(row.key, of="g") if row.parts else row.limit
+
+    def whole_rejection(self, queue: str, rules: Any) -> Rejected | None:
+        """Return why the limit of a whole queue allows no start."""
+        whole = self.whole(queue)
+        return self.rejection(word_of(whole), rules) if whole else None
+
+    def entitlement(self, key: str, tenant: str, tier: str, rules: Any) -> tuple[int | None, float]:
+        """Return the concurrency of a tenant (None is unlimited) and its weight.
+
+        The administrator's numbers of the tenant win, then its published tier, then the tier of
+        the task. An unknown tier is the default tier. A pause and an override win over all.
+        """
+        if key == SYSTEM:
+            return None, 1.0
+        published, own = self.tenants.get(tenant, ("", ""))
+        tier = published or tier
+        row = self.tiers.get(tier) or self.tiers.get(rules.default_tier)
+        limit = row.concurrency if row else rules.default_limit
+        if own:
+            limit = None if own == "unlimited" else int(own)
+        if self.paused_ms(key) or self.paused_ms(f"tenant:{tenant}"):
+            limit = 0
+        else:
+            limit = self._override(key).get("concurrency", limit)
+        return limit, row.weight if row else 1.0
+
+    def declare(self, words: str, is_new: bool) -> None:
+        """A new task brings the newest numbers of its keys. A concurrency of 0 is its own."""
+        for limit in read_limits(words):
+            known = self.declared.get(limit.key, (None, (), None))
+            own = (limit.concurrency or None, limit.rates, limit.throttle)
+            if not limit.of and any(own):
+                pairs = zip(own, known, strict=True)
+                chosen = [mine if mine and (is_new or not old) else old for mine, old in pairs]
+                self.is_changed |= chosen != list(known)
+                self.declared[limit.key] = (chosen[0], chosen[1], chosen[2])
+
+    def in_partition(self, queue: str, words: str, part: str) -> str:
+        """A task that waits in a partitioned queue has the limit of one partition."""
+        row = self.queue_limits.get(queue)
+        if row is None or not row.parts:
+            return words
+        whole = f"{row.key}:"
+        if any(x.of == "q" and x.key.startswith(whole) for x in read_limits(words)):
+            return words
+        key = part if part.startswith(whole) else whole
+        return ",".join(filter(None, (words, f"{key}|q|||w")))
+
+    def count_starts(self, words: str) -> None:
+        """A task with these limits starts."""
+        for limit in one_per_key(tuple(map(self.numbers, read_limits(words)))):
+            if limit.rates or limit.throttle or limit.key in self.logs:
+                self.logs.setdefault(limit.key, StartLog()).start(limit, self.time)
+
+    def give_starts_back(self, words: str, at: int) -> None:
+        """A start of a time does not count for rates and throttles."""
+        for limit in one_per_key(tuple(map(self.numbers, read_limits(words)))):
+            log = self.logs.get(limit.key)
+            if log and not log.give_back(limit, at):
+                del self.logs[limit.key]
+
+    def forget_starts(self) -> None:
+        """A log in which no start is young enough to matter is forgotten."""
+        self.logs = {k: log for k, log in self.logs.items() if log.forgotten_at > self.time}
+
+    def is_silent(self, keys: Iterable[str], since: int | None = None) -> bool:
+        """Whether a lease ended that no call reports: a claim notices it within a second.
+
+        Args:
+            keys: Of the lease.
+            since: Logical time of the last claim, if it was longer ago.
+        """
+        soon = (self.time if since is None else since) - AGAIN_MS - CLOCK_STEP_MS
+        ends = [end for key in keys for end in self.others[key].values() if end <= self.time]
+        ends += [self.silent[key] for key in keys if key in self.silent]
+        return any(end >= soon for end in ends)
+
+    def release(self, key: str, lease: str) -> bool:
+        """A lease that is none of a claim ends. No call reports this to the queues."""
+        if self.others[key].pop(lease, None) is None:
+            return False
+        self.silent[key] = self.time
+        return True
+
+    def clear_ended(self, key: str) -> None:
+        """Leases of a key that are over are cleared away."""
+        for lease, end in list(self.others[key].items()):
+            if end <= self.time:
+                del self.others[key][lease]
+                self.silent[key] = max(end, self.silent.get(key, 0))
+
+    def end_holds(self, most: int) -> set[str]:
+        """Overrides and pauses end, at most so many of each, the first ones first.
+
+        Returns:
+            Their keys, of a partition that of its queue.
+        """
+        over = sorted((ends, key) for key, (_, ends) in self.overrides.items() if ends <= self.now)
+        for _, key in over[:most]:
+            del self.overrides[key]
+        until = sorted((ends, key) for key, ends in self.paused.items() if ends <= self.now)
+        for _, key in until[:most]:
+            del self.paused[key]
+        return {whole_key(key) for _, key in (*over, *until)}
+
+
+def whole_key(key: str) -> str:
+    """Return the key of the whole queue for the key of a partition, and any other key as it is."""
+    return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key

@@ -1,0 +1,465 @@
+"""One claim, judged by the rules: which tasks may start, whose turn it is, and what is left."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.admission import NEVER, keys_of, whole_key, word_of
+from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits
+from tests.reference.objection import Objection, require
+from tests.reference.observed import Observed
+from tests.reference.order import Rounds
+from tests.reference.tasks import Charge, Lease, Task, charge_of
+
+if TYPE_CHECKING:
+    from tests.reference.reference import Reference
+
+#: The longest sleep of a worker, in ms. It is also at most a third of a lease.
+SLEEP_MS = 1000
+#: A tenant without a mean run time is charged this many seconds.
+FIRST_RUN_SECONDS = 1
+#: A task that its limit puts back waits up to a quarter longer than the expected start.
+JITTER_PARTS = 4
+
+
+class Everything:
+    """The wishes of a process that takes every task."""
+
+    never = once = ()
+    places: Mapping[str, int] = {}
+    held: Mapping[str, int] = {}
+
+
+class Claim:
+    """One claim of one process.
+
+    Args:
+        state: Of the installation.
+        rules: The settings of the worker.
+        passing: The tasks that its process does not take.
+        queues: In the order in which it takes from them.
+
+    Attributes:
+        skips: It may leave tasks in their places for reasons of its own process.
+        exact: The bounds of a call cannot have cut this claim short.
+        given: The tasks that it was given so far.
+        held: By key, the slots that its process holds.
+        expired: By queue, the tasks that this claim ended because of their expiry.
+    """
+
+    def __init__(self, state: Reference, rules: Any, passing: Any, queues: Sequence[str]) -> None:
+        self.state, self.rules, self.passing = state, rules, passing
+        self.queues = [queue for queue in dict.fromkeys(queues) if any(state.waiting(queue))]
+        rows = (state.admission.queue_limits.get(queue) for queue in queues)
+        has_local = any(row and row.limit.local is not None for row in rows)
+        self.is_local = has_local and rules.enforcement == "on"
+        self.skips = bool(self.is_local or passing.never or passing.once)
+        self.exact = True
+        self.given: list[Task] = []
+        self.held = Counter(passing.held)
+        self.expired: Counter[str] = Counter()
+        #: By task that this claim drops or puts back: its closed limits before the first start.
+        self._again: dict[str, dict[str, float]] = {}
+
+    @classmethod
+    def of_everything(cls, state: Reference, rules: Any, queue: str) -> Claim:
+        """Return the claim of a process that takes every task of a queue."""
+        claim = cls(state, rules, Everything(), [queue])
+        claim.is_local = False
+        return claim
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the highest priority of a queue goes first, whichever tenant has it."""
+        return bool(self.rules.priority_scope == "queue")
+
+    def judge(self, owner: str, want: int, answer: Any, seen: Observed) -> None:
+        """Check the tasks of an answer in their order and start them. Check what is left."""
+        acted = self.take_out(seen)
+        self.note_skips()
+        self.exact = self._is_exact(acted)
+        passing = self.passing
+        rounds = Rounds(self.queues, passing.rooms, passing.lends, passing.strict)
+        for claimed in answer.tasks:
+            self.check_start(claimed, owner, rounds)
+        for task, eta_ms in acted:
+            self.check_action(task, eta_ms, seen)
+        require(len(answer.tasks) <= want, "a claim gives at most the tasks it wants", want=want)
+        self.check_rest(want, answer)
+        self.note_blocked()
+
+    def _is_exact(self, acted: Sequence[Any]) -> bool:
+        """Whether this claim had more moves than it can have needed."""
+        parts = {(*x.lane, x.kind) for queue in self.queues for x in self.state.waiting(queue)}
+        tenants = {part[:2] for part in parts}
+        needed = 2 * len(parts) + len(tenants) + len(acted)
+        return self.state.is_wide and needed < self.state.budget.moves and not self.passing.places
+
+    def take_out(self, seen: Observed) -> list[tuple[Task, int | None]]:
+        """Take out what this claim dropped or put back. Return each with its new time."""
+        acted: list[tuple[Task, int | None]] = []
+        for text, outcome in seen.outcomes.items():
+            if text not in self.state.outcomes and outcome.state == "dropped":
+                acted.append((self.state.tasks[outcome.tag], None))
+        for queue, rows in seen.delayed.items():
+            for tag, eta_ms in rows.items():
+                task = self.state.tasks.get(tag)
+                if task and task.place == "waiting" and task.queue == queue:
+                    acted.append((task, eta_ms))
+        for task, eta_ms in acted:
+            rejected = self.state.admission.rejection(task.limits, self.rules)
+            is_right = eta_ms is None or rejected is None or rejected.action != DROP
+            require(is_right, "drop wins over reschedule", tag=task.tag, rejected=rejected)
+            self._again[task.tag] = {limit.key: again for limit, again in self._closed(task)}
+        for task, eta_ms in acted:
+            self.state.leave(task, "" if eta_ms is None else "delayed")
+        return acted
+
+    def _closed(self, task: Task) -> list[tuple[Limit, float]]:
+        """Return the limits that reject a task, each with the time of the next try."""
+        admission = self.state.admission
+        whole = admission.whole(task.queue)
+        words = ",".join(filter(None, (whole and word_of(whole), task.limits)))
+        limits = [admission.numbers(limit) for limit in read_limits(words)]
+        closed = [(limit, *admission.closed_ms(limit, self.rules)) for limit in limits]
+        return [(limit, again) for limit, wait, again in closed if wait > 0]
+
+    def check_action(self, task: Task, eta_ms: int | None, seen: Observed) -> None:
+        """A claim drops or puts back a task only if a limit that rejects it demands so.
+
+        A task that is put back waits for its expected start, which is not before the limit opens
+        and at most `snooze_seconds` ahead, or until the limit opens. It waits up to a quarter
+        longer.
+        """
+        older = [
+            each.tag
+            for each in self.state.waiting(task.queue, task.key)
+            if each.lane == task.lane and each.seq < task.seq and self.takes(each)
+        ]
+        rule = "a claim drops or puts back only heads of lanes"
+        require(not older, rule, tag=task.tag, older=older)
+        rules, action = self.rules, DROP if eta_ms is None else RESCHEDULE
+        closed = self._closed(task)
+        acting = {
+            x.key: again
+            for x, again in closed
+            if x.action == action and self.state.admission.hold_ms(x) <= 0
+        }
+        rule = "a task is dropped or put back only by a limit that rejects it and says so"
+        require(acting, rule, tag=task.tag, action=action, closed=closed)
+        if eta_ms is None:
+            self.state.end(task, "dropped", task.queue)
+            owner = next(
+                each.owner
+                for text, each in seen.outcomes.items()
+                if text not in self.state.outcomes and each.tag == task.tag
+            )
+            require(owner in acting, "an outcome names the limit that dropped", owner=owner)
+            return
+        # A limit that this claim has closed may have rejected the task before its last start.
+        before = self._again[task.tag]
+        least = self.state.now + min(before.get(key, 0) for key in acting)
+        longest = max([rules.snooze_ms, *(again for _, again in closed)])
+        most = self.state.now + math.ceil(longest) * (1 + 1 / JITTER_PARTS)
+        if task.expires_ms:
+            least, most = min(least, task.expires_ms), min(most, task.expires_ms)
+        rule = "a task is put back until its expected start"
+        require(least <= eta_ms <= most, rule, tag=task.tag, eta=eta_ms, least=least, most=most)
+        task.eta_ms, task.put_back_by = eta_ms, frozenset(map(whole_key, acting))
+
+    # -- the next task ----------------------------------------------------------------------------
+
+    def takes(self, task: Task) -> bool:
+        """Whether this process takes a task: its name, and its own share of a queue's limit."""
+        kinds = {given.kind for given in self.given}
+        if task.kind in self.passing.never:
+            return False
+        if task.kind in self.passing.once and task.kind in kinds:
+            return False
+        if not self.is_local:
+            return True
+        limits = [self.state.admission.numbers(x) for x in read_limits(task.limits) if x.of == "q"]
+        row = self.state.admission.queue_limits.get(task.queue)
+        if row and not row.parts:
+            limits.append(row.limit)
+        return all(x.local is None or self.held[x.key] < x.local for x in limits)
+
+    def heads(self, queue: str) -> list[Task]:
+        """Return the first task of each lane that may start now and that this process takes.
+
+        A task may start if its tenant is open and every limit has room.
+        """
+        if self.state.admission.whole_rejection(queue, self.rules):
+            return []
+        heads: dict[Any, Task] = {}
+        for task in self.state.waiting(queue):
+            first = heads.get(task.lane)
+            if (first is None or task.seq < first.seq) and self.takes(task):
+                heads[task.lane] = task
+        closed: dict[tuple[str, str], bool] = {}
+        for task in heads.values():
+            kind = (task.key, task.limits)
+            if kind not in closed:
+                is_open = self.state.is_tenant_open(task, self.rules)
+                closed[kind] = not is_open or bool(
+                    self.state.admission.rejection(task.limits, self.rules)
+                )
+        return [task for task in heads.values() if not closed[task.key, task.limits]]
+
+    def check_start(self, claimed: Any, owner: str, rounds: Rounds) -> None:
+        """Check one task of an answer, and start it."""
+        tag = claimed.lease.rsplit(".", 2)[0]
+        task = self.state.tasks.get(tag)
+        require(task and task.place == "waiting", "only a waiting task is given", tag=tag)
+        assert task
+        nonce = re.findall(r"\w+$", owner, re.ASCII)[0].rsplit("_", 1)[-1]
+        lease = f"{tag}.{task.attempt + 1}.{nonce}"
+        whole = self.state.admission.whole(task.queue)
+        limits = ",".join(filter(None, (task.limits, whole and word_of(whole))))
+        expected = (lease, task.queue, task.attempt + 1, task.rank, task.message)
+        got = (claimed.lease, claimed.queue, claimed.attempt, claimed.rank, claimed.message)
+        require(got == expected, "a task is given as it was put", expected=expected, got=got)
+        keys = ",".join(keys_of(task.key, limits))
+        require(claimed.key == keys, "a lease holds a slot of each of its keys", expected=keys)
+
+        rules = self.rules
+        require(self.takes(task), "a process gets only what it takes", tag=tag)
+        entitled = self.state.entitlement(task, rules)[0]
+        require(
+            self.state.is_tenant_open(task, rules),
+            "a tenant never runs more tasks than its tier allows",
+            key=task.key,
+            limit=entitled,
+            held=self.state.admission.held(task.key),
+        )
+        rejected = self.state.admission.rejection(
+            task.limits, rules
+        ) or self.state.admission.whole_rejection(task.queue, rules)
+        rule = "no task starts that a limit rejects"
+        require(not rejected, rule, tag=tag, limits=limits, rejected=rejected)
+        # A claim ends a bounded number of expired tasks first.
+        is_expired = 0 < task.expires_ms <= self.state.now
+        is_bounded = self.expired[task.queue] >= self.state.budget.due
+        require(not is_expired or is_bounded, "no task starts after its expiry", tag=tag)
+        self._check_head(task)
+        heads = self.heads(task.queue)
+        if self.exact:
+            self._check_turn(task, heads)
+            self._check_shared_turn(task, heads)
+        has_turn = rounds.accept(
+            task.queue, lambda queue: self._check_over(queue), self._may_leave_turn
+        )
+        require(has_turn, "a process takes no more of a queue than its share", queue=task.queue)
+        self._start(task, claimed.lease, owner, limits)
+
+    def _check_head(self, task: Task) -> None:
+        """A lane is first in, first out, and its names keep a common order."""
+        for other in self.state.waiting(task.queue, task.key):
+            if other.lane == task.lane and other.seq < task.seq and self.takes(other):
+                raise Objection(f"a lane is first in, first out: {task.tag} before {other.tag}")
+
+    def _check_turn(self, task: Task, heads: Sequence[Task]) -> None:
+        """The active tenant with the least start is served, with its highest priority first.
+
+        Equal starts go in the order of their keys. With `priority_scope="queue"` the highest
+        priority of all tenants goes first. A lane that a limit has blocked competes when the turn
+        of its limit comes, so it is not compared here.
+        """
+        turns = self.state.turns[task.queue]
+        mine = turns.start(task.key)
+        for other in heads:
+            if other.lane in self.state.blocked or other is task or self.state.is_silent(other):
+                continue
+            facts = {"given": task.tag, "before": other.tag}
+            if other.key == task.key:
+                require(other.rank <= task.rank, "the highest priority goes first", **facts)
+                continue
+            if self.by_rank and other.rank != task.rank:
+                rule = "the highest priority of a queue goes first"
+                require(other.rank < task.rank, rule, **facts)
+                continue
+            theirs = turns.start(other.key)
+            facts |= {"start": mine, "other": theirs}
+            require(mine.low <= theirs.high, "the tenant with the least start goes first", **facts)
+            if mine == theirs and mine.is_fixed and not self.skips:
+                is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
+                require(is_first, "equal starts go in the order of their keys", **facts)
+
+    def _check_shared_turn(self, task: Task, heads: Sequence[Task]) -> None:
+        """Waiters of one shared limit take turns by weight, within one turn.
+
+        A waiter may go before another one with an earlier start in the queue, because the limit
+        has a virtual time of its own. It may do so for one turn more than its share.
+        """
+        turns, amount = self.state.turns[task.queue], self._charge(task)
+        shared, own = _shared(task.limits), turns.start(task.key).low
+        if not shared or task.lane not in self.state.blocked:
+            return self.state.forget_passed(task.lane)
+        waiters = {other.lane: other for other in heads if other.key != task.key}
+        for lane in [lane for lane in self.state.blocked if lane[0] == task.queue]:
+            if _shared(lane[3]) != shared:
+                continue
+            other = waiters.get(lane)
+            if other is None:
+                # For other reasons it cannot start, and it gets no credit for that.
+                self.state.forget_passed(lane)
+            elif own > turns.start(other.key).high:
+                self.state.passed[lane, task.key] += amount
+                passed, most = self.state.passed[lane, task.key], self._charge(other) + 2 * amount
+                rule, facts = "waiters of one limit take turns", {"given": task.tag}
+                facts |= {"before": other.tag}
+                require(passed <= most * (1 + 1e-9), rule, passed=passed, most=most, **facts)
+        return self.state.forget_passed(task.lane)
+
+    def _check_over(self, queue: str) -> None:
+        """Claims rotate over their queues: a queue is skipped only if nothing of it may start."""
+        if self.exact:
+            heads = [x for x in self.heads(queue) if x.lane not in self.state.blocked]
+            heads = [head for head in heads if not self.state.is_silent(head)]
+            require(not heads, "claims rotate over their queues", queue=queue, heads=heads)
+
+    def _may_leave_turn(self, queue: str) -> bool:
+        """Whether a lane of a queue may wait at a limit whose next turn is another queue's."""
+        return any(task.lane in self.state.blocked for task in self.state.waiting(queue))
+
+    def _charge(self, task: Task) -> float:
+        """A start adds cost / weight of the tier."""
+        _, weight = self.state.entitlement(task, self.rules)
+        return charge_of(self._amount(task), weight)
+
+    def _amount(self, task: Task) -> float:
+        """`tasks` charges 1, `cost` the cost of the header, `runtime` the tenant's mean seconds."""
+        if self.rules.fairness_by == "runtime":
+            mean = self.state.accounts[task.key].mean
+            return FIRST_RUN_SECONDS if mean is None else mean
+        return float(task.cost) if self.rules.fairness_by == "cost" else 1.0
+
+    def _start(self, task: Task, name: str, owner: str, limits: str) -> None:
+        """A task starts: its tenant is charged, its lease holds slots, its starts are counted."""
+        rules = self.rules
+        amount = self._amount(task)
+        _, weight = self.state.entitlement(task, rules)
+        by_runtime = rules.fairness_by == "runtime"
+        finish = self.state.turns[task.queue].serve(task.key, charge_of(amount, weight), by_runtime)
+        self.state.admission.count_starts(limits)
+        task.attempt += 1
+        # A task that was claimed once does not expire any more.
+        task.expires_ms = 0
+        charge = Charge(amount, weight, finish) if by_runtime else None
+        ends = self.state.time + rules.lease_ms
+        keys = keys_of(task.key, limits)
+        lease = Lease(name, task, owner, ends, self.state.time, limits, keys, charge=charge)
+        self.state.leave(task, "leased")
+        self.state.leases[name] = lease
+        self.state.admission.claimed[name] = keys
+        self.given.append(task)
+        self.held.update(lease.keys)
+
+    # -- what a claim leaves ----------------------------------------------------------------------
+
+    def check_rest(self, want: int, answer: Any) -> None:
+        """A claim that gives less than it wants leaves nothing that may start.
+
+        "Sleep": nothing of its queues may start, and nothing opens sooner by itself. "Ask again"
+        without a task promises nothing.
+        """
+        given, sleep_ms = len(answer.tasks), answer.sleep_ms
+        rules = self.rules
+        require(not given or sleep_ms == 0, "a claim that gives a task asks again")
+        longest = min(SLEEP_MS, rules.lease_ms // 3)
+        require(0 <= sleep_ms <= longest, "a sleep is short", sleep_ms=sleep_ms, longest=longest)
+        weight = sum(self._weight(each) for each in self.given)
+        is_short = given < want and weight < self.state.budget.taken
+        looked = sleep_ms > 0 or (given > 0 and self.exact and is_short)
+        closed = [queue for queue in self.queues if self._is_closed(queue)]
+        # A queue whose room is used up is not looked at.
+        rooms = self.passing.rooms if not self.passing.lends else {}
+        given_of = Counter(task.queue for task in self.given)
+        open_queues = [x for x in self.queues if given_of[x] < rooms.get(x, NEVER)]
+        if looked and not self.passing.places:
+            for queue in open_queues:
+                heads = [x.tag for x in self.heads(queue) if not self.state.is_silent(x)]
+                rule = "a claim that gives too little leaves nothing that may start"
+                require(not heads, rule, queue=queue, heads=heads)
+        if sleep_ms:
+            self._check_sleep(open_queues, sleep_ms)
+        if given < want:
+            for queue in self.queues:
+                if queue in self.state.turns and queue not in closed:
+                    self._forget_debts(queue, is_short and queue in open_queues)
+
+    def _is_closed(self, queue: str) -> bool:
+        """Whether the limit of a whole queue lets all its tasks wait."""
+        rejected = self.state.admission.whole_rejection(queue, self.rules)
+        return rejected is not None and rejected.action == WAIT
+
+    def _forget_debts(self, queue: str, was_looked_at: bool) -> None:
+        """Debts are forgotten by a claim that gives too little and leaves nobody startable."""
+        heads = Claim.of_everything(self.state, self.rules, queue).heads(queue)
+        if any(not self.state.is_silent(head) for head in heads):
+            return
+        certain = was_looked_at and self.exact and not self.skips and not heads
+        waiting = {task.key for task in self.state.waiting(queue)}
+        self.state.turns[queue].forget_debts(waiting, certain)
+
+    def _check_sleep(self, queues: Sequence[str], sleep_ms: int) -> None:
+        """Nothing opens sooner by itself than the worker wakes."""
+        soonest = [
+            (ends - self.state.now, key)
+            for key, (_, ends) in self.state.admission.overrides.items()
+        ]
+        soonest += [
+            (ends - self.state.now, key) for key, ends in self.state.admission.paused.items()
+        ]
+        for queue in queues:
+            delayed = [task for task in self.state.delayed(queue) if task.eta_ms != task.expires_ms]
+            soonest += [(task.eta_ms - self.state.now, task.tag) for task in delayed]
+            whole = self.state.admission.whole_rejection(queue, self.rules)
+            for task in self.state.waiting(queue):
+                if not self.takes(task) or not self.state.is_tenant_open(task, self.rules):
+                    continue
+                rejected = self.state.admission.rejection(task.limits, self.rules)
+                waits = [each.wait_ms for each in (whole, rejected) if each]
+                if waits and not self.state.is_silent(task):
+                    soonest.append((max(waits), task.tag))
+        for wait_ms, what in soonest:
+            rule = "a worker sleeps no longer than until something opens"
+            opens_ms = math.ceil(wait_ms) if wait_ms < NEVER else NEVER
+            require(sleep_ms <= opens_ms, rule, sleep_ms=sleep_ms, opens_ms=opens_ms, what=what)
+
+    def _weight(self, task: Task) -> int:
+        """How much a task counts in an answer: messages may be large."""
+        limits = self.state.admission.whole(task.queue) is not None
+        units = len(task.message.encode()) // self.state.budget.unit_bytes
+        return 1 + limits + len(read_limits(task.limits)) + units
+
+    def note_skips(self) -> None:
+        """A process that skips tasks leaves tenants behind and sets heads aside."""
+        for queue in self.queues:
+            if queue in self.state.turns and (self.skips or self.by_rank or not self.state.is_wide):
+                self.state.turns[queue].lags = True
+        kinds = {*self.passing.never, *self.passing.once}
+        for task in self.state.waiting():
+            if task.queue in self.queues and task.kind in kinds and task.came_back is False:
+                task.came_back = None
+
+    def note_blocked(self) -> None:
+        """A claim may have met each lane that a limit rejects now."""
+        rejects: dict[str, bool] = {}
+        for queue in self.queues:
+            for task in self.state.waiting(queue):
+                if task.limits not in rejects:
+                    rejects[task.limits] = bool(
+                        self.state.admission.rejection(task.limits, self.rules)
+                    )
+                if rejects[task.limits]:
+                    self.state.blocked.add(task.lane)
+
+
+def _shared(limits: str) -> frozenset[str]:
+    """Return the keys of the limits that more than one tenant may have."""
+    return frozenset(limit.key for limit in read_limits(limits) if not limit.private)

@@ -1,0 +1,98 @@
+"""Tasks, their leases, and what a start charges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.reference.admission import SYSTEM
+from tests.reference.order import Span
+
+#: A charge is at least and at most this, for every cost and weight.
+LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
+
+
+@dataclass
+class Task:
+    """One task that exists.
+
+    Attributes:
+        place: ``waiting``, ``delayed``, ``leased`` or ``dead``. A task is in exactly one place.
+        seq: Its place among all tasks: a task that began to wait earlier has the smaller one.
+        came_back: It waits in its former place, so a late settle finds it. None: perhaps.
+        put_back_by: Keys of the limits one of which rescheduled it.
+    """
+
+    tag: str
+    queue: str
+    tenant: str
+    service: str
+    tier: str
+    rank: int
+    cost: float
+    kind: str
+    limits: str
+    message: str
+    expires_ms: int
+    seq: int
+    place: str = ""
+    eta_ms: int = 0
+    attempt: int = 0
+    deaths: int = 0
+    came_back: bool | None = False
+    put_back_by: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """Key of its tenant's tier."""
+        if not self.tenant:
+            return SYSTEM
+        return ":".join(filter(None, ("tenant", self.tenant, self.service)))
+
+    @property
+    def lane(self) -> tuple[str, str, int, str]:
+        """Tasks of one lane are first in, first out."""
+        return self.queue, self.key, self.rank, self.limits
+
+
+class Charge(NamedTuple):
+    """The charge of a start by an expected run time. The end of the task corrects it."""
+
+    seconds: float
+    weight: float
+    finish: Span
+
+
+@dataclass
+class Lease:
+    """One attempt of one task: it holds a slot of each of its keys.
+
+    Attributes:
+        state: ``claimed``, ``begun`` or ``acked``.
+        limits: Those of its task, and that of the queue as a whole.
+        keys: Every key once, the tenant's first.
+    """
+
+    name: str
+    task: Task
+    owner: str
+    ends: int
+    since: int
+    limits: str
+    keys: tuple[str, ...]
+    state: str = "claimed"
+    charge: Charge | None = None
+
+
+@dataclass
+class Account:
+    """What is stored of a tenant while some task of it waits."""
+
+    tier: str
+    mean: float | None = None
+
+
+def charge_of(amount: float, weight: float) -> float:
+    """Return what a start adds to the virtual time of a tenant."""
+    charge = amount / weight
+    return min(charge, LARGEST_CHARGE) if charge > LEAST_CHARGE else LEAST_CHARGE
