@@ -15,7 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_fairness.testing.server import RedisServer, ReservedPort
-from tests.support.nodes import RabbitNode, RedisNode, WorkerDied
+from tests.support.fork_server import ForkServer
+from tests.support.nodes import RabbitNode, RedisNode, WorkerDied, WorkerNode
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -83,6 +84,24 @@ def test_the_queues_of_a_worker_are_chosen(client, start_worker):
 def test_a_worker_that_cannot_start_shows_its_log(start_worker):
     with pytest.raises(WorkerDied, match="no_such_module"):
         start_worker("tests.support.no_such_module")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_forked_worker_ends_with_the_process_that_forked_it(redis_url, pool):
+    server = ForkServer(gevent=pool == "gevent")
+    worker = WorkerNode.launch(
+        APP,
+        pool=pool,
+        concurrency=1,
+        queues=None,
+        env={"CELERY_BROKER_URL": redis_url, "CELERY_RESULT_BACKEND": redis_url},
+        args=(),
+        fork_server=server,
+    ).wait_ready()
+    server.stop()
+    worker.process.assert_gone()
+    assert "Warm shutdown" in worker.log_text()
+    worker.process.discard_log()
 
 
 def test_a_worker_outlives_a_restart_of_its_redis(start_worker):
