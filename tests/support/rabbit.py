@@ -219,7 +219,10 @@ class RabbitServer:
                 **erlang,
                 # With input allowed the script becomes the server instead of watching over it.
                 "RABBITMQ_ALLOW_INPUT": "true",
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput +S 2:2",
+                # An idle scheduler spins for a while; on a busy machine that is others' time.
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                    "-noinput +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+                ),
                 "RABBITMQ_NODENAME": self._node,
                 "RABBITMQ_DIST_PORT": str(distribution),
                 "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
