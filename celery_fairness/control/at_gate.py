@@ -12,7 +12,7 @@ from celery_fairness.config.tiers import Tier
 from celery_fairness.control.forecast import Before, Turn, before_it
 from celery_fairness.control.keys import read_parked, turn_name
 from celery_fairness.control.scan import Reader, batches
-from celery_fairness.scheduling.charging import cost_of
+from celery_fairness.scheduler.cost import cost_of
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000

@@ -24,13 +24,12 @@ from celery_fairness.control.checks import (
     NumberKnown,
     WaitingTask,
 )
-from celery_fairness.control.keys import ORDER_LENGTH, read_record, read_row
+from celery_fairness.control.keys import ORDER_LENGTH, read_record, read_row, tag_of
 from celery_fairness.control.owners import Owners
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.sums import SumOfKey, SumOfQueue
 from celery_fairness.control.views import Audit, Finding
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.lanes import tag_of
 
 #: Things that did not agree at the first look, and that are remembered for the second.
 DOUBTS_AT_MOST = 1000

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from celery_fairness.control.keys import Keys, read_row
+from celery_fairness.control.keys import Keys, read_row, tag_of
 from celery_fairness.control.scan import Command
 from celery_fairness.control.views import Finding
-from celery_fairness.scheduling.lanes import tag_of
 
 _INFINITE = float("inf")
 #: TaskFilter of keys that a queue has only while something waits in its lanes.

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.config.tiers import Tier
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Command
 from celery_fairness.control.views import Finding
 from celery_fairness.scheduler.overrides import UNCHANGED
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.entitlements import Entitlements
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,9 @@ class ClosedTenant:
             yield Finding("a closed tenant opens", self.key, expected, f"{leases} leases {room}")
 
     def _limit(self, tier: str, tiers: dict[str, str], record: list[str | None]) -> int | None:
-        news = Entitlements()
-        for name, text in tiers.items():
-            row = json.loads(text)
-            news.tiers[name] = Tier(name, row["concurrency"], row["weight"])
-        news.tenants[self.tenant] = (record[0] or "", record[1] or "")
-        return news.of(self.tenant, tier, self.rules).limit
+        published, number = record
+        if published and number:
+            return None if number == "unlimited" else int(number)
+        row = tiers.get(published or tier) or tiers.get(self.rules.default_tier)
+        limit: int | None = json.loads(row)["concurrency"] if row else self.rules.default_limit
+        return limit

@@ -1,7 +1,7 @@
 """How many starts of a key its windows hold, and when they let the next one start.
 
-As ``scheduling.limits`` judges them: where a start is not in the log, the next later one stands for
-it.
+As the function library judges them (``store/lua/rates.lua``): where a start is not in the log, the
+next later one stands for it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from celery_fairness.config.limit_spec import PARTS, Limit, limit_numbered
+from celery_fairness.config.limit_spec import Limit, limit_numbered
 from celery_fairness.control.scan import Reader
+
+#: Into so many parts the log of a rate above 1,000 starts is divided.
+PARTS = 40
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,12 @@ from celery_fairness.control.find_task import Place, read_message
 from celery_fairness.control.forecast import Places, wait_for_limit
 from celery_fairness.control.holds import logical_now, server_now
 from celery_fairness.control.judging import Judge, Judged
-from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row
+from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row, whole_of
 from celery_fairness.control.positions import Turns, means_of
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
-from celery_fairness.scheduling.pace import whole_of
 
 #: Running tasks that stand for all, where it is asked how soon a place is free.
 RUNNING_AT_MOST = 1000

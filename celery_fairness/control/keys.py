@@ -12,6 +12,8 @@ from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.control.event_types import KEPT_APART
 from celery_fairness.scheduler.types import SYSTEM
 
+#: Scores of a limit at which tasks wait: it is exhausted, or stopped.
+CLOSED, PAUSED = -1.0, -2.0
 #: What stands before a record that waits for its time, in characters.
 ORDER_LENGTH = 17
 #: Fields before the message of a record of ``gate_tasks``.
@@ -21,6 +23,16 @@ NAME_FIELDS = 4
 
 _RECORD = re.compile(r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* (\S*) (\S*) \S* (\S*)\n")
 _ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
+
+
+def tag_of(lease: str) -> str:
+    """Return the delivery tag of the task whose lease it is."""
+    return lease.rsplit(".", 2)[0]
+
+
+def whole_of(key: str) -> str:
+    """Return the key of a queue as a whole for that of a partition; any other as it is."""
+    return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key
 
 
 class TaskName(NamedTuple):

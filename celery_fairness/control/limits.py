@@ -11,10 +11,9 @@ from typing import Any
 
 from celery_fairness.config.limit_spec import OF_QUEUE, SIZE
 from celery_fairness.config.queue_limits import read_row
-from celery_fairness.control.keys import Keys, key_of_limit, may_wait_at
+from celery_fairness.control.keys import CLOSED, PAUSED, Keys, key_of_limit, may_wait_at
 from celery_fairness.control.scan import Command
 from celery_fairness.control.views import Finding
-from celery_fairness.scheduling.parking import CLOSED, PAUSED
 
 
 @dataclass(frozen=True, slots=True)

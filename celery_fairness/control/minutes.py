@@ -9,9 +9,13 @@ from datetime import UTC, datetime
 from celery_fairness.control.holds import server_now
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.views import Minute, MinuteCount, WaitCount
-from celery_fairness.scheduling.minutes import MINUTE_MS, NOISY, QUIET
 from celery_fairness.util.durations import seconds
 
+MINUTE_MS = 60_000
+#: Minutes whose numbers the function library keeps.
+KEPT = 360
+#: How a start is counted: of a task behind none of its tenant's, or behind one.
+QUIET, NOISY = "quiet", "noisy"
 #: Minutes that are read at once.
 BATCH = 20
 

@@ -24,8 +24,8 @@ from celery_fairness.control.keys import (
 from celery_fairness.control.places import LANES_AT_MOST
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.stats import Stats
+from celery_fairness.scheduler.cost import FIRST_SECONDS, cost_of
 from celery_fairness.scheduler.types import SYSTEM
-from celery_fairness.scheduling.charging import FIRST_SECONDS, cost_of
 
 #: Tenants that are asked how much they have before a task; of more, these stand for all.
 TENANTS_AT_MOST = 1000

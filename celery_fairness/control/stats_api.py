@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from celery_fairness.control.minutes import KEPT
 from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Minute, Rejections, Status
 from celery_fairness.errors import got
-from celery_fairness.scheduling.minutes import KEPT
 
 
 class StatsApi:

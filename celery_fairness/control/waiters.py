@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_fairness.config.limit_spec import OF_QUEUE, Limit, limit_numbered
+from celery_fairness.config.limit_spec import OF_QUEUE, SIZE, Limit, limit_numbered
 from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
 from celery_fairness.control.holds import with_steering
-from celery_fairness.control.keys import key_of_limit, order_key, part_length
+from celery_fairness.control.keys import PAUSED, order_key, part_length
 from celery_fairness.control.places import LANES_AT_MOST
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.limiter.types import LimitState, WaitedLimit
-from celery_fairness.scheduling.declared import Declared
-from celery_fairness.scheduling.parking import PAUSED
 
 #: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
 LIMITS_AT_MOST = 100
@@ -60,15 +58,35 @@ def numbered(reader: Reader, limit: Limit) -> Limit:
     if limit.of == OF_QUEUE:
         row = row_of(reader, limit.key)
         return limit if row is None else row.numbers.limit(limit.key, limit.of)
-    return _declared(reader, limit.key).judged(limit)
+    if limit.of:
+        return limit
+    newest = _newest(reader, limit.key)
+    return limit._replace(
+        concurrency=(limit.concurrency and newest.concurrency) or limit.concurrency,
+        rates=(limit.rates and newest.rates) or limit.rates,
+        throttle=(limit.throttle and newest.throttle) or limit.throttle,
+    )
 
 
-def _declared(reader: Reader, key: str) -> Declared:
-    """Return what a key declares."""
-    declared, text = Declared(), reader.read("GET", reader.keys.of("declared", key))
-    if text is not None:
-        declared.numbers[key] = limit_numbered(f"{key}|{text}")
-    return declared
+def _newest(reader: Reader, key: str) -> Limit:
+    """Return the newest numbers that tasks of a key declared."""
+    text = reader.read("GET", reader.keys.of("declared", key))
+    return Limit(key) if text is None else limit_numbered(f"{key}|{text}")
+
+
+def _limit_at(reader: Reader, name: str) -> Limit:
+    """Return the limit at which tasks wait, by its name, with its numbers."""
+    key, concurrency, rates, throttle = name.split("|")
+    if concurrency == OF_QUEUE:
+        return numbered(reader, limit_numbered(name))
+    newest = _newest(reader, key)
+    fixed = int(concurrency) if concurrency.isdecimal() else None
+    return Limit(
+        key,
+        newest.concurrency if concurrency == SIZE else fixed,
+        newest.rates if rates else (),
+        newest.throttle if throttle else None,
+    )
 
 
 def row_of(reader: Reader, key: str) -> QueueRow | None:
@@ -103,7 +121,7 @@ def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
         cards: list[Command] = [("ZCARD", keys.of("group", f"{each} {queue}")) for each in some]
         tenants += sum(reader.together(cards))
     few = tenants <= TENANTS_AT_MOST and len(groups) <= GROUPS_AT_MOST
-    limit = numbered(reader, _declared(reader, key_of_limit(name)).at(name))
+    limit = _limit_at(reader, name)
     return WaitedLimit(
         queue,
         limit.concurrency,

@@ -220,7 +220,7 @@ class Limiter(Protocol):
 
         Args:
             how: ``declare``, ``set``, ``clear`` or ``know``
-                (:mod:`celery_fairness.scheduling.queues`).
+                (:mod:`celery_fairness.config.queue_limits`).
             queue: Which.
             numbers: Those; None: none.
             parts: They are declared for each partition.

@@ -365,7 +365,7 @@ def override_args(
 
     Args:
         key: Of the limits, or of a tenant.
-        numbers: Those that it says (``scheduling.overrides.Override.text``); "" clears them.
+        numbers: Those that it says (``scheduler.overrides.Override.text``); "" clears them.
         lasts_ms: For how long from now; 0: see ``ends_ms``.
         ends_ms: Server time at which it ends; None: when it is cleared.
         details: What functions do not read.
@@ -396,7 +396,7 @@ def queue_args(
     """Return the arguments of what is said of a queue's limit.
 
     Args:
-        how: ``declare``, ``set``, ``clear`` or ``know`` (``scheduling.queues``).
+        how: ``declare``, ``set``, ``clear`` or ``know`` (``config.queue_limits``).
         queue: Whose.
         key: Of the queue as a whole.
         parts: What is declared is of each partition.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.config.limit_spec import Limit, window_text
+from celery_fairness.config.limit_spec import window_text
 
 #: What stands for a number that an override does not say.
 UNCHANGED = "-"
@@ -46,39 +46,3 @@ class Override:
                 throttle if throttle == UNCHANGED else window_text(throttle) if throttle else "",
             )
         )
-
-
-class Overrides:
-    """Those in force, by key."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Override] = {}
-
-    def put(self, key: str, override: Override | None) -> None:
-        """Set or replace a key's; None clears it."""
-        self.rows.pop(key, None)
-        if override is not None:
-            self.rows[key] = override
-
-    def of(self, key: str, now: int) -> Override | None:
-        """Return a key's, unless it has ended."""
-        override = self.rows.get(key)
-        if override is None or (override.ends_ms is not None and override.ends_ms <= now):
-            return None
-        return override
-
-    def judged(self, limit: Limit, now: int) -> Limit:
-        """Return a limit with the numbers that it is judged by; its name is another then."""
-        override = self.of(limit.key, now)
-        return limit if override is None else limit._replace(**override.numbers)
-
-    def ended(self, now: int, most: int) -> list[str]:
-        """Forget some that have ended, the first to end first, and return their keys."""
-        over = sorted(
-            (row.ends_ms, key)
-            for key, row in self.rows.items()
-            if row.ends_ms is not None and row.ends_ms <= now
-        )[:most]
-        for _, key in over:
-            del self.rows[key]
-        return [key for _, key in over]

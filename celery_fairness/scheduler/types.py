@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
         eta_ms: Server time before which it does not start; 0: none.
         message: What the broker keeps.
         kind: Name of the task as written in keys; "": the message does not say it in its headers.
-        limits: Those beside the tier's, as one word (``scheduling.limits.write_limits``).
+        limits: Those beside the tier's, as one word (``config.limit_spec.write_limits``).
         expires_ms: Server time from which it does not start any more; 0: none.
         bounds: Over which it is refused; None: it was accepted before, or nothing is enforced.
         is_new: Its limits are the newest of their keys; False where it was accepted before.

@@ -6,7 +6,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.control.views import KeyRefusals
-from celery_fairness.scheduling.blocking import EXCEEDED_AT_MOST
+from tests.model.blocking import EXCEEDED_AT_MOST
 
 
 @pytest.fixture

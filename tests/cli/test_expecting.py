@@ -13,9 +13,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.lanes import tag_of
 from tests.support.library import call
 
 STEP_MS = 100

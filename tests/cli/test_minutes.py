@@ -10,12 +10,13 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
+from celery_fairness.control.minutes import KEPT, MINUTE_MS
 from celery_fairness.control.views import MinuteCount, WaitCount
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
-from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.testing.fake_limiter import FakeLimiter
+from tests.model.minutes import FIELDS_AT_MOST
 from tests.support.parts import parts_of
 
 RULES = Rules(default_limit=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.lanes import tag_of
 from tests.support.library import call
 
 PREFIX = "{fairness}:"

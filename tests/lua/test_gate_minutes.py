@@ -9,11 +9,12 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.minutes import KEPT, MINUTE_MS
 from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
-from celery_fairness.scheduling.minutes import FIELDS_AT_MOST, KEPT, MINUTE_MS
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
+from tests.model.minutes import FIELDS_AT_MOST
 
 NAMES = Names("fairness")
 KEY = NAMES.minute

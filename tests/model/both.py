@@ -20,12 +20,12 @@ from celery_fairness.control.event_types import TYPES
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.clock import NOTE_AFTER_MS
-from celery_fairness.scheduling.counting import LOOK_AGAIN_MS
-from celery_fairness.scheduling.state import dump
 from celery_fairness.store.library import build
 from tests.model import server_state
+from tests.model.clock import NOTE_AFTER_MS
+from tests.model.counting import LOOK_AGAIN_MS
 from tests.model.operations import KEYS, Operation, Scene
+from tests.model.state import dump
 from tests.model.watched import WatchedScheduler
 from tests.support.library import call
 

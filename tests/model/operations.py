@@ -12,7 +12,7 @@ from random import Random
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.scheduler.types import Bounds, Passing, Rules, Verdict
-from celery_fairness.scheduling.budget import Budget
+from tests.model.budget import Budget
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q_default", "q_priority", "löng p|1\nname")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from celery_fairness.config.limit_spec import write_limits
 from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.scheduler.types import Passing, Verdict
-from celery_fairness.scheduling.budget import Budget
 from tests.model.both import LATE, REMEMBERED, START_MS, Both
+from tests.model.budget import Budget
 from tests.model.operations import scene
 
 _numbers = itertools.count()

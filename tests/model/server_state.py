@@ -1,4 +1,4 @@
-"""The whole state of the scheduler in Redis, in the form of ``celery_fairness.scheduling.state``.
+"""The whole state of the scheduler in Redis, in the form of ``tests.model.state``.
 
 Invariant: every key under the prefix is read or named here; one that is not known is an error.
 """

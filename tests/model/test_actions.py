@@ -9,9 +9,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduler.types import Verdict
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.pace import APART, JITTER_MS, jitter_ms
 from tests.model.both import START_MS
+from tests.model.budget import Budget
+from tests.model.pace import APART, JITTER_MS, jitter_ms
 
 DROP = Limit("api", 1, on_limit="drop")
 AGAIN = Limit("api", 1, on_limit="reschedule")

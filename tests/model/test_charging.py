@@ -10,9 +10,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler.cost import FIRST_SECONDS
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.charging import FIRST_SECONDS
-from celery_fairness.scheduling.model import Scheduler
+from tests.model.model import Scheduler
 
 BY_RUNTIME = Rules(default_limit=None, fairness_by="runtime")
 LEASE_MS = BY_RUNTIME.lease_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.scheduling.budget import Budget
+from tests.model.budget import Budget
 from tests.model.operations import QUEUES
 
 

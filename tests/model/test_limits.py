@@ -16,9 +16,9 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, read_limits, write_limits
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.model import NOTHING, Scheduler
-from celery_fairness.scheduling.rows import Account
+from tests.model.budget import Budget
+from tests.model.model import NOTHING, Scheduler
+from tests.model.rows import Account
 
 START_MS = 1_760_000_000_000
 OPERATIONS = int(os.environ.get("LIMITS_OPERATIONS", "20000"))

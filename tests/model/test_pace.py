@@ -9,9 +9,9 @@ from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.scheduler.types import Rules, Verdict
-from celery_fairness.scheduling.pace import FORWARD_AT_MOST
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.model.both import START_MS
+from tests.model.pace import FORWARD_AT_MOST
 
 SECOND = 1_000
 SNOOZE = 30 * SECOND

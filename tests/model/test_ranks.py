@@ -12,7 +12,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.scheduling.budget import Budget
+from tests.model.budget import Budget
 
 pytestmark = pytest.mark.redis
 

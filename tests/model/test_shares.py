@@ -9,7 +9,7 @@ import pytest
 
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.model import Scheduler
+from tests.model.model import Scheduler
 
 UNLIMITED = Rules(default_limit=None)
 

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
-from celery_fairness.config.limit_spec import Limit, Window, write_limits
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.model import Scheduler
-from celery_fairness.scheduling.passing import Look
+from tests.model.budget import Budget
+from tests.model.candidates import Turns
+from tests.model.model import Scheduler
+from tests.model.passing import Look
+from tests.model.window import Window
 
 RULES = Rules(default_limit=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.scheduling.parking import CLOSED, PAUSED
+from celery_fairness.control.keys import CLOSED, PAUSED
 
 FREE = Limit("api")
 ONE = Limit("api", 1)

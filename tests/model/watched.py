@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_fairness.config.limit_spec import OF_QUEUE, read_limits
-from celery_fairness.scheduling.lanes import Lane
-from celery_fairness.scheduling.model import NOTHING, Scheduler
-from celery_fairness.scheduling.ring import Ring
+from tests.model.lanes import Lane
+from tests.model.model import NOTHING, Scheduler
+from tests.model.ring import Ring
 
 
 class WatchedRing(Ring):

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from celery_fairness.config.limit_spec import Limit, Window
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.counting import Starts
+from tests.model.window import Window
 
 
 def seen(window: Window) -> Starts:

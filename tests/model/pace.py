@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.scheduling.charging import mean_of
+from celery_fairness.control.keys import whole_of
+from tests.model.charging import mean_of
 
 #: A full limit does not know when it opens: so soon a task is tried again, at least.
 TRY_AGAIN_MS = 1000
@@ -160,8 +161,3 @@ def jitter_ms(name: str, wait_ms: int, longest_ms: float) -> int:
     most = floor(min(wait_ms / JITTER_PARTS, longest_ms))
     digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
     return int(digest[:8], 16) % (most + 1)
-
-
-def whole_of(key: str) -> str:
-    """Return the key of a queue as a whole for that of a partition; any other as it is."""
-    return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key

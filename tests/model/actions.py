@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from celery_fairness.config.limit_spec import NEVER, Limit, read_limits
+from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.blocking import Blocking
-from celery_fairness.scheduling.lanes import Part
-from celery_fairness.scheduling.pace import JITTER_PARTS, SAME_TIME_AT_MOST, TRY_AGAIN_MS
-from celery_fairness.scheduling.rows import Running
+from tests.model.blocking import Blocking
+from tests.model.lanes import Part
+from tests.model.pace import JITTER_PARTS, SAME_TIME_AT_MOST, TRY_AGAIN_MS
+from tests.model.rows import Running
+from tests.model.window import NEVER
 
 
 class Refusal(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celery_fairness.config.limit_spec import NEVER
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Rules, Said
-from celery_fairness.scheduling.moving import Moving
+from tests.model.moving import Moving
+from tests.model.window import NEVER
 
 
 class Steering(Moving):

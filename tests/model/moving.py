@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_fairness.config.queue_limits import without_partition
-from celery_fairness.scheduling.lanes import Task
-from celery_fairness.scheduling.putting import Putting
+from tests.model.lanes import Task
+from tests.model.putting import Putting
 
 #: The queues of a service between which a tier decides.
 _OTHERS = {"priority": "default", "default": "priority"}

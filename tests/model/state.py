@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from celery_fairness.scheduling.installation import Installation
-from celery_fairness.scheduling.lanes import Part
-from celery_fairness.scheduling.ring import Ring
+from tests.model.installation import Installation
+from tests.model.lanes import Part
+from tests.model.ring import Ring
 
 
 def dump(installation: Installation) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from celery_fairness.config.limit_spec import NEVER
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.steering import Steering
+from tests.model.steering import Steering
+from tests.model.window import NEVER
 
 #: What stands before a key in ``ends`` where leases of it were entered again.
 ENTERED = "  "

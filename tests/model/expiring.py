@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from celery_fairness.scheduling.cancelling import NOBODY, Cancelling
-from celery_fairness.scheduling.lanes import Lanes, Task
-from celery_fairness.scheduling.rows import Running
+from tests.model.cancelling import NOBODY, Cancelling
+from tests.model.lanes import Lanes, Task
+from tests.model.rows import Running
 
 
 class Expiring(Cancelling):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_fairness.scheduling.parking import PUMPED_AT_MOST, TAGS_AT_MOST
+from tests.model.parking import PUMPED_AT_MOST, TAGS_AT_MOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.scheduling.candidates import Turns
+from tests.model.candidates import Turns
 
 
 class Rounds:

@@ -11,27 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from celery_fairness.config.limit_spec import (
-    NEVER,
     Limit,
     of_one_key,
     read_limits,
     shape_of,
     write_limits,
 )
+from celery_fairness.control.keys import CLOSED, PAUSED
+from celery_fairness.scheduler.cost import FIRST_SECONDS
 from celery_fairness.scheduler.types import SYSTEM, Rules
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.charging import FIRST_SECONDS, Charged, mean_of
-from celery_fairness.scheduling.clock import LogicalClock
-from celery_fairness.scheduling.counting import LOOK_AGAIN_MS, Counting
-from celery_fairness.scheduling.entitlements import Entitlement, Entitlements
-from celery_fairness.scheduling.happenings import Happenings
-from celery_fairness.scheduling.lanes import Lane, Lanes, Part, Task
-from celery_fairness.scheduling.minutes import Minutes
-from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS, Parking
-from celery_fairness.scheduling.ring import Ring
-from celery_fairness.scheduling.rows import Account, Running
-from celery_fairness.scheduling.took import Took
-from celery_fairness.scheduling.watching import Watch
+from tests.model.budget import Budget
+from tests.model.charging import Charged, mean_of
+from tests.model.clock import LogicalClock
+from tests.model.counting import LOOK_AGAIN_MS, Counting
+from tests.model.entitlements import Entitlement, Entitlements
+from tests.model.happenings import Happenings
+from tests.model.lanes import Lane, Lanes, Part, Task
+from tests.model.minutes import Minutes
+from tests.model.parking import VERSIONS, Parking
+from tests.model.ring import Ring
+from tests.model.rows import Account, Running
+from tests.model.took import Took
+from tests.model.watching import Watch
+from tests.model.window import NEVER
 
 
 class Installation(Counting):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from celery_fairness.config.limit_spec import without_whole
-from celery_fairness.scheduling.lanes import Task
+from tests.model.lanes import Task
 
 
 @dataclass(slots=True)

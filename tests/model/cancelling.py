@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_fairness.scheduling.lanes import Task
-from celery_fairness.scheduling.rows import Running
-from celery_fairness.scheduling.whole import WholeQueues
+from tests.model.lanes import Task
+from tests.model.rows import Running
+from tests.model.whole import WholeQueues
 
 #: Who owns what nobody held.
 NOBODY = "-"

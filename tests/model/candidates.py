@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from celery_fairness.control.keys import CLOSED, PAUSED
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.actions import Actions, Refusal
-from celery_fairness.scheduling.blocking import Closed
-from celery_fairness.scheduling.lanes import Part
-from celery_fairness.scheduling.parking import CLOSED, PAUSED
-from celery_fairness.scheduling.passing import Look
+from tests.model.actions import Actions, Refusal
+from tests.model.blocking import Closed
+from tests.model.lanes import Part
+from tests.model.passing import Look
 
 #: Limits of a queue that are open and are compared, where the highest rank goes first.
 LIMITS_AT_MOST = 8

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.scheduling.budget import Budget
-from celery_fairness.scheduling.lanes import Lanes, Part, Task
+from tests.model.budget import Budget
+from tests.model.lanes import Lanes, Part, Task
 
 Local = Callable[[Limit], int | None]
 #: Parts of one tenant's lanes in one queue that a claim looks at.

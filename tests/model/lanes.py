@@ -95,11 +95,6 @@ class Task:
         return f"{self.tag}.{self.attempt}.{_NONCE.findall(owner)[0]}"
 
 
-def tag_of(lease: str) -> str:
-    """Return whose lease it is, by its delivery tag."""
-    return lease.rsplit(".", 2)[0]
-
-
 class Lane(NamedTuple):
     """One tenant's tasks in one queue that share rank and limits."""
 

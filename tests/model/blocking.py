@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.installation import Installation
-from celery_fairness.scheduling.lanes import Part, Task
+from tests.model.installation import Installation
+from tests.model.lanes import Part, Task
 
 #: It was told of a task that it was blocked, and that it started.
 STARTED = "-"

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from celery_fairness.config.limit_spec import NEVER, REMEMBERED_MS, Limit, Window, of_one_key
-from celery_fairness.scheduler.overrides import Overrides
+from celery_fairness.config.limit_spec import Limit, of_one_key
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.declared import Declared
-from celery_fairness.scheduling.pace import Paces
-from celery_fairness.scheduling.queues import QueueLimits
-from celery_fairness.scheduling.stops import Stops
+from tests.model.declared import Declared
+from tests.model.overrides import Overrides
+from tests.model.pace import Paces
+from tests.model.queues import QueueLimits
+from tests.model.stops import Stops
+from tests.model.window import NEVER, REMEMBERED_MS, Window
 
 #: A lease of the gate may be released without a word to the rings: look again so soon.
 LOOK_AGAIN_MS = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from celery_fairness.scheduling.lanes import Task
+from tests.model.lanes import Task
 
 #: A message is long, and its body, which has no quotes in it, comes first.
 _HEADERS = '"headers":'

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from celery_fairness.scheduling.lanes import Task
+from celery_fairness.control.minutes import MINUTE_MS, NOISY, QUIET
+from tests.model.lanes import Task
 
-MINUTE_MS = 60_000
-#: Of so many the functions keep the numbers.
-KEPT = 360
 #: Of more fields of a minute the others are counted as those of one queue.
 FIELDS_AT_MOST = 1000
 OTHER_QUEUES = "_other"
-#: What a start is counted as: of a task behind none of its tenant's, of another, and where it has
-#: started before, or nobody knows how long it waited: of a gate's tasks nobody does.
-QUIET, NOISY, STARTED = "quiet", "noisy", "started"
+#: How a start is counted that is not the first of its task, or whose wait is unknown, as at a gate.
+STARTED = "started"
 
 
 class Minutes:

@@ -54,7 +54,9 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 
-from celery_fairness.config.limit_spec import NEVER, read_limits
+from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.control.keys import tag_of
+from celery_fairness.scheduler.cost import cost_of
 from celery_fairness.scheduler.types import (
     Claim,
     Claimed,
@@ -65,15 +67,16 @@ from celery_fairness.scheduler.types import (
     Settled,
     Verdict,
 )
-from celery_fairness.scheduling.candidates import Turns
-from celery_fairness.scheduling.charging import Charged, cost_of
-from celery_fairness.scheduling.entering import Entering
-from celery_fairness.scheduling.lanes import Lanes, Part, tag_of
-from celery_fairness.scheduling.moving import other_queue
-from celery_fairness.scheduling.passing import Look
-from celery_fairness.scheduling.rounds import Rounds
-from celery_fairness.scheduling.rows import Running
 from celery_fairness.util.durations import Milliseconds
+from tests.model.candidates import Turns
+from tests.model.charging import Charged
+from tests.model.entering import Entering
+from tests.model.lanes import Lanes, Part
+from tests.model.moving import other_queue
+from tests.model.passing import Look
+from tests.model.rounds import Rounds
+from tests.model.rows import Running
+from tests.model.window import NEVER
 
 #: Longest sleep: a bell may be lost with the worker that heard it. Nor is it longer than the
 #: logical clock may step: that would fall behind, and leases end late.

@@ -10,7 +10,8 @@ a key is never taken up too soon. A pause ends by the server's, as people say it
 
 from __future__ import annotations
 
-from celery_fairness.config.limit_spec import NEVER, Limit
+from celery_fairness.config.limit_spec import Limit
+from tests.model.window import NEVER
 
 
 class Stops:

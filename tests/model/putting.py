@@ -16,8 +16,8 @@ from dataclasses import replace
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.tenants import INVALID
 from celery_fairness.scheduler.types import SYSTEM, Bounds, Full, Put, Waiting
-from celery_fairness.scheduling.expiring import Expiring
-from celery_fairness.scheduling.lanes import Task
+from tests.model.expiring import Expiring
+from tests.model.lanes import Task
 
 
 class Putting(Expiring):

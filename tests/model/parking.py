@@ -30,12 +30,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.control.keys import CLOSED
 
 #: Waiting limits that one call looks at, of all keys; a claim looks at as many again of keys whose
 #: time has come.
 PUMPED_AT_MOST = 64
-#: A limit that waits for room or a time, and one that is stopped.
-CLOSED, PAUSED = -1.0, -2.0
 #: Of a partition the version of its queue's numbers, divided by this, is taken off.
 VERSIONS = 2**24
 #: What the place of a task among all is of its tenant's tag: a thousand million tasks are a part of

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from celery_fairness.scheduling.happenings import Happenings
-from celery_fairness.scheduling.lanes import Task
-from celery_fairness.scheduling.rows import Running
+from tests.model.happenings import Happenings
+from tests.model.lanes import Task
+from tests.model.rows import Running
 
 
 class Watch:

@@ -19,13 +19,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from celery_fairness.config.limit_spec import NEVER, Limit
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_limits import CLEARED, KNOWN, SET, How, QueueNumbers, QueueRow
+from celery_fairness.control.keys import CLOSED, PAUSED
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.scheduling.candidates import Candidates, Turns
-from celery_fairness.scheduling.lanes import Part, Task
-from celery_fairness.scheduling.parking import CLOSED, PAUSED, VERSIONS
-from celery_fairness.scheduling.passing import Look
+from tests.model.candidates import Candidates, Turns
+from tests.model.lanes import Part, Task
+from tests.model.parking import VERSIONS
+from tests.model.passing import Look
+from tests.model.window import NEVER
 
 
 class WholeQueues(Candidates):

@@ -22,17 +22,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-#: What one task charges, at least and at most.
-LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
-#: What a task of a tenant is expected to take of whom nothing is known, in seconds.
-FIRST_SECONDS = 1.0
+from celery_fairness.scheduler.cost import cost_of
+
 #: The part that the last run has in a mean is one of so many.
 MEAN_PARTS = 8
-
-
-def cost_of(cost: float, weight: float) -> float:
-    """Return what a task of ``cost`` charges a tenant of ``weight``."""
-    return min(max(cost / weight, LEAST_CHARGE), LARGEST_CHARGE)
 
 
 def mean_of(mean: float | None, seconds: float) -> float:
