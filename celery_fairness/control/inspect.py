@@ -56,7 +56,7 @@ class Inspector:
 
     Args:
         looker: Of the installation.
-        limiter: Of the same; of one in memory there is less to see.
+        limiter: Of the same. A fake one has less to show.
         declared: Returns the limit that this app declares for a key.
         by_service: Whether each service of a tenant counts apart.
     """
@@ -256,7 +256,7 @@ def _until(seen: Seen, now_ms: int, stopped_ms: int | None) -> datetime | None:
 
 
 def _shown(state: LimitState) -> Inspection:
-    """Return what a limiter in memory knows."""
+    """Return what a fake limiter shows."""
     active = Concurrency(limit=state.limit, active=state.held)
     return Inspection(
         key=state.key,

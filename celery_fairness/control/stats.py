@@ -46,7 +46,7 @@ class Stats:
     """Reads one installation.
 
     Args:
-        limiter: Of the installation; of one in memory there is less to see.
+        limiter: Of the installation. A fake one has less to show.
         directory: Tiers of tenants.
         settings: Those in force.
         claims: Whether the broker claims fairly.
@@ -236,7 +236,7 @@ class Stats:
         return queues.with_queues(self._reader, status, known_queues)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """Return the worker processes that live; of a limiter in memory nobody knows any."""
+        """Return the worker processes that live; a fake limiter has none."""
         if not isinstance(self._limiter, RedisLimiter):
             return ()
         return living(Reader(self._limiter.connection, Keys(self._limiter.prefix)))

@@ -1,4 +1,4 @@
-"""What a project needs to test its own fair tasks: a private Redis server to run them on.
+"""For tests of your own fair tasks: a pytest plugin, a private Redis server, a fake limiter.
 
 Import from the modules (`celery_fairness.testing.server`): importing this package does nothing.
 """

@@ -1,4 +1,4 @@
-"""A limiter that grants or rejects as a test asks, and records every call.
+"""A limiter whose answers a test chooses. It records every call.
 
 It tests what a gate, or your own code, does with an answer. It has no rule of a limit: a test of
 the limits themselves needs a private server (:mod:`celery_fairness.testing.server`).
@@ -45,15 +45,15 @@ class Call(NamedTuple):
 
 
 class FakeLimiter(Limiter):
-    """Grants every request until :meth:`reject` says otherwise.
+    """Grants every request until a test calls :meth:`reject`.
 
     Attributes:
-        calls: Every call, in order; also those that failed because the limiter was away.
+        calls: Every call, in order. Calls that failed because it was away are among them.
         leases: The granted leases that were not released, by id.
         away: If True, every call raises :class:`~celery_fairness.errors.LimiterUnavailable`.
-        epoch: What renewals return; :meth:`lose_memory` raises it.
-        parking: What :meth:`park` returns.
-        promotions: What :meth:`promote` returns, one each call; nothing is parked after the last.
+        epoch: The epoch that renewals return. :meth:`lose_memory` raises it.
+        parking: The answer of :meth:`park`.
+        promotions: The answers of :meth:`promote`, in order. After the last, nothing is parked.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class FakeLimiter(Limiter):
 
         Args:
             rejection: The answer.
-            times: For how many requests; None means until :meth:`grant`.
+            times: The number of requests. None means all requests until :meth:`grant`.
         """
         self._rejection, self._rejections_left = rejection, times
 
@@ -102,7 +102,7 @@ class FakeLimiter(Limiter):
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
-        """Grant the request, or return the rejection that a test asked for."""
+        """Grant the request, or return the rejection given to :meth:`reject`."""
         self._record("acquire", request, enforcement)
         if self._rejections_left != 0 and self._rejection is not None:
             if self._rejections_left is not None:

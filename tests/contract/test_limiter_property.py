@@ -1,11 +1,13 @@
-"""Random operations of gates on one frozen clock, judged by what must hold whatever they were.
+"""Random operations of gates, operators and a broker, on one frozen clock.
 
-Invariant: a tenant holds no more slots than its tier's limit when one is granted; of the copies of
-one message one starts; and once operators and workers hold nothing back, every parked task comes
-back to the broker and starts.
+Three things hold after every operation:
 
-Weakness: no rate, throttle or order is judged here; `tests/contract/test_open_job_spec_gate.py` and
-`tests/contract/test_parked_turns.py` do that, with sequences of their own.
+- A slot is granted only if its tenant holds fewer slots than its limit.
+- One copy of a message starts, and no other copy of it.
+- Once operators and workers hold nothing back, every parked task comes to a gate and starts.
+
+Weakness: rates, throttles and the order are not judged here. `test_open_job_spec_gate.py` and
+`test_parked_turns.py` judge them, with sequences of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ LIMITS = (
     (Limit("db", 3, rates=((4, 7_000),)), Limit("api", 1, on_limit="reschedule")),
     (Limit("mail", throttle=(3, 10_000)), Limit("db", rates=((2, 3_000), (5, 20_000)))),
     (Limit("once", rates=((1, 4_000),), on_limit="drop"), Limit("api", 2)),
-    # Of these no number is known until an operator sets one.
+    # These have no number until an operator sets one.
     (Limit("key"),),
     (Limit("queue:q", of=OF_QUEUE), Limit("key", on_limit="reschedule")),
     (Limit("queue:q:7", of=OF_QUEUE), Limit("queue:q", of=WHOLE)),
@@ -71,14 +73,14 @@ class Gates:
             }
         )
         self.clock = FrozenClock()
-        # What was delivered once may be delivered again for as long as a sequence lasts.
+        # The broker delivers old copies again during the whole sequence.
         connection = Connection(address_from_url(url))
         self.limiter = RedisLimiter(connection, values, self.clock, redelivery_seconds=1e6)
         self.numbers = itertools.count(1)
         #: Every request of a message that a broker may deliver again, the newest last.
         self.copies: dict[str, list[SlotRequest]] = {}
         self.parked: set[str] = set()
-        #: Which copy of a message has started; of those that a limit dropped too.
+        #: The serial of each message's copy that has started, or that a limit dropped.
         self.started: dict[str, str] = {}
         self.running: list[Lease] = []
 
@@ -225,7 +227,7 @@ class Gates:
         self.running.clear()
 
 
-#: What may happen, and how often beside the others.
+#: The operations and their weights.
 OPERATIONS = (
     (Gates.a_task_arrives, 8),
     (Gates.a_copy_is_delivered_again, 4),

@@ -1,4 +1,4 @@
-"""The fake limiter: grants, rejects and is away as a test asks, and records what it is asked."""
+"""The fake limiter grants, rejects or is away, as a test chooses, and records every call."""
 
 from __future__ import annotations
 

@@ -104,6 +104,17 @@ def test_the_wheel_holds_each_kind(wheel, kind):
     assert any(kind in name for name in wheel.namelist())
 
 
+def test_celery_and_pytest_find_what_extends_them(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    points = configparser.ConfigParser()
+    points.read_string(wheel.read(name).decode())
+    found = {group: dict(points[group]) for group in points.sections()}
+    assert found == {
+        "celery.commands": {"fairness": "celery_fairness.cli.commands:fairness"},
+        "pytest11": {"fairness": "celery_fairness.testing.plugin"},
+    }
+
+
 def test_the_metadata_is_what_we_promise(wheel):
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = Parser().parsestr(wheel.read(name).decode())
