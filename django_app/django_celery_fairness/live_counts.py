@@ -85,8 +85,8 @@ class LiveCounts:
     def refusals(self) -> dict[str, int] | None:
         """Return how often each tier was refused, or None where that is not known."""
         if self._refusals is None and self._parts is not None:
-            stats = self._parts.fairness.stats
-            self._refusals = self._ask(lambda: dict(stats.rejections().tiers))
+            fairness = self._parts.fairness
+            self._refusals = self._ask(lambda: dict(fairness.stats.rejections().tiers))
         return self._refusals
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:

@@ -1,9 +1,9 @@
-"""Querysets whose bulk operations count as changes, as ``save`` and ``delete`` do.
+"""Querysets that send a signal for bulk changes, for which Django sends none.
 
-Invariant: ``update``, ``bulk_update`` and ``bulk_create`` of tiers and tenants are published on
-commit. (``save`` and ``delete`` are seen by signals: :mod:`.receivers`.)
+Invariant: ``update``, ``bulk_update`` and ``bulk_create`` of tiers and tenants send
+:data:`rows_changed` in their transaction, and :mod:`.receivers` publishes the change on commit.
 
-Weakness: raw SQL is not seen; who uses it calls
+Weakness: raw SQL sends no signal. Code that uses it must call
 :func:`django_celery_fairness.publishing.publish_on_commit` in the same transaction.
 """
 
@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 from django.db.models import ProtectedError
+from django.dispatch import Signal
 from django.utils.translation import gettext as _
 
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
     from django_celery_fairness.models import TenantTier, Tier
+
+#: Sent in the transaction of a bulk change, with the model as sender. ``tiers``: whether any tier
+#: changed; ``tenants``: the tenants whose rows or tiers changed; ``using``: the database.
+rows_changed = Signal()
 
 
 class TierQuerySet(models.QuerySet["Tier"]):
@@ -30,25 +35,21 @@ class TierQuerySet(models.QuerySet["Tier"]):
 
         A new name is a new tier to Redis, so the tenants of a renamed tier are published too.
         """
-        from django_celery_fairness.publishing import publish_on_commit
-
         self._for_write = True
         with transaction.atomic(using=self.db):
             tenants = self._tenants() if "name" in fields else ()
             rows = super().update(**fields)
-            publish_on_commit(tiers=bool(rows), tenants=tenants, using=self.db)
+            rows_changed.send(self.model, tiers=bool(rows), tenants=tenants, using=self.db)
         return rows
 
     update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def bulk_create(self, objs: Iterable[Tier], *args: Any, **options: Any) -> list[Tier]:
         """Create as Django does, and publish on commit."""
-        from django_celery_fairness.publishing import publish_on_commit
-
         self._for_write = True
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
-            publish_on_commit(tiers=bool(created), using=self.db)
+            rows_changed.send(self.model, tiers=bool(created), tenants=(), using=self.db)
         return created
 
     bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
@@ -78,11 +79,9 @@ class TierQuerySet(models.QuerySet["Tier"]):
             raise ProtectedError(message % {"name": name}, {tier})
 
     def _tenants(self) -> list[str]:
-        from django_celery_fairness.models import TenantTier
-
-        tiers = self.order_by().values("pk")
-        rows = TenantTier.objects.using(self.db).filter(tier__in=tiers)
-        return list(rows.order_by().values_list("tenant", flat=True))
+        # Not from ``self``: its filters may have left out some tenants of a tier.
+        tiers = type(self)(self.model, using=self.db).filter(pk__in=self.order_by().values("pk"))
+        return list(tiers.exclude(tenants=None).values_list("tenants__tenant", flat=True))
 
 
 class TenantTierQuerySet(models.QuerySet["TenantTier"]):
@@ -93,8 +92,6 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
 
         Where ``tenant`` itself changes, the tenants before and after are both published.
         """
-        from django_celery_fairness.publishing import publish_on_commit
-
         self._for_write = True
         with transaction.atomic(using=self.db):
             before = dict(self.order_by().values_list("pk", "tenant"))
@@ -103,7 +100,7 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
             if "tenant" in fields:
                 after = type(self)(self.model, using=self.db).in_bulk(list(before))
                 tenants.update(row.tenant for row in after.values())
-            publish_on_commit(tenants=sorted(tenants), using=self.db)
+            rows_changed.send(self.model, tiers=False, tenants=sorted(tenants), using=self.db)
         return rows
 
     update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
@@ -112,12 +109,11 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
         self, objs: Iterable[TenantTier], *args: Any, **options: Any
     ) -> list[TenantTier]:
         """Create as Django does, and publish on commit."""
-        from django_celery_fairness.publishing import publish_on_commit
-
         self._for_write = True
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
-            publish_on_commit(tenants=[row.tenant for row in created], using=self.db)
+            tenants = [row.tenant for row in created]
+            rows_changed.send(self.model, tiers=False, tenants=tenants, using=self.db)
         return created
 
     bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads

@@ -1,15 +1,17 @@
-"""What counts as a change, and when a starting worker publishes.
+"""The receivers that publish changed tiers and tenants, and all of them when a worker starts.
 
-Invariant: every ``save`` and ``delete`` of a tier or tenant, through forms, shell, fixtures,
-cascades or bulk deletion, is published on commit.
+Invariant: every change of a tier or tenant is published on commit. Django's signals cover ``save``
+and ``delete`` (forms, shell, fixtures, cascades); :data:`.querysets.rows_changed` covers bulk
+changes.
 
-Weakness: ``queryset.update`` and raw SQL send no signal; the first is seen by
-:mod:`.querysets`, the second must call :func:`.publishing.publish_on_commit`.
+Weakness: raw SQL sends no signal. Code that uses it must call
+:func:`.publishing.publish_on_commit`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from celery_fairness.errors import FairnessError, NotWired
 from celery_fairness.wiring import wired
 from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.publishing import publish_everything, publish_on_commit
+from django_celery_fairness.querysets import rows_changed
 
 if TYPE_CHECKING:
     from celery_fairness.wiring import Wiring
@@ -40,6 +43,7 @@ def connect() -> None:
         (post_delete, tenant_was_deleted, TenantTier),
     ):
         signal.connect(receiver, sender=sender, dispatch_uid=f"fairness-{receiver.__name__}")
+    rows_changed.connect(rows_were_changed, dispatch_uid="fairness-rows-were-changed")
     worker_init.connect(worker_starts, dispatch_uid="fairness-worker-starts")
 
 
@@ -74,6 +78,11 @@ def tenant_was_saved(instance: TenantTier, using: str, **_context: Any) -> None:
 def tenant_was_deleted(instance: TenantTier, using: str, **_context: Any) -> None:
     """Publish that the tenant has no row: it has the default tier."""
     publish_on_commit(tenants=[instance.tenant], using=using)
+
+
+def rows_were_changed(tiers: bool, tenants: Iterable[str], using: str, **_context: Any) -> None:
+    """Publish a bulk change."""
+    publish_on_commit(tiers=tiers, tenants=tenants, using=using)
 
 
 def worker_starts(sender: Any = None, **_context: Any) -> None:
