@@ -66,7 +66,10 @@ class Turns:
     def correct(self, key: str, waits: bool, finish: Span, missing: float) -> None:
         """The run of a task is over, and it was charged too little by ``missing``."""
         own = self.tags.get(key)
-        if not waits and (own is None or own.low <= self.time.high):
+        if own and waits:
+            # It has entered again since then, or it will enter with the corrected start.
+            own = Span(own.low, own.later(self.time).high)
+        elif own is None or own.low <= self.time.high:
             # Its debt may be forgotten. Then the new debt is not more than what was missing.
             anew = Span(min(finish.low, self.time.low), min(finish.high, self.time.high))
             own = own or anew
