@@ -281,7 +281,7 @@ function Blocked.start_of(ctx, queue, key, rules)
   return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
 
--- ScanCursor at the tenant whose turn it is in a group. Returns the part that may be served, or nil and whether to
+-- Looks at the tenant whose turn it is in a group. Returns the part that may be served, or nil and whether to
 -- go on.
 function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])

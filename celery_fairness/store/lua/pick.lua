@@ -6,7 +6,7 @@
   stays in its place.
 ]]
 
--- ScanCursor at a member of the ring. Returns what may be served. Otherwise it returns nil, whether the claim goes
+-- Looks at a member of the ring. Returns what may be served. Otherwise it returns nil, whether the claim goes
 -- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
 -- only at a lower rank than its own.
 function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
@@ -275,7 +275,7 @@ function Pick.add_whole(ctx, queue, task, record, rules)
   return Tasks.write_record(held, message)
 end
 
--- ScanCursor at partitions of queues that were found closed by older numbers. It looks at most `most` times per
+-- Looks at partitions of queues that were found closed by older numbers. It looks at most `most` times per
 -- queue and reason. Returns whether there may be more.
 function Pick.look_anew(ctx, queues, rules, most)
   local more = false

@@ -35,7 +35,7 @@ function Priorities.rank_anew(ctx, queue)
   redis.call("COPY", ctx.prefix .. "ring:" .. queue, ctx.prefix .. "unranked:" .. queue, "REPLACE")
 end
 
--- ScanCursor at no more than `most` members that were in the ring before. Returns whether none is left.
+-- Looks at no more than `most` members that were in the ring before. Returns whether none is left.
 function Priorities.rank_some(ctx, queue, most)
   local some = redis.call("ZPOPMIN", ctx.prefix .. "unranked:" .. queue, most)
   for index = 1, #some, 2 do Priorities.rank_again(ctx, queue, some[index]) end

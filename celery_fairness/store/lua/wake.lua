@@ -21,7 +21,7 @@ function Wake.wake_whole(ctx, key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 
--- ScanCursor at the limits that wait at a key. Returns whether any limit waits there. `goes_on` is true if the
+-- Looks at the limits that wait at a key. Returns whether any limit waits there. `goes_on` is true if the
 -- call continues a look that was not finished.
 function Wake.look_at_waited(ctx, key, rules, goes_on)
   local waited = ctx.prefix .. "waited:" .. key
@@ -119,7 +119,7 @@ function Wake.free_all(ctx, ended, rules)
   end
 end
 
--- ScanCursor at keys whose time has come, at most `most`, and forgets idle keys and cool-downs. Returns how many
+-- Looks at keys whose time has come, at most `most`, and forgets idle keys and cool-downs. Returns how many
 -- keys were due, or `most` if there may be more.
 function Wake.look_at_limits(ctx, rules, most)
   local due = redis.call(
