@@ -12,6 +12,7 @@ from celery_fairness.app.parts import Parts
 from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.config.queue_policy import declared_numbers
 from celery_fairness.config.settings import Settings
+from celery_fairness.control.check import Progress
 from celery_fairness.control.events_api import EventsApi
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.keys import Keys
@@ -22,7 +23,7 @@ from celery_fairness.control.stats import Stats
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
-from celery_fairness.control.views import Audit
+from celery_fairness.control.views import Check
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.message.limits import word_of
 from celery_fairness.message.task_options import declared_limit, service_queues
@@ -80,13 +81,20 @@ class Fairness:
         """Undo the wiring and close the connections, for tests that make many apps."""
         self._parts.close()
 
-    def check(self) -> Audit:
+    def check(self, *, repair: bool = False, progress: Progress | None = None) -> Check:
         """Return every difference between tables in Redis that must agree.
 
+        It may run while workers claim and settle. Each call of it looks at about a hundred rows.
+
+        Args:
+            repair: Whether to repair what needs no guess. A finding then holds what was done.
+            progress: Called now and then with the number of keys that were compared.
+
         Raises:
-            LimiterUnavailable: Redis does not answer.
+            ValueError: The Redis is a cluster.
+            LimiterUnavailable: Redis does not answer, or its user may not load functions.
         """
-        return self._stats.audit()
+        return self._stats.check(repair=repair, progress=progress)
 
     @cached_property
     def limits(self) -> LimitsApi:

@@ -3,13 +3,7 @@
 Celery loads this module for each ``celery`` command, so importing it imports only click. The answer
 goes to stdout, problems and notes go to stderr.
 
-==== ===============================================================================================
-0    fine
-1    ``check`` found something; or a key, a task or a tenant's tier is not known; or the task that
-     was to be cancelled runs
-2    wrong usage or settings
-69   Redis does not answer
-==== ===============================================================================================
+==== ========================================================================================
 """
 
 from __future__ import annotations
@@ -17,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import methodcaller
@@ -48,7 +43,7 @@ _OWN = {
     *("key", "tenant", "queue", "task", "name", "service", "clear", "reason", "by"),
     *("for_seconds", "until", "page", "per_page", "concurrency", "rate", "throttle"),
     *("after", "types", "limit", "last", "follow"),
-    *("global_limit", "local_limit", "on_limit", "library"),
+    *("global_limit", "local_limit", "on_limit", "library", "repair"),
 }
 
 
@@ -103,6 +98,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         from celery_fairness.app.fairness import Fairness
         from celery_fairness.cli.tables import event_line
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
+        from celery_fairness.store.library import LibraryUnusable
 
         # Celery puts its own options into every command where an app has some.
         own = {parameter.name for parameter in context.command.params} & _OWN
@@ -118,7 +114,9 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
                 for each in value:
                     click.echo(json.dumps(each, default=_dumped) if as_json else event_line(each))
         except LimiterUnavailable as error:
-            _fail(context, f"{error.address} does not answer: {error.problem}", AWAY)
+            unusable = isinstance(error.__cause__, LibraryUnusable)
+            said = "has no function library" if unusable else "does not answer"
+            _fail(context, f"{error.address} {said}: {error.problem}", AWAY)
         except NotFound as error:
             _fail(context, str(error), FOUND)
         except NotWired as error:
@@ -733,11 +731,25 @@ def _parts() -> Wiring:
 
 
 @fairness.command()
-@_examples("check")
+@click.option("--repair", is_flag=True, help="Repair what needs no guess, and show what was done.")
+@_examples("check", "check --repair")
 @_looks
-def check(of: Fairness) -> Shown:
-    """Compare the tables in Redis; list every difference."""
-    from celery_fairness.cli.tables import audit_lines
+def check(of: Fairness, repair: bool) -> Shown:
+    """Compare the tables in Redis with each other, while workers go on.
 
-    found = of.check()
-    return found, audit_lines(found), FOUND if found.findings else 0
+    The exit code is 0 if nothing is left to do, and 1 if a finding is.
+    """
+    from celery_fairness.cli.tables import check_lines
+
+    progress = _show_keys if sys.stderr.isatty() else None
+    try:
+        found = _done(lambda: of.check(repair=repair, progress=progress))
+    finally:
+        if progress:
+            click.echo(err=True)
+    left = any(each.advice for each in found.findings)
+    return found, check_lines(found), FOUND if left else 0
+
+
+def _show_keys(keys: int) -> None:
+    click.echo(f"\r{keys} keys compared", nl=False, err=True)

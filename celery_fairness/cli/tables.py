@@ -22,8 +22,8 @@ from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.views import (
-    Audit,
     Cancelled,
+    Check,
     DeadLetter,
     Purged,
     QueueLimit,
@@ -322,17 +322,16 @@ def event_line(event: Event) -> str:
     return printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 
-def audit_lines(audit: Audit) -> list[str]:
-    """Return what an audit found, for people."""
-    count = len(audit.findings)
-    said = "1 difference" if count == 1 else f"{count} differences"
-    compared = ", ".join(f"{amount} {kind}" for kind, amount in sorted(audit.compared.items()))
-    head = f"{said}; compared: {compared or 'nothing: nothing is kept twice here'}"
-    lines = [click.style(head, fg="red" if count else "green")]
-    if audit.findings:
-        rows = [(each.check, each.name, each.expected, each.found) for each in audit.findings]
-        lines += ["", *table(("check", "of", "expected", "found"), rows)]
-    return lines + _notes(audit.notes)
+def check_lines(check: Check) -> list[str]:
+    """Return the findings of a check, with what was done or is left to do, for people."""
+    findings = check.findings
+    head = f"{count(len(findings), 'finding')} in {count(check.keys, 'key')}"
+    lines = [click.style(head, fg="red" if findings else "green")]
+    for each in findings:
+        where = f"{each.key} {each.row}".strip()
+        then = f"repaired: {each.repaired}" if each.repaired else each.advice
+        lines += ["", printable(where), f"  {printable(each.problem)}", f"  {then}"]
+    return lines
 
 
 def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:

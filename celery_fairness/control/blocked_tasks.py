@@ -19,8 +19,7 @@ from celery_fairness.control.keys import (
     read_part,
 )
 from celery_fairness.control.parked import parked
-from celery_fairness.control.places import orders_of
-from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.scan import Reader, batches, orders_of
 
 #: Lanes whose last task is looked at, to find which of several numbers was said last.
 LAST_AT_MOST = 100

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.store.library import FAMILY, library, loaded
+from celery_fairness.store.library import FAMILY, check_library, library, loaded
 
 
 class LibraryStatus(BaseModel):
@@ -22,7 +22,7 @@ class LibraryStatus(BaseModel):
     Attributes:
         name: With the digest of its text.
         size: Of its text, in bytes.
-        current: This version of the package calls it.
+        current: This version of the package calls it: workers, or ``celery fairness check``.
         used: When a worker of this installation called it last, to an hour; None: never.
     """
 
@@ -48,7 +48,7 @@ def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
         LibraryStatus(
             name=name,
             size=size,
-            current=name == library().name,
+            current=name in (library().name, check_library().name),
             used=None if used is None else datetime.fromtimestamp(int(used) / 1000, UTC),
         )
         for (name, size), used in zip(found.items(), times, strict=True)

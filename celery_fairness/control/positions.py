@@ -21,8 +21,7 @@ from celery_fairness.control.keys import (
     read_part,
     read_record,
 )
-from celery_fairness.control.places import LANES_AT_MOST
-from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.stats import Stats
 from celery_fairness.scheduler.cost import FIRST_SECONDS, cost_of
 from celery_fairness.scheduler.types import SYSTEM

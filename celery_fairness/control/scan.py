@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from celery_fairness.control.keys import Keys
+from celery_fairness.control.keys import Keys, group_of, order_key
 from celery_fairness.store.connection import Connection
 
 Item = TypeVar("Item")
@@ -17,6 +17,8 @@ SCAN_COUNT = 1000
 #: Members that one HSCAN, SSCAN or ZSCAN looks at, and tasks that one LRANGE returns: each may
 #: hold a message.
 WALK_COUNT = 100
+#: Lanes of one tenant in one queue that are read. A tenant with many kinds or limits may have more.
+LANES_AT_MOST = 1000
 
 
 class Reader:
@@ -118,3 +120,21 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
+
+
+def orders_of(reader: Reader, key: str, queue: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the groups in which lanes of a tenant are parked, and the parts of all its lanes.
+
+    Of each kind one more than ``LANES_AT_MOST`` where there are more.
+    """
+    keys = reader.keys
+    flat = reader.read(
+        *("ZRANGE", keys.of("parked", f"{key} {queue}"), 0, LANES_AT_MOST, "WITHSCORES")
+    )
+    lanes = zip(flat[::2], flat[1::2], strict=True)
+    groups = tuple(dict.fromkeys(group_of(key, lane, alone) for lane, alone in lanes))
+    orders: list[Command] = [
+        ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for group in ("", *groups)
+    ]
+    parts = {part: None for order in reader.together(orders) for part in order}
+    return groups, tuple(parts)[: LANES_AT_MOST + 1]

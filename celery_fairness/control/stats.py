@@ -1,4 +1,4 @@
-"""What people ask of an installation: its status, one key, an audit.
+"""What people ask of an installation: its status, one key, a check.
 
 Weakness: a status is read piece by piece while tasks come and go, so its numbers are of slightly
 different moments.
@@ -16,14 +16,14 @@ from celery_fairness.config.tiers import Tier
 from celery_fairness.control import queue_rows as queues
 from celery_fairness.control import tenant_state as tenant
 from celery_fairness.control import waiters as waited
-from celery_fairness.control.audit import Auditor
+from celery_fairness.control.check import Progress, check
 from celery_fairness.control.holds import with_steering
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.limit_in_force import limit_in_force
 from celery_fairness.control.minutes import minutes
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import (
-    Audit,
+    Check,
     KeyRefusals,
     Minute,
     Status,
@@ -38,6 +38,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
 from celery_fairness.limiter.types import LimitState
 from celery_fairness.scheduler.types import SYSTEM, Rules
+from celery_fairness.util.durations import milliseconds
 
 _REFUSED = "refused:"
 
@@ -277,12 +278,16 @@ class Stats:
             if not counter.startswith(_REFUSED)
         }
 
-    def audit(self) -> Audit:
-        """Return every difference between tables that must agree; see ``Fairness.audit``."""
+    def check(self, *, repair: bool, progress: Progress | None) -> Check:
+        """Compare the tables of the installation; see ``Fairness.check``."""
         limiter = self._limiter
         if not isinstance(limiter, RedisLimiter):
-            return Audit()
+            raise ValueError("limiter: expected one in Redis, which has tables to compare")
         default = self._settings.default_tier
-        rules = Rules(default_tier=default, default_limit=self._settings.tiers[default].concurrency)
+        rules = Rules(
+            lease_ms=milliseconds(self._settings.lease_seconds),
+            default_tier=default,
+            default_limit=self._settings.tiers[default].concurrency,
+        )
         reader = Reader(limiter.connection, Keys(limiter.prefix))
-        return Auditor(reader, rules).run()
+        return check(limiter.connection, reader, rules, repair=repair, progress=progress)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from celery_fairness.control.find_task import read_message
 from celery_fairness.control.holds import logical_now, with_steering
 from celery_fairness.control.keys import Row, part_length, read_row
-from celery_fairness.control.places import LANES_AT_MOST, orders_of
-from celery_fairness.control.scan import Command, Reader
+from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, orders_of
 from celery_fairness.limiter.types import HeldLease, LimitState, WaitingLane
 from celery_fairness.util.ids import holder_of
 

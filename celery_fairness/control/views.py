@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field
-
 from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.limiter.types import HeldLease, KeyStops
 from celery_fairness.util.value import Value
@@ -271,33 +269,35 @@ class Status(Value):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between tables that must agree.
+    """One difference between tables in Redis that must agree.
 
     Attributes:
-        check: What was compared.
-        name: Of what: a lease, a tenant and a queue, a key.
-        expected: What the one says.
-        found: What the other says.
+        check: The name of the check that found it, such as ``slot_without_task``.
+        key: The key in Redis, without the prefix of the installation.
+        row: The row in it, such as a lease or a queue. "" is the whole key.
+        problem: What is wrong and what follows from it.
+        repaired: What a repair did. "" if nothing was repaired.
+        advice: What an operator does next. "" if nothing is left to do.
     """
 
     check: str
-    name: str
-    expected: str
-    found: str
+    key: str
+    row: str
+    problem: str
+    repaired: str
+    advice: str
 
 
-class Audit(Value):
-    """What an audit found.
+class Check(Value):
+    """The findings of a check of an installation.
 
     Attributes:
-        findings: Every difference that was still there at a second look.
-        compared: How much was looked at, by kind; empty where the limiter is not in Redis.
-        notes: What could not be compared.
+        findings: Every difference, each once.
+        keys: How many keys were compared.
     """
 
-    findings: tuple[Finding, ...] = ()
-    compared: Mapping[str, int] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...]
+    keys: int
 
 
 class DeadLetter(Value):

@@ -12,8 +12,7 @@ from celery_fairness.config.limit_spec import OF_QUEUE, SIZE, Limit, limit_numbe
 from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
 from celery_fairness.control.holds import with_steering
 from celery_fairness.control.keys import PAUSED, order_key, part_length
-from celery_fairness.control.places import LANES_AT_MOST
-from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.limiter.types import LimitState, WaitedLimit
 

@@ -30,7 +30,7 @@ from redis.retry import Retry
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
-from celery_fairness.store.library import LibraryUnusable, is_missing, library, load
+from celery_fairness.store.library import Library, LibraryUnusable, is_missing, library, load
 from celery_fairness.store.readiness import attentive
 from celery_fairness.store.spin import Spin
 
@@ -134,32 +134,45 @@ class Connection:
         except AWAY as error:
             raise self.unavailable(error) from error
 
-    def execute(self, function: str, prefix: str, args: Sequence[Any]) -> Any:
-        """Call ``function`` as :meth:`run` does, with the errors of redis-py."""
-        parts = ("FCALL", library().function(function), "1", prefix, *args)
+    def execute(
+        self, function: str, prefix: str, args: Sequence[Any], made: Library | None = None
+    ) -> Any:
+        """Call ``function`` as :meth:`run` does, with the errors of redis-py.
+
+        Args:
+            function: Its name in the library.
+            prefix: What every key begins with.
+            args: As the function reads them.
+            made: Another library than the one that workers call.
+        """
+        parts = ("FCALL", (made or library()).function(function), "1", prefix, *args)
         try:
             answer = self._call(parts)
         except MovedError:
             self.close()
             self._made = self._cluster()
-            self.load_library(prefix)
+            self.load_library(prefix, made)
             answer = self._call(parts)
         except RedisResponseError as error:
             if not is_missing(error):
                 raise
-            self.load_library(prefix)
+            self.load_library(prefix, made)
             answer = self._call(parts)
-        self._has_library = True
+        self._has_library = self._has_library or made is None
         return answer
 
-    def load_library(self, prefix: str) -> None:
+    def load_library(self, prefix: str, made: Library | None = None) -> None:
         """Load the library where it is absent, on a cluster on the node that has ``prefix``.
+
+        Args:
+            prefix: What every key begins with.
+            made: Another library than the one that workers call.
 
         Raises:
             LibraryUnusable: The server cannot have it; the text has the address and the next step.
         """
         try:
-            load(functools.partial(self._of_prefix, prefix))
+            load(functools.partial(self._of_prefix, prefix), made)
         except LibraryUnusable as error:
             raise LibraryUnusable(f"{self.address}: {error}") from None
 

@@ -3,6 +3,9 @@
 A module is a table; each file stands in a block of its own, so a file's constants are its own and
 modules may call each other in any order. Functions that clients call are in ``lua/functions``.
 
+A second library has the same modules, and those of ``lua/check`` in the place of these functions.
+Only the command that checks an installation loads it.
+
 The name of the library and of each function carries the digest of the text. Two versions of this
 package therefore use one server side by side, and no version replaces what another one runs. A
 server keeps an old library until a person deletes it.
@@ -71,16 +74,23 @@ def library() -> Library:
     return build()
 
 
-def build(constants: Mapping[str, object] | None = None) -> Library:
+@functools.cache
+def check_library() -> Library:
+    """Return the library that checks and repairs the tables of this version."""
+    return build(checks=True)
+
+
+def build(constants: Mapping[str, object] | None = None, *, checks: bool = False) -> Library:
     """Join the modules.
 
     Args:
         constants: Other values of numbers in the modules, by name; for tests.
+        checks: With the modules of ``lua/check`` in the place of ``lua/functions``.
 
     Raises:
         ValueError: No module has such a constant.
     """
-    text = _text()
+    text = _text(checks)
     for name, value in (constants or {}).items():
         text, found = re.subn(rf"\b{name} = [\d.]+$", f"{name} = {value}", text, flags=re.MULTILINE)
         if not found:
@@ -157,12 +167,16 @@ def _as_text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _text() -> str:
+def _text(checks: bool) -> str:
     folder = resources.files(__package__).joinpath("lua")
     modules = _files(folder)
+    functions = _files(folder.joinpath("check" if checks else "functions"))
+    if checks:
+        modules |= functions
+        functions = {}
     tables = ", ".join(_table(name) for name in modules)
     empty = ", ".join("{}" for _ in modules)
-    files = (*modules.values(), *_files(folder.joinpath("functions")).values())
+    files = (*modules.values(), *functions.values())
     blocks = (f"do\n{_code(file.read_text('utf-8'))}end\n" for file in files)
     return f"{_HEAD}local {tables} = {empty}\n{''.join(blocks)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -13,14 +14,16 @@ import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
-from celery_fairness.control.views import Audit
+from celery_fairness.control.views import Check
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.library import check_library
 from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
@@ -67,6 +70,15 @@ class Installation:
         self.settle(returned, Verdict.HEAD)
         self.put("late", "l1", eta_ms=9_000_000_000_000)
         self.put("", "s1", queue="other")
+
+    def run_all(self) -> None:
+        """Claim and settle until every task that runs or waits in a lane has ended."""
+        for lease in self.client.hkeys(self.key("running")):
+            self.run(calls.SETTLE, calls.settle_args([Settle(lease, Verdict.DONE, "")], RULES))
+        for queue in ("celery", "other"):
+            while tasks := self.claim(queue=queue):
+                for task in tasks:
+                    self.settle(task)
 
     def key(self, name: str) -> str:
         return self.prefix + name
@@ -126,8 +138,20 @@ def fairness(make_fairness: Callable[..., Fairness]) -> Fairness:
 
 
 @pytest.fixture
-def audit(fairness: Fairness) -> Callable[[], Audit]:
+def check(fairness: Fairness) -> Callable[..., Check]:
     return fairness.check
+
+
+@pytest.fixture
+def without_check_library(client: Redis) -> None:
+    """The server has no library that checks, as before the first check."""
+    with contextlib.suppress(ResponseError):
+        client.function_delete(check_library().name)
+
+
+def named(check: Check) -> set[tuple[str, str, str]]:
+    """Return which check found what."""
+    return {(each.check, each.key, each.row) for each in check.findings}
 
 
 @pytest.fixture

@@ -45,14 +45,14 @@ def place_parked(shop):
 
 
 @pytest.mark.parametrize("place", [place_later, place_lane, place_back, place_parked])
-def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, audit, place):
+def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, check, place):
     place(shop)
     done = run("task", "cancel", "first")
     assert done.output == "task first: cancelled; it waited in queue celery\n"
     assert done.exit_code == 0
     assert not client.sismember(shop.key("known"), tag_of("first"))
     assert client.hget(shop.key("counts"), "cancelled") == "1"
-    assert not audit().findings
+    assert not check().findings
     (row,) = client.zrange(shop.key("outcomes"), 0, -1)
     assert row.startswith("- cancelled 6 celery")
     again = run("task", "cancel", "first")
@@ -79,7 +79,7 @@ def test_a_task_that_runs_is_left_running(run, shop, client):
     }
 
 
-def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
+def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, check):
     place_later(shop)
     for number in range(120):
         send(shop, "42", f"t{number}", rank=number % 2, queue=f"q{number % 2}")
@@ -90,7 +90,7 @@ def test_a_tenant_is_purged_and_the_others_wait_on(run, shop, client, audit):
     assert (done.exit_code, done.output) == (0, "tenant 42: 122 tasks cancelled\n")
     assert client.smembers(shop.key("known")) == {tag_of(f"of-{x}") for x in ("4", "421", "42:pdf")}
     assert client.zcard(shop.key("outcomes")) == 122
-    assert not audit().findings
+    assert not check().findings
     assert run("tenant", "purge", "42").stdout == "tenant 42: 0 tasks cancelled\n"
     assert json.loads(run("tenant", "purge", "4", "--json").stdout) == {
         "tenant": "4",
@@ -108,7 +108,7 @@ def test_a_hostile_tenant_is_purged_alone(run, shop, client, fairness, tenant):
     assert client.sismember(shop.key("known"), tag_of("of-another"))
 
 
-def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
+def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
     assert run("task", "dead").output == "no dead letters\n"
     bury(shop, "42", "first")
     bury(shop, "43", "second")
@@ -133,7 +133,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, audit):
     shop.settle(task, Verdict.DIED)
     # Its deaths were counted from 0: by these rules one is too many all the same.
     assert json.loads(run("task", "dead", "--json").stdout)[0]["deaths"] == 1
-    assert not audit().findings
+    assert not check().findings
     again = run("task", "requeue", "nobody")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("celery fairness: task 'nobody' is no dead letter; ")
@@ -294,11 +294,11 @@ def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
     assert fairness.stats.counters().get("cancelled", 0) == (0 if verb == "requeue" else 1)
 
 
-def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop, audit):
+def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop, check):
     # Both have the key tenant:42:pdf: the one of an installation where each service counts apart.
     for number in range(60):
         send(shop, "42:pdf", f"other{number}")
     for number in range(60):
         send(shop, "42", f"its{number}", service="pdf")
     assert fairness.tenants.purge("42").cancelled == 60
-    assert not audit().findings
+    assert not check().findings

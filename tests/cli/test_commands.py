@@ -99,10 +99,10 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
 
 
-def test_on_the_gate_path_an_audit_has_nothing_to_compare(redis_url, make_fairness, run):
+def test_on_the_gate_path_a_check_compares_what_is_there(redis_url, make_fairness, run):
     done = run("check", of=make_fairness(url=redis_url))
     assert done.exit_code == 0
-    assert done.output == "0 differences; compared: nothing: nothing is kept twice here\n"
+    assert done.output == "0 findings in 1 key\n"
 
 
 def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, run):
@@ -228,24 +228,65 @@ def test_a_key_of_which_nothing_is_kept_exits_with_1(installation, run):
     assert json.loads(run("limit", "show", "tenant:stranger", "--json").stdout)["known"] is False
 
 
-def test_an_audit_that_finds_nothing_prints_one_line(installation, run):
+def test_a_check_that_finds_nothing_prints_one_line(installation, run):
     done = run("check")
     assert done.exit_code == 0
     (line,) = done.output.splitlines()
-    assert line.startswith("0 differences; compared: ")
-    assert "5 waiting" in line
+    assert line.startswith("0 findings in ")
 
 
-def test_an_audit_that_finds_something_exits_with_1(installation, run):
-    installation.client.sadd(installation.key("known"), "stray")
+def test_a_check_shows_what_it_found_and_a_repair_what_it_did(installation, run):
+    installation.client.zadd(installation.key("leases:tenant:7"), {"gone.1": "inf"})
     done = run("check")
     assert done.exit_code == 1
-    assert "check of expected found" in lines_of(done)
-    assert "known is somewhere stray" in " ".join(lines_of(done))
+    head, _, *found = lines_of(done)
+    assert head.startswith("1 finding in ")
+    assert found == [
+        "leases:tenant:7 gone.1",
+        "no task runs under this lease",
+        "celery -A APP fairness check --repair",
+    ]
     done = run("check", "--json")
+    assert (done.exit_code, done.stderr) == (1, "")
+    (told,) = json.loads(done.stdout)["findings"]
+    assert (told["check"], told["key"]) == ("slot_without_task", "leases:tenant:7")
+    done = run("check", "--repair")
+    assert done.exit_code == 0
+    assert lines_of(done)[-1] == "repaired: gave the slot back"
+    assert run("check").output.startswith("0 findings in ")
+
+
+def test_a_repair_that_leaves_something_exits_with_1(installation, run):
+    installation.client.delete(installation.key("back:tenant:back 0 shop.work celery"))
+    done = run("check", "--repair")
     assert done.exit_code == 1
-    names = {each["name"] for each in json.loads(done.stdout)["findings"]}
-    assert "stray" in names
+    assert "read its message with HGET" in done.output
+    assert "repaired: counted them" in done.output
+
+
+def test_a_terminal_sees_how_far_a_check_is(installation, run, monkeypatch):
+    keys = len(installation.client.keys("{fairness}:*"))
+    assert run("check").stderr == ""
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    assert run("check").stderr == f"\r{keys} keys compared\n"
+
+
+def test_a_user_without_the_right_to_load_functions_is_told(
+    redis_server, without_check_library, make_fairness, run
+):
+    rights = ["~*", "&*", "+@all", "-function|load"]
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">pw", *rights)
+        try:
+            url = redis_server.url.replace("redis://", "fairredis://operator:pw@")
+            done = run("check", of=make_fairness(url=url))
+        finally:
+            client.execute_command("ACL", "DELUSER", "operator")
+    assert done.exit_code == 69
+    assert (
+        "the user may not load functions, grant +fcall +function|list +function|load" in done.stderr
+    )
+    assert "pw" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control import places
+from celery_fairness.control import scan
 from celery_fairness.control import waiters as waited
 from celery_fairness.limiter.types import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from tests.cli.conftest import Installation
@@ -102,7 +102,7 @@ def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
 
 def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):
     monkeypatch.setattr("celery_fairness.control.tenant_state.LANES_AT_MOST", 1)
-    monkeypatch.setattr(places, "LANES_AT_MOST", 1)
+    monkeypatch.setattr(scan, "LANES_AT_MOST", 1)
     assert fairness.limits.inspect("tenant:b").waiting == (WaitingLane("celery", 5, 1),)
 
 

@@ -23,7 +23,6 @@ ASKED = (
     ("tenant", "tier", "42"),
     ("task", "explain", "second"),
     ("events",),
-    ("check",),
     (
         "task",
         "dead",
@@ -61,3 +60,14 @@ def test_what_is_said_holds_and_is_answered(run, full, fairness):
     assert "paused until it is resumed, by ada since 2" in run("limit", "pause", "tenant:42").stdout
     assert run("limit", "resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
     assert run("limit", "override", KEY, "--clear").exit_code == 0
+
+
+def test_a_check_needs_its_library_and_no_other_memory(run, without_check_library, full, client):
+    done = run("check")
+    assert done.exit_code == 69
+    assert "has no function library: " in done.stderr
+    assert "memory is full and the library cf_" in done.stderr
+    client.config_set("maxmemory", 0)
+    assert run("check").exit_code == 0
+    client.config_set("maxmemory", 1)
+    assert (run("check").exit_code, run("check", "--repair").exit_code) == (0, 0)

@@ -53,12 +53,12 @@ def send(shop, task_id, tenant="42", queue=DEFAULT, header=None, **fields):
     shop.run(calls.PUT, calls.put_args(waiting))
 
 
-def test_what_waits_goes_to_the_queue_of_the_new_tier_in_its_order(shop, fairness, orders, audit):
+def test_what_waits_goes_to_the_queue_of_the_new_tier_in_its_order(shop, fairness, orders, check):
     for number in range(120):
         send(shop, number, rank=number % 2)
     send(shop, "of-another", "43")
     fairness.tenants.set_tier("42", "pro")
-    assert not audit().findings
+    assert not check().findings
     assert orders(PRIORITY) == [*range(1, 120, 2), *range(0, 120, 2)]
     assert orders(DEFAULT) == ["of-another"]
 
@@ -123,7 +123,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, audit, place):
+def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, check, place):
     place(shop)
     waited = sum(shop.run(calls.SIZE, calls.size_args(DEFAULT)))
     before = client.zrange(shop.key(f"later:{DEFAULT}"), 0, -1, withscores=True)
@@ -131,7 +131,7 @@ def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, audit, plac
     assert sum(shop.run(calls.SIZE, calls.size_args(DEFAULT))) == 0
     assert sum(shop.run(calls.SIZE, calls.size_args(PRIORITY))) == waited
     assert client.zrange(shop.key(f"later:{PRIORITY}"), 0, -1, withscores=True) == before
-    assert not audit().findings
+    assert not check().findings
     left = {key.split(":")[1] for key in client.keys("*" + DEFAULT)}
     assert left <= {"out", "bell", "left"}, left
 
@@ -192,14 +192,14 @@ def test_each_service_has_its_own_queues(shop, make_fairness, orders):
     assert (orders("pdf_priority"), orders("html_priority")) == (["pdf"], ["html"])
 
 
-def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders, audit):
+def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders, check):
     for number, (tenant, tier) in enumerate([("42", "pro"), ("43", "enterprise"), ("44", "pro")]):
         send(shop, number, tenant, PRIORITY, tier=tier)
     send(shop, "later", "42", PRIORITY, tier="pro", eta_ms=FAR_MS)
     fairness.tenants.set_tier("44", "enterprise")
     tiers = {**DEFAULT_TIERS, "pro": Tier("pro", 3)}
     fairness.tenants.publish_tiers(tiers.values())
-    assert not audit().findings
+    assert not check().findings
     assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [1, 1]
     assert (orders(DEFAULT), orders(PRIORITY)) == ([0], [1, 2])
 

@@ -1,4 +1,4 @@
-"""``queue-limit``, and what ``inspect``, ``list``, ``explain`` and ``audit`` say of queues."""
+"""``queue-limit``, and what ``inspect``, ``list``, ``explain`` and ``check`` say of queues."""
 
 from __future__ import annotations
 
@@ -264,16 +264,6 @@ def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
     fairness.queues.set_limit("emails", global_limit=0)
     installation.claim(queue="emails")
     assert fairness.check().findings == ()
-
-
-def test_an_audit_finds_a_limit_without_its_key(client, fairness):
-    fairness.queues.set_limit("emails", global_limit=1)
-    client.hdel("{fairness}:queue_keys", "queue:emails")
-    client.hdel("{fairness}:clock", "queued")
-    assert {each.check for each in fairness.check().findings} == {
-        "a queue's limit has a key",
-        "claims look at limits",
-    }
 
 
 def test_on_a_gate_only_queues_that_the_settings_name_can_have_a_limit(make_fairness, redis_url):

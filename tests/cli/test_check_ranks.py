@@ -1,4 +1,4 @@
-"""The audit of rings whose members are kept by rank, and where a task stands in one."""
+"""The check of the index by priority that a queue with `priority_scope="queue"` has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.scheduler import calls
-from tests.cli.conftest import RULES
+from tests.cli.conftest import RULES, named
 
 BY_QUEUE = replace(RULES, priority_scope="queue", default_limit=None)
 
@@ -25,23 +25,23 @@ def ranked(installation):
     return installation
 
 
-def test_nothing_is_found_where_everything_agrees(ranked, audit):
+def test_nothing_is_found_where_everything_agrees(ranked, check):
     assert ranked.client.keys(ranked.key("rank:*"))
-    assert audit().findings == ()
+    assert check().findings == ()
 
 
-def test_nothing_is_found_where_no_claim_has_looked_at_all_yet(installation, client, audit):
+def test_nothing_is_found_where_no_claim_has_looked_at_all_yet(installation, client, check):
     for number in range(100):
         installation.put(f"t{number}", f"r{number}", rank=number % 3)
     installation.claim(1, rules=BY_QUEUE)
     assert client.exists(installation.key("unranked:celery"))
-    assert audit().findings == ()
+    assert check().findings == ()
 
 
-def test_nothing_is_found_where_all_were_taken(ranked, client, audit):
+def test_nothing_is_found_where_all_were_taken(ranked, client, check):
     ranked.run(calls.PURGE, ["celery"])
     assert not client.keys(ranked.key("rank*"))
-    assert audit().findings == ()
+    assert check().findings == ()
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,17 @@ def test_nothing_is_found_where_all_were_taken(ranked, client, audit):
         ("ZADD", "rank:2 celery", [77, "tenant:t1"], "tenant:t1"),
         ("ZADD", "rank:8 celery", [1, "tenant:t1"], "tenant:t1"),
         ("ZADD", "rank:8 celery", [1, "tenant:idle"], "tenant:idle"),
-        ("HDEL", "clock", ["ranked"], "tenant:t1"),
     ],
 )
-def test_what_is_planted_is_found(ranked, client, audit, command, key, words, of):
+def test_what_is_planted_is_found_and_repaired(ranked, client, check, command, key, words, of):
     client.execute_command(command, ranked.key(key), *words)
-    told = {(each.check, each.name) for each in audit().findings}
-    assert ("rank of a tenant", f"{of} celery") in told
+    assert named(check()) == {("rank_index", "ranked:celery", of)}
+    assert all(each.repaired for each in check(repair=True).findings)
+    assert check().findings == ()
+
+
+def test_an_index_that_was_deleted_is_made_anew(ranked, client, check):
+    client.delete(ranked.key("rank:2 celery"))
+    assert named(check()) == {("rank_index", "ranked:celery", "tenant:t1")}
+    check(repair=True)
+    assert client.zrange(ranked.key("rank:2 celery"), 0, -1) == ["tenant:t1"]

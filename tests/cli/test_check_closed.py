@@ -1,4 +1,4 @@
-"""The audit finds a closed tenant that nothing will open, and none that something will."""
+"""The check finds a closed tenant that nothing will open, and none that something will."""
 
 from __future__ import annotations
 
@@ -6,50 +6,40 @@ import json
 
 import pytest
 
-from celery_fairness.control.audit import Auditor
-from celery_fairness.control.closed import ClosedTenant
-from celery_fairness.control.keys import Keys
-from celery_fairness.control.scan import Reader
 from celery_fairness.scheduler import calls
-from tests.cli.conftest import RULES, Installation
+from tests.cli.conftest import Installation
 from tests.support.waiting import eventually
 
 KEY = "tenant:42"
 #: The running task of that tenant, whose limit is 1.
 LEASE = "t0.1.1"
-CHECK = ("a closed tenant opens", KEY)
 FAR = 9e15
 #: It may hold two, and no news say so.
 TWO = ("HSET", "tenant:42", "tier", "free", "concurrency", "2")
 
-#: Commands, how many leases count, and of how many.
 PLANTED = {
-    "a lease that ended without a word": ([("ZREM", f"leases:{KEY}", LEASE)], "0 leases of 1"),
-    "a number of its own that is no news": ([TWO], "1 leases of 2"),
-    "a tier of its own that is no news": (
-        [("HSET", "tenant:42", "tier", "pro"), ("HSET", "tiers", "pro", "3")],
-        "1 leases of 3",
-    ),
-    "a tier table that is no news": ([("HSET", "tiers", "free", "2")], "1 leases of 2"),
-    "a default tier that is no news": (
-        [("HSET", f"account:{KEY}", "tier", "gone"), ("HSET", "tiers", "free", "2")],
-        "1 leases of 2",
-    ),
-    "a number without end that is no news": (
-        [("HSET", "tenant:42", "tier", "free", "concurrency", "unlimited")],
-        "1 leases of no limit",
-    ),
-    "a tier without end that is no news": (
-        [("HSET", "tiers", "free", "null")],
-        "1 leases of no limit",
-    ),
-    "one that was paused, and is not": ([("ZADD", "closed", -1, KEY), TWO], "1 leases of 2"),
-    "news that are lost": ([("ZADD", "closed", 8, KEY), TWO], "1 leases of 2"),
-    "a lease of the gate, and no time": (
-        [("ZREM", f"leases:{KEY}", LEASE), ("ZADD", f"leases:{KEY}", FAR, "gate")],
-        "0 leases of 1",
-    ),
-    "a time that is another's": ([("ZADD", "ends", FAR, " tenant:other"), TWO], "1 leases of 2"),
+    "a lease that ended without a word": [("ZREM", f"leases:{KEY}", LEASE)],
+    "a number of its own that is no news": [TWO],
+    "a tier of its own that is no news": [
+        ("HSET", "tenant:42", "tier", "pro"),
+        ("HSET", "tiers", "pro", "3"),
+    ],
+    "a tier table that is no news": [("HSET", "tiers", "free", "2")],
+    "a default tier that is no news": [
+        ("HSET", f"account:{KEY}", "tier", "gone"),
+        ("HSET", "tiers", "free", "2"),
+    ],
+    "a number without end that is no news": [
+        ("HSET", "tenant:42", "tier", "free", "concurrency", "unlimited")
+    ],
+    "a tier without end that is no news": [("HSET", "tiers", "free", "null")],
+    "one that was paused, and is not": [("ZADD", "closed", -1, KEY), TWO],
+    "news that are lost": [("ZADD", "closed", 8, KEY), TWO],
+    "a lease of the gate, and no time": [
+        ("ZREM", f"leases:{KEY}", LEASE),
+        ("ZADD", f"leases:{KEY}", FAR, "gate"),
+    ],
+    "a time that is another's": [("ZADD", "ends", FAR, " tenant:other"), TWO],
 }
 
 NOT_A_DEFECT = {
@@ -88,50 +78,47 @@ def plant(it, commands):
         it.client.execute_command(command, it.key(key), *args)
 
 
-def closed(audit):
-    return [each for each in audit().findings if (each.check, each.name) == CHECK]
+def closed(check):
+    """Return the tenants that nothing opens, by the check."""
+    return [each.row for each in check().findings if each.check == "tenant_left_closed"]
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_closed_tenant_that_nothing_opens_is_found(installation, audit, name):
-    commands, expected = PLANTED[name]
-    plant(installation, commands)
-    (found,) = closed(audit)
-    assert (found.expected, found.found) == ("no room, or a time in ends", expected)
+def test_a_closed_tenant_that_nothing_opens_is_found_and_opened(installation, client, check, name):
+    plant(installation, PLANTED[name])
+    assert closed(check) == [KEY]
+    check(repair=True)
+    assert check().findings == ()
+    # Without the running task it is open, and else it has a number for another.
+    assert not client.hexists(
+        installation.key(f"account:{KEY}"), "closed"
+    ) or LEASE in client.zrange(installation.key(f"leases:{KEY}"), 0, -1)
 
 
 @pytest.mark.parametrize("name", NOT_A_DEFECT)
-def test_a_closed_tenant_that_something_opens_is_none(installation, audit, name):
+def test_a_closed_tenant_that_something_opens_is_none(installation, check, name):
     plant(installation, NOT_A_DEFECT[name])
-    assert closed(audit) == []
+    assert closed(check) == []
 
 
-def test_the_tenant_of_a_service_is_asked_for(client, audit):
+def test_the_tenant_of_a_service_is_asked_for(client, check):
     """Key parts may hold colons: only the account says which is the tenant."""
     it = Installation(client)
     for number in range(2):
         it.put("a:b", f"t{number}", service="s")
     assert len(it.claim()) == 1
     it.claim()
-    assert audit().findings == ()
+    assert check().findings == ()
     plant(it, [("HSET", "tenant:a:b", "tier", "free", "concurrency", "2")])
-    assert [each.name for each in audit().findings] == ["tenant:a:b:s"]
+    assert closed(check) == ["tenant:a:b:s"]
 
 
 def test_a_default_limit_is_that_of_the_settings(installation, make_fairness):
     fairness = make_fairness(fairness={"tiers": {"free": {"concurrency": 2}}})
-    assert [each.found for each in closed(fairness.check)] == ["1 leases of 2"]
+    assert closed(fairness.check) == [KEY]
 
 
-def test_an_account_that_is_of_another_tenant_by_now_is_not_judged(installation, connection):
-    plant(installation, [TWO])
-    reader = Reader(connection, Keys(installation.prefix))
-    of_before = ClosedTenant(KEY, "43", RULES), ClosedTenant(KEY, "42", RULES)
-    found = [findings for _, findings in Auditor(reader, RULES)._ask(of_before)]
-    assert [len(each) for each in found] == [0, 1]
-
-
-def test_nothing_is_found_while_limits_change(client, coming_and_going, audit):
+def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
     """News, records that are forgotten and leases of the gate open tenants, each in its own way."""
 
     def put(it, turn):
@@ -149,7 +136,7 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, audit):
 
     def many_and_with_closed():
         nonlocal closed
-        found.append(audit())
+        found.append(check())
         # There are some; whether at this moment is chance.
         closed += client.zcard("{fairness}:closed")
         return len(found) >= 12 and closed

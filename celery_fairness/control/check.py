@@ -1,0 +1,157 @@
+"""The check of an installation: its tables are compared, and repaired, while workers go on.
+
+This module walks over the names of all keys. Each call of the check library looks at a few rows as
+one. So a finding is a difference at one moment, and workers may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.views import Check, Finding
+from celery_fairness.scheduler.texts import limit_text
+from celery_fairness.scheduler.types import Rules
+from celery_fairness.store.connection import AWAY, Connection
+from celery_fairness.store.library import check_library
+
+#: Keys that one call is given. It returns those to which it did not come.
+KEYS = 200
+#: A repair of one table may show that another was wrong. Then the keys are walked again.
+PASSES = 3
+
+Progress = Callable[[int], None]
+
+
+class _Kind(NamedTuple):
+    """The meaning of a finding, what its repair does, and what a person can do."""
+
+    problem: str
+    repair: str = ""
+    advice: str = ""
+
+
+#: By the names that the functions of ``store/lua/check`` return.
+KINDS = {
+    "slot_without_task": _Kind("no task runs under this lease", "gave the slot back"),
+    "task_not_counted": _Kind("this running task does not count here", "counted it"),
+    "task_without_end": _Kind(
+        "if its worker dies, this task does not run again", "gave it an end, one lease from now"
+    ),
+    "tenant_count": _Kind(
+        "the count of the tenant's waiting tasks in this queue is wrong", "counted them"
+    ),
+    "queue_count": _Kind("the count of waiting tasks of this queue is wrong", "counted them"),
+    "task_without_turn": _Kind(
+        "the tenant has no turn in this queue, so its tasks do not start", "gave it a turn"
+    ),
+    "turn_without_task": _Kind(
+        "the tenant has a turn in this queue, and no task", "removed the turn"
+    ),
+    "lane_lost": _Kind("no claim finds these tasks", "put them back into their order"),
+    "blocked_lane_lost": _Kind(
+        "these tasks wait at a limit, and nothing will wake them", "made them ready"
+    ),
+    "wait_without_task": _Kind("this waits at a limit, and has no task", "removed it"),
+    "limit_left_closed": _Kind(
+        "tasks wait at this limit, which would let one start", "woke the queue"
+    ),
+    "tenant_left_closed": _Kind(
+        "the tenant is below its limit, and its tasks do not start", "opened it"
+    ),
+    "tenant_marks": _Kind("two tables disagree whether the tenant is at its limit", "asked anew"),
+    "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it anew"),
+    "flag_missing": _Kind("without this flag workers overlook a table", "set the flag"),
+    "starts_lost": _Kind(
+        "a part of the limit's past starts is lost", "forgot the rest; the rate begins anew"
+    ),
+    "queue_limit_lost": _Kind("no claim finds the limit of this queue", "entered it"),
+    "task_without_message": _Kind("the message of this task is lost", "removed the task"),
+    "message_without_place": _Kind(
+        "this task waits in no queue",
+        advice="read its message with HGET, send it again, then remove this field with HDEL",
+    ),
+    "parked_task_lost": _Kind(
+        "this task of a gate waits at no limit, or at several", "let it wait at one"
+    ),
+    "parked_without_message": _Kind("the message of this task is lost", "removed the task"),
+    "parked_without_turn": _Kind(
+        "these tasks of a gate wait, and nothing will wake them", "gave the tenant a turn"
+    ),
+    "unreadable": _Kind(
+        "this cannot be read", advice="look at it, and remove it if it is not ours"
+    ),
+}
+
+
+def check(
+    connection: Connection,
+    reader: Reader,
+    rules: Rules,
+    *,
+    repair: bool = False,
+    progress: Progress | None = None,
+) -> Check:
+    """Compare the tables of an installation; see ``Fairness.check``.
+
+    Args:
+        connection: Its Redis.
+        reader: Of its keys.
+        rules: What the settings of its workers hold.
+        repair: Whether to repair what needs no guess.
+        progress: Called now and then with the number of keys that were compared.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer, or the user may not load functions.
+        ValueError: The Redis is a cluster.
+    """
+    found: dict[tuple[str, str, str], Finding] = {}
+    settings = (str(rules.lease_ms), rules.default_tier, limit_text(rules), "")
+    for _ in range(PASSES if repair else 1):
+        keys = 0
+        before = len(found)
+        for batch in batches(_keys(reader), KEYS):
+            # Each key with a cursor of its own.
+            rest = [word for key in batch for word in (key, "0")]
+            while rest:
+                args = (*settings, *rest)
+                rest, rows = _call(connection, reader.keys.prefix, args, repair=repair)
+                for name, key, row, repaired, problem in rows:
+                    each = _finding(name, key, row, bool(repaired), problem)
+                    found[name, key, row] = each
+            keys += len(batch)
+            if progress:
+                progress(keys)
+        if len(found) == before:
+            break
+    return Check(findings=tuple(found.values()), keys=keys)
+
+
+def _call(connection: Connection, prefix: str, args: tuple[str, ...], *, repair: bool) -> Any:
+    function = "repair" if repair else "check"
+    try:
+        return connection.execute(function, prefix, args, check_library())
+    except AWAY as error:
+        raise connection.unavailable(error) from error
+
+
+def _keys(reader: Reader) -> Iterator[str]:
+    # Without a clock its flags are missing.
+    yield "clock"
+    yield from (key for key in reader.scan() if key != "clock")
+
+
+def _finding(name: str, key: str, row: str, repaired: bool, problem: str) -> Finding:
+    kind = KINDS[name]
+    by_repair = "look at it by hand" if problem else "celery -A APP fairness check --repair"
+    advice = kind.advice or ("" if repaired else by_repair)
+    told = f"{kind.problem}: {problem}" if problem else kind.problem
+    return Finding(
+        check=name,
+        key=key,
+        row=row,
+        problem=told,
+        repaired=kind.repair if repaired else "",
+        advice=advice,
+    )

@@ -1,0 +1,140 @@
+--[[
+  waits: what waits at a limit is looked at again when the limit opens.
+
+  A blocked lane stands on a shelf. The shelf leads to its group, the group to the limit at which it waits, and the
+  limit to `waited` of its key. If one of these steps is missing, no call wakes the lane.
+]]
+
+local LANES_AT_MOST = 1000
+
+-- Returns the group and the queue of "GROUP QUEUE". Only the word of a limit has a bar.
+function Waits.read_group(name)
+  local first, rest = string.match(name, "^(%S+) (.*)$")
+  if string.find(first, "|", 1, true) then return first, rest end
+  local lane, queue = string.match(rest, "^(%S+) (.*)$")
+  return first .. " " .. lane, queue
+end
+
+-- Returns whether each step from a tenant of a group to the looks at its limit is there.
+function Waits.leads(it, key, group, queue)
+  local ctx = it.ctx
+  local limit = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  return limit
+    and redis.call("ZSCORE", ctx.prefix .. "group:" .. group .. " " .. queue, key)
+    and redis.call("ZSCORE", ctx.prefix .. "wait:" .. limit .. " " .. queue, group)
+    and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, limit)
+    and redis.call("LPOS", ctx.prefix .. "waited:" .. string.match(limit, "^[^|]*"), limit .. " " .. queue)
+end
+
+function Waits.lanes(it, name)
+  local key, rest = string.match(name, "^(%S+) (.*)$")
+  local group, queue = Waits.read_group(rest)
+  local parts = redis.call("ZRANGE", it.ctx.prefix .. "shelf:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
+  if #parts == 0 then return end
+  it.left = it.left - #parts
+  local leads = Waits.leads(it, key, group, queue)
+  for index = 1, #parts do
+    leads = leads and Lanes.group_of(it.ctx, queue, key, Lanes.read_part(parts[index])) == group
+  end
+  if leads then return end
+  Check.found(it, "blocked_lane_lost", "shelf:" .. name, "", function()
+    Places.rebuild(it, key, queue, parts, group)
+  end)
+end
+
+-- Removes a tenant from a group of which other tables may be missing.
+function Waits.leave(it, key, group, queue)
+  local ctx, members = it.ctx, it.ctx.prefix .. "group:" .. group .. " " .. queue
+  local limit = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  redis.call("UNLINK", ctx.prefix .. Lanes.order_name(key, group, queue))
+  redis.call("ZREM", members, key)
+  if redis.call("EXISTS", members) == 1 then
+    if limit then Blocked.order_group(ctx, queue, group, limit) end
+    return
+  end
+  redis.call("HDEL", ctx.prefix .. "groups:" .. queue, group)
+  if limit then Blocked.unregister(ctx, queue, group, limit) end
+end
+
+function Waits.tenant(it, name, key)
+  local group, queue = Waits.read_group(name)
+  if redis.call("EXISTS", it.ctx.prefix .. Lanes.order_name(key, group, queue)) == 1 then return end
+  if not redis.call("ZSCORE", it.ctx.prefix .. "group:" .. name, key) then return end
+  Check.found(it, "wait_without_task", "group:" .. name, key, function() Waits.leave(it, key, group, queue) end)
+end
+
+function Waits.group(it, name, group)
+  local ctx, limit, queue = it.ctx, string.match(name, "^(%S+) (.*)$")
+  if not redis.call("ZSCORE", ctx.prefix .. "wait:" .. name, group) then return end
+  local groups = ctx.prefix .. "groups:" .. queue
+  local at = redis.call("HGET", groups, group)
+  if at == limit and redis.call("EXISTS", ctx.prefix .. "group:" .. group .. " " .. queue) == 1 then return end
+  Check.found(it, "wait_without_task", "wait:" .. name, group, function()
+    if at == limit then redis.call("HDEL", groups, group) end
+    Blocked.unregister(ctx, queue, group, limit)
+  end)
+end
+
+-- Returns the limit at which the first task waits, as a claim judges it.
+function Waits.limit_of_first(it, queue, name)
+  local ctx = it.ctx
+  local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
+  local key = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
+  local part = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+  if not part then return end
+  for word in string.gmatch(string.sub(Lanes.read_part(part), 3), "[^,]+") do
+    if Limits.name_of(word) == name then return Limits.limit_now(ctx, word, it.rules) end
+  end
+end
+
+-- Claims pass by a limit that is marked as closed. Returns whether the limit lets a task start all the same, or lets
+-- one start at a time that is not in `opens`.
+function Waits.is_left_closed(it, queue, name, looked)
+  local ctx, key = it.ctx, string.match(name, "^[^|]*")
+  local opens = ctx.prefix .. "opens"
+  if redis.call("ZSCORE", opens, key) or redis.call("ZSCORE", opens, " " .. key) or Check.is_over(it, key) then return end
+  local limit = Waits.limit_of_first(it, queue, name)
+  -- Claims look anew at a partition that was found closed by older numbers of its queue.
+  if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
+    return
+  end
+  local wait, _, why = Limits.wait_ms(ctx, limit, it.rules)
+  return wait == 0 or wait < math.huge and why ~= "full"
+end
+
+function Waits.limit(it, queue, name)
+  local ctx = it.ctx
+  local looked = redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
+  if not looked then return end
+  if redis.call("EXISTS", ctx.prefix .. "wait:" .. name .. " " .. queue) == 0 then
+    Check.found(it, "wait_without_task", "candidates:" .. queue, name, function()
+      Blocked.unregister(ctx, queue, "", name)
+    end)
+  elseif tonumber(looked) < 0 and Waits.is_left_closed(it, queue, name, tonumber(looked)) then
+    Check.found(it, "limit_left_closed", "candidates:" .. queue, name, function()
+      Wake.pump(ctx, string.match(name, "^[^|]*"), it.rules, false)
+    end)
+  end
+end
+
+-- The newest start that a key remembers has the number of all its starts.
+function Waits.starts(it, key)
+  local ctx = it.ctx
+  local window = redis.call("HMGET", ctx.prefix .. "window:" .. key, "count")
+  local last = redis.call("ZRANGE", ctx.prefix .. "starts:" .. key, -1, -1)[1]
+  if not window[1] and not last then return end
+  if string.match(last or "", "^%d+") == (window[1] or nil) then return end
+  Check.found(it, "starts_lost", "window:" .. key, "", function()
+    redis.call("UNLINK", ctx.prefix .. "window:" .. key, ctx.prefix .. "starts:" .. key)
+    redis.call("ZREM", ctx.prefix .. "idle", key)
+    Wake.pump(ctx, key, it.rules, false)
+  end)
+end
+
+function Waits.queue(it, _, queue)
+  local text = redis.call("HGET", it.ctx.prefix .. "queue_limits", queue)
+  if not text then return end
+  local owners, key = it.ctx.prefix .. "queue_keys", Config.read_queue(text).key
+  if redis.call("HGET", owners, key) == queue then return end
+  Check.found(it, "queue_limit_lost", "queue_limits", queue, function() redis.call("HSET", owners, key, queue) end)
+end

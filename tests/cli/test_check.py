@@ -1,0 +1,247 @@
+"""The check finds each difference that is planted, and repairs it; it finds no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_fairness.scheduler import calls
+from tests.cli.conftest import Installation, named
+from tests.support.tables import assert_sums_agree
+
+#: The running task of the tenant 42.
+LEASE = "t0.1.1"
+
+
+def test_nothing_is_found_where_everything_agrees(installation, check):
+    found = check()
+    assert found.findings == ()
+    assert found.keys == len(installation.client.keys("{fairness}:*"))
+
+
+def test_nothing_is_found_in_an_empty_redis(client, check):
+    assert check().findings == ()
+
+
+def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, check):
+    client.lpush("celery", "no message")
+    assert (
+        installation.run(calls.QUARANTINE, calls.aside_args("celery", "celery", b"no message")) == 1
+    )
+    assert client.lrange(installation.key("aside:celery"), 0, -1) == ["no message"]
+    assert check().findings == ()
+
+
+def change(command, key, *args):
+    return lambda it: it.client.execute_command(command, it.key(key), *args)
+
+
+ACCOUNT = "account:tenant:42"
+PLANTED = {
+    "a lease that is counted and does not run": (
+        change("ZADD", "leases:tenant:42", "inf", "gone.1"),
+        {("slot_without_task", "leases:tenant:42", "gone.1")},
+    ),
+    "a running task that is not counted": (
+        change("ZREM", "leases:tenant:42", LEASE),
+        {
+            ("task_not_counted", "leases:tenant:42", LEASE),
+            ("tenant_left_closed", "closed", "tenant:42"),
+        },
+    ),
+    "a running task whose count ends by itself": (
+        change("ZADD", "leases:tenant:42", 5, LEASE),
+        {
+            ("task_not_counted", "leases:tenant:42", LEASE),
+            ("tenant_left_closed", "closed", "tenant:42"),
+        },
+    ),
+    "a running task that never ends": (
+        change("ZREM", "ends", LEASE),
+        {("task_without_end", "running", LEASE)},
+    ),
+    "a running task that nobody remembers": (
+        change("HDEL", "running", LEASE),
+        {("slot_without_task", "leases:tenant:42", LEASE)},
+    ),
+    "a wrong count of a queue": (
+        change("HINCRBY", "waiting", "celery", 1),
+        {("queue_count", "waiting", "celery")},
+    ),
+    "a lost count of a queue": (
+        change("HDEL", "waiting", "celery"),
+        {("queue_count", "waiting", "celery")},
+    ),
+    "the lost counts of all queues": (
+        change("DEL", "waiting"),
+        {("queue_count", "waiting", "celery"), ("queue_count", "waiting", "other")},
+    ),
+    "a count of a queue in which nothing waits": (
+        change("HSET", "waiting", "empty", 3),
+        {("queue_count", "waiting", "empty")},
+    ),
+    "a wrong count of a tenant": (
+        change("HINCRBY", ACCOUNT, "q:celery", -1),
+        {("tenant_count", ACCOUNT, "celery"), ("queue_count", "waiting", "celery")},
+    ),
+    "a lane that lost a task": (
+        change("LPOP", "lane:tenant:42 5 celery"),
+        {("tenant_count", ACCOUNT, "celery")},
+    ),
+    "a lane that was deleted": (
+        change("DEL", "lane:tenant:42 5 celery"),
+        {("tenant_count", ACCOUNT, "celery")},
+    ),
+    "an account that was deleted": (
+        change("DEL", ACCOUNT),
+        {
+            ("tenant_count", ACCOUNT, "celery"),
+            ("tenant_marks", ACCOUNT, "closed"),
+            ("queue_count", "waiting", "celery"),
+        },
+    ),
+    "a lane that nothing leads to": (
+        change("RPUSH", "lane:tenant:lost 0 celery", "1 x 0 0 1 0 lost      \n{}"),
+        {("lane_lost", "lane:tenant:lost 0 celery", "")},
+    ),
+    "a tenant with something waiting that has no turn": (
+        change("ZREM", "full:celery", "tenant:42"),
+        {("task_without_turn", ACCOUNT, "celery"), ("queue_count", "waiting", "celery")},
+    ),
+    "the lost turns of a queue": (
+        change("DEL", "ring:celery"),
+        {
+            ("task_without_turn", "account:tenant:back", "celery"),
+            ("queue_count", "waiting", "celery"),
+        },
+    ),
+    "a tenant with two turns": (
+        change("ZADD", "ring:celery", 1, "tenant:42"),
+        {("task_without_turn", ACCOUNT, "celery"), ("queue_count", "waiting", "celery")},
+    ),
+    "a tenant with nothing waiting that has a turn": (
+        change("ZADD", "ring:celery", 1, "tenant:idle"),
+        {("turn_without_task", "account:tenant:idle", "celery")},
+    ),
+    "a full tenant that is not closed": (
+        change("HDEL", ACCOUNT, "closed"),
+        {("task_without_turn", ACCOUNT, "celery"), ("tenant_marks", ACCOUNT, "closed")},
+    ),
+    "a full tenant that no news will reach": (
+        change("ZREM", "closed", "tenant:42"),
+        {("tenant_marks", ACCOUNT, "closed")},
+    ),
+    "a closed tenant of which nothing waits": (
+        change("ZADD", "closed", 1, "tenant:idle"),
+        {("tenant_marks", "account:tenant:idle", "closed")},
+    ),
+    "an order that was deleted": (
+        change("DEL", "ready:tenant:42 celery"),
+        {("lane_lost", "lane:tenant:42 5 celery", ""), ("tenant_count", ACCOUNT, "celery")},
+    ),
+    "an order of what came back that was deleted": (
+        change("DEL", "ready:tenant:back celery"),
+        {
+            ("lane_lost", "back:tenant:back 0 shop.work celery", ""),
+            ("tenant_count", "account:tenant:back", "celery"),
+        },
+    ),
+    "a task that came back without its message": (
+        change("HDEL", "returned", "b1"),
+        {("task_without_message", "back:tenant:back 0 shop.work celery", "b1")},
+    ),
+    "a queue's limit that its key does not know": (
+        change("HSET", "queue_limits", "mails", "queue:mails whole 1 2|||w| "),
+        {
+            ("queue_limit_lost", "queue_limits", "mails"),
+            ("flag_missing", "clock", "limited"),
+            ("flag_missing", "clock", "queued"),
+        },
+    ),
+    "a pause without its flag": (
+        change("SADD", "paused", "api"),
+        {("flag_missing", "clock", "steered")},
+    ),
+    "an expiry without its flag": (
+        change("ZADD", "expires:celery", 9e15, "t1"),
+        {("flag_missing", "clock", "expiring")},
+    ),
+    "an end of a queue without its flag": (
+        change("ZADD", "unused", 9e15, "celery"),
+        {("flag_missing", "clock", "unused")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found_and_repaired(installation, check, name):
+    plant, expected = PLANTED[name]
+    plant(installation)
+    assert named(check()) == expected
+    repaired = check(repair=True)
+    assert named(repaired) <= expected
+    assert all(each.repaired for each in repaired.findings)
+    assert check().findings == ()
+    installation.run_all()
+    assert_nothing_waits(installation)
+
+
+def assert_nothing_waits(installation):
+    left = {
+        key.removeprefix(installation.prefix) for key in installation.client.keys("{fairness}:*")
+    }
+    kinds = {key.partition(":")[0] for key in left}
+    assert not kinds & {"lane", "back", "ready", "ring", "full", "waiting", "returned", "closed"}
+
+
+UNREADABLE = {
+    "a row of running": (change("HSET", "running", LEASE, "nonsense"), ("running", LEASE)),
+    "the first record of a lane": (
+        change("LPUSH", "lane:tenant:42 5 celery", "nonsense"),
+        ("lane:tenant:42 5 celery", ""),
+    ),
+    "a record of what came back": (
+        change("HSET", "returned", "b1", "nonsense"),
+        ("returned", "b1"),
+    ),
+    "a key of another type": (change("SET", "ring:odd", 1), ("ring:odd", "")),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_cannot_be_read_is_left_to_a_person(installation, check, name, repair):
+    plant, (key, row) = UNREADABLE[name]
+    plant(installation)
+    found = check(repair=repair)
+    assert ("unreadable", key, row) in named(found)
+    (told,) = {each for each in found.findings if (each.check, each.key) == ("unreadable", key)}
+    assert "look at it" in told.advice
+    assert not told.repaired
+
+
+def test_a_message_without_a_place_is_left_to_a_person(installation, check):
+    installation.client.delete(installation.key("back:tenant:back 0 shop.work celery"))
+    expected = ("message_without_place", "returned", "b1")
+    assert expected in named(check())
+    repaired = check(repair=True)
+    (left,) = (each for each in repaired.findings if not each.repaired)
+    assert (left.check, left.row) == ("message_without_place", "b1")
+    assert "HGET" in left.advice
+    assert named(check()) == {expected}
+
+
+def test_a_tenant_with_more_lanes_than_are_added_up_is_repaired_whole(client, check):
+    """A lane of its own for each kind of task that came back."""
+    installation = Installation(client)
+    tags = [f"b{number}" for number in range(1100)]
+    for tag in tags:
+        installation.put("42", tag, kind=tag, expires_ms=9_000_000_000_000)
+    client.hincrby(installation.key("account:tenant:42"), "q:celery", 5)
+    client.hincrby(installation.key("waiting"), "celery", 5)
+    assert check().findings == ()
+    client.zrem(installation.key("ready:tenant:42 celery"), "0b b7")
+    assert named(check()) == {("lane_lost", "back:tenant:42 0 b7 celery", "")}
+    check(repair=True)
+    assert client.hget(installation.key("account:tenant:42"), "q:celery") == "1100"
+    assert check().findings == ()
+    assert_sums_agree(client, installation.prefix)

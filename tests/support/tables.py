@@ -1,0 +1,68 @@
+"""The tables of an installation agree: by the check, and by sums that no call could bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_fairness.scheduler.texts import limit_text
+from celery_fairness.scheduler.types import Rules
+from celery_fairness.store.library import check_library
+from tests.support.library import call
+
+
+def assert_sums_agree(client: Any, prefix: str) -> None:
+    """Compare each count with what it counts; nothing may change meanwhile.
+
+    Args:
+        client: One that decodes.
+        prefix: What every key of the installation begins with.
+    """
+
+    def names(kind: str) -> list[str]:
+        return [key.removeprefix(f"{prefix}{kind}:") for key in client.keys(f"{prefix}{kind}:*")]
+
+    of_queue: dict[str, int] = {}
+    for key in names("account"):
+        for field, number in client.hgetall(f"{prefix}account:{key}").items():
+            if field.startswith("q:"):
+                of_queue[field[2:]] = of_queue.get(field[2:], 0) + int(number)
+    waiting = {queue: int(number) for queue, number in client.hgetall(f"{prefix}waiting").items()}
+    assert waiting == of_queue
+    lanes = sum(client.llen(f"{prefix}lane:{name}") for name in names("lane"))
+    back = sum(client.zcard(f"{prefix}back:{name}") for name in names("back"))
+    assert lanes + back == sum(waiting.values())
+    assert client.hlen(f"{prefix}returned") == back
+    later = sum(client.zcard(f"{prefix}later:{name}") for name in names("later"))
+    dead = sum(client.llen(f"{prefix}dead:{name}") for name in names("dead"))
+    known = lanes + back + later + dead + client.hlen(f"{prefix}running")
+    assert client.scard(f"{prefix}known") == known
+    at_key: dict[str, int] = {}
+    for name in names("gate_at"):
+        key = name.partition(" ")[2].partition("|")[0]
+        at_key[key] = at_key.get(key, 0) + client.zcard(f"{prefix}gate_at:{name}")
+    assert {
+        key: int(number) for key, number in client.hgetall(f"{prefix}gate_waiting").items()
+    } == at_key
+
+
+def findings(
+    client: Any, prefix: str, rules: Rules, now_ms: int, *, repair: bool = False
+) -> list[tuple[str, str, str]]:
+    """Return what the check library finds in an installation whose clock is frozen.
+
+    Args:
+        client: One that decodes.
+        prefix: What every key of the installation begins with.
+        rules: Those of its workers.
+        now_ms: The server's time.
+        repair: Whether to repair it.
+    """
+    settings = (rules.lease_ms, rules.default_tier, limit_text(rules), now_ms)
+    keys = ["clock", *(key.removeprefix(prefix) for key in client.keys(f"{prefix}*"))]
+    rest = [word for key in keys for word in (key, "0")]
+    found = []
+    while rest:
+        args = (*settings, *rest)
+        rest, rows = call(client, "repair" if repair else "check", prefix, args, check_library())
+        found += [(name, key, row) for name, key, row, _, _ in rows]
+    return found
