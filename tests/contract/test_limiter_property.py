@@ -18,6 +18,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit, write_limits
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
@@ -26,9 +27,11 @@ from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, SlotRequest
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.contract.conftest import FrozenClock, override_key, stop_key
+from tests.support.tables import assert_sums_agree, findings
 
 #: PROPERTY_SEQUENCES=400 looks longer than the suite does, PROPERTY_SEED=1000 elsewhere.
 SEQUENCES = int(os.environ.get("PROPERTY_SEQUENCES", "24"))
@@ -64,7 +67,7 @@ class Gates:
     """Gates of two workers, their promoters, a broker that delivers again, and operators."""
 
     def __init__(self, url, seed):
-        self.random = random.Random(seed)
+        self.url, self.random = url, random.Random(seed)
         values = build_settings(
             {
                 "tiers": {"free": {"concurrency": 2}},
@@ -90,7 +93,14 @@ class Gates:
             operations, weights = zip(*OPERATIONS, strict=True)
             (operation,) = self.random.choices(operations, weights)
             operation(self)
+        self.the_tables_agree()
         self.everything_starts_once_nothing_holds_it()
+
+    def the_tables_agree(self):
+        with Redis.from_url(self.url, protocol=2, decode_responses=True) as client:
+            rules = Rules(default_limit=2)
+            assert findings(client, self.limiter.prefix, rules, self.clock.now_ms) == []
+            assert_sums_agree(client, self.limiter.prefix)
 
     def ask(self, request, enforcement=Enforcement.ON):
         """Ask for a slot as a gate does, and park the task if its limits say so."""

@@ -28,6 +28,7 @@ from tests.model.operations import KEYS, Operation, Scene
 from tests.model.state import dump
 from tests.model.watched import WatchedScheduler
 from tests.support.library import call
+from tests.support.tables import assert_sums_agree, findings
 
 START_MS = 1_760_000_000_000
 #: Leases of the past that a late or doubled settle may name.
@@ -445,6 +446,12 @@ class Both:
         self.check_places()
         self.check_rings()
         self.check_events()
+
+    def check_tables(self) -> None:
+        """Compare the tables with each other, as people do with ``celery fairness check``."""
+        client, prefix = self.scripts.client, self.scripts.prefix
+        assert findings(client, prefix, self.scene.rules, self.now) == []
+        assert_sums_agree(client, prefix)
 
     def check_places(self) -> None:
         model = self.model

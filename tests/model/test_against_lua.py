@@ -22,6 +22,8 @@ OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "12000"))
 SEED = int(os.environ.get("MODEL_SEED", "0"))
 #: Runs in which a failing sequence is made shorter.
 SHORTER_AT_MOST = int(os.environ.get("MODEL_SHORTER", "400"))
+#: Operations between two checks of the tables.
+CHECK_EVERY = 50
 
 _numbers = itertools.count()
 
@@ -34,7 +36,11 @@ def failure_of(client: Redis, scene: Scene, operations: list[Operation]) -> str 
         for operation in operations:
             both.run(operation)
             done += 1
+            if done % CHECK_EVERY == 0:
+                both.check_tables()
+        both.check_tables()
         both.drain()
+        both.check_tables()
     except Exception as error:  # noqa: BLE001 - a script's error counts too
         return f"after {done} operations: {type(error).__name__}: {error}"
     finally:

@@ -20,6 +20,7 @@ from tests.model.operations import Operation, Scene
 from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
 from tests.reference.scenes import LENGTH, strict_scene
 from tests.reference.walk import Walk
+from tests.support.tables import assert_sums_agree, findings
 
 OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "3000"))
 SEED = int(os.environ.get("MODEL_SEED", "0"))
@@ -46,6 +47,9 @@ def objection_to(
         for operation in operations:
             walk.run(operation)
             done += 1
+        if made is None:
+            assert findings(client, walk.prefix, walk.rules(), walk.now) == []
+            assert_sums_agree(client, walk.prefix)
         if scene.seed % DRAINED == 0:
             walk.drain()
     except Exception as error:  # noqa: BLE001 - an error of the library counts too
