@@ -47,8 +47,8 @@ def test_a_paused_tenant_shows_who_paused_it_and_what_comes_after(run, of):
     pause, override, tier = of.limits.inspect("tenant:42").in_force.reasons
     assert (pause.kind, pause.limit, pause.by, pause.until) == ("paused", 0, "ada", None)
     assert abs(pause.since - before) < timedelta(minutes=1)
-    assert (override.kind, override.limit, override.by) == ("limit", "override", 7, "eve")
-    assert (tier.kind, tier.limit, tier.tier) == ("tenant", "tier", 3, "pro")
+    assert (override.kind, override.limit, override.by) == ("override", 7, "eve")
+    assert (tier.kind, tier.limit, tier.tier) == ("tier", 3, "pro")
 
 
 def test_the_number_in_force_is_that_of_what_is_left(run, of):
@@ -81,7 +81,7 @@ def test_a_key_of_limits_shows_its_cool_down_and_its_override(run, of):
     assert shown[2] == "otherwise 2: override until it is cleared, by eve: a sale"
     found = json.loads(run("limit", "show", "api", "--json", of=of).stdout)["in_force"]
     assert found["limit"] == 0
-    assert [each["kind"] for each in found["reasons"]] == ["limit", "cool-down", "override"]
+    assert [each["kind"] for each in found["reasons"]] == ["cool-down", "override"]
 
 
 def test_a_queue_shows_whose_numbers_it_has(make_fairness, run):
