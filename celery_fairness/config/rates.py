@@ -1,7 +1,7 @@
-"""Rates: so many starts in a period, of a sliding window or evenly spaced.
+"""Rates: a number of starts per period, in a sliding window or evenly spaced.
 
-A rate is read from text (``100/PT1M``), from a mapping of ``limit`` and ``period``, and from the
-stricter form of the Open Job Spec; what cannot be meant is an error that names all of it.
+A rate is read from text (``100/PT1M``, ``100/m``), from a mapping of ``limit`` and ``period``, and
+from the stricter form of the Open Job Spec. An error names every invalid part.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ MIN_PERIOD_SECONDS = 0.001
 #: Longest period, in seconds: 366 days.
 MAX_PERIOD_SECONDS = 366 * 86_400.0
 
-#: Longer ones are far above the largest limit, and Python would refuse some.
+#: Longer numbers are far above the largest limit, and int() does not read very long ones.
 _WHOLE = re.compile(r"[0-9]{1,20}")
+#: Celery's own periods, as in ``100/m``.
+_CELERY_PERIODS = {"s": "PT1S", "m": "PT1M", "h": "PT1H"}
 _FIELDS = ("limit", "period")
 _PERIOD = "1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years)"
 _ISO_PERIOD = "an ISO 8601 duration from 1 ms to 366 days, such as PT1M (no months or years)"
@@ -38,14 +40,14 @@ _ISO_PERIOD = "an ISO 8601 duration from 1 ms to 366 days, such as PT1M (no mont
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many starts in a period.
+    """A number of starts per period.
 
     Attributes:
-        limit: Starts, 1 to 1,000,000; what shall not start at all has concurrency 0 instead.
-        period_seconds: 0.001 to 31,622,400 (366 days), kept in whole milliseconds.
+        limit: Starts, 1 to 1,000,000. To stop all starts, use concurrency 0 instead.
+        period_seconds: 0.001 to 31,622,400 (366 days), rounded to whole milliseconds.
 
     Raises:
-        PolicyInvalid: With one problem for everything that is wrong.
+        PolicyInvalid: A number is out of range, with one problem for each.
     """
 
     limit: int
@@ -66,11 +68,11 @@ class Rate:
         """Read a rate.
 
         Args:
-            value: A Rate; ``"100/PT1M"``, with any duration that
-                :func:`~celery_fairness.util.durations.parse_duration` reads behind the slash; or
-                ``{"limit": 100, "period": "PT1M"}``, whose period may also be a number of seconds
-                or a timedelta.
-            name: What it is, for messages.
+            value: A Rate, a text or a mapping. In a text such as ``"100/PT1M"`` the period is any
+                duration that :func:`~celery_fairness.util.durations.parse_duration` reads, or
+                ``s``, ``m`` or ``h`` as in Celery's ``rate_limit``. In a mapping such as
+                ``{"limit": 100, "period": "PT1M"}`` it may also be seconds or a timedelta.
+            name: The field's name, for messages.
 
         Raises:
             PolicyInvalid: It is none of these, or a number is out of range.
@@ -80,12 +82,13 @@ class Rate:
         if isinstance(value, str) and "/" in value:
             count, _, period = (part.strip() for part in value.partition("/"))
             limit = int(count) if _WHOLE.fullmatch(count) else count
+            period = _CELERY_PERIODS.get(period, period)
             return _read(name, {"limit": limit, "period": period}, iso_only=False)
         if isinstance(value, Mapping):
             return _read(name, value, iso_only=False)
         raise PolicyInvalid(
-            f"{name}: expected 'LIMIT/PERIOD' such as '100/PT1M', a mapping of limit and period, "
-            f"or a Rate, got: {got(value)}"
+            f"{name}: expected 'LIMIT/PERIOD' such as '100/m' or '100/PT1M', a mapping of limit "
+            f"and period, or a Rate, got: {got(value)}"
         )
 
     @classmethod
@@ -93,7 +96,7 @@ class Rate:
         """Read a rate as the Open Job Spec (6.2) writes it: its period is ISO 8601.
 
         Raises:
-            PolicyInvalid: It is no object of ``limit`` and ``period``, or one is out of range.
+            PolicyInvalid: It is no object of ``limit`` and ``period``, or a number is out of range.
         """
         if not isinstance(value, Mapping):
             raise PolicyInvalid(
@@ -102,7 +105,7 @@ class Rate:
         return _read(name, value, iso_only=True)
 
     def to_ojs(self) -> dict[str, Any]:
-        """Return it as the Open Job Spec writes it."""
+        """Return it in the form of the Open Job Spec."""
         return {"limit": self.limit, "period": self.iso_period}
 
     def __str__(self) -> str:
@@ -119,12 +122,12 @@ class Rate:
         return iso_duration(self.period_seconds)
 
 
-#: What :meth:`Rate.parse` reads.
+#: The forms that :meth:`Rate.parse` reads.
 RateLike = Rate | str | Mapping[str, Any]
 
 
 def limit_problems(name: str, limit: Any) -> list[str]:
-    """Return what is wrong with a number of starts; empty where nothing is."""
+    """Return the problems of a number of starts; empty if it is valid."""
     whole = type(limit) is int
     if whole and 1 <= limit <= MAX_RATE_LIMIT:
         return []
@@ -157,7 +160,7 @@ def _read(name: str, fields: Mapping[str, Any], iso_only: bool) -> Rate:
 
 
 def _seconds(period: Any) -> Any:
-    """Return a period in seconds, None where it is text of another kind, or as it is."""
+    """Return a period in seconds; None for text that is no duration; other values unchanged."""
     if isinstance(period, timedelta):
         return period.total_seconds()
     if not isinstance(period, str):

@@ -42,8 +42,8 @@ ISO = (
     "expected an ISO 8601 duration from 1 ms to 366 days, such as PT1M (no months or years), got: "
 )
 RATE = (
-    "rate: expected 'LIMIT/PERIOD' such as '100/PT1M', a mapping of limit and period, or a Rate, "
-    "got: "
+    "rate: expected 'LIMIT/PERIOD' such as '100/m' or '100/PT1M', a mapping of limit and period, "
+    "or a Rate, got: "
 )
 CONCURRENCY = (
     "concurrency: expected a whole number from 0 (pause) to 1000000, or None (unlimited), got: "

@@ -63,8 +63,8 @@ PERIOD = (
     "rate.period: expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "
 )
 SPACING = (
-    "throttle: expected 'LIMIT/PERIOD' such as '100/PT1M', a mapping of limit and period, or a "
-    "Rate, got: "
+    "throttle: expected 'LIMIT/PERIOD' such as '100/m' or '100/PT1M', a mapping of limit and "
+    "period, or a Rate, got: "
 )
 WAITING = "expected a whole number from 1 to 1000000000, or None (any number), got: "
 FIELDS = (

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.rates import MAX_PERIOD_SECONDS, MAX_RATE_LIMIT, Rate
 from celery_fairness.errors import PolicyInvalid
 
@@ -41,6 +42,8 @@ rates = st.builds(
         "100/1m",
         "100/PT60S",
         "0100/60000ms",
+        "100/m",
+        "100 / m",
         " 100 / PT1M ",
         {"limit": 100, "period": "PT1M"},
         {"limit": 100, "period": "1m"},
@@ -56,6 +59,28 @@ def test_a_rate_is_read_from_every_form(value):
     assert (rate.limit, rate.period_seconds, rate.period_ms) == (100, 60.0, 60_000)
     assert type(rate.period_seconds) is float
     assert type(rate.period_ms) is int
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("5/s", Rate(5, 1)), ("5/m", Rate(5, 60)), ("5/h", Rate(5, 3_600))]
+)
+def test_a_rate_is_read_from_celerys_own_form(text, rate):
+    assert Rate.parse(text) == rate
+    assert RateLimitPolicy("api", rate=text, throttle=text) == RateLimitPolicy(
+        "api", rate=rate, throttle=rate
+    )
+
+
+@pytest.mark.parametrize("unit", ["d", "ms", "M", "H", "S", "T1M", "min"])
+def test_celery_has_no_other_unit(unit):
+    with pytest.raises(PolicyInvalid, match=r"^rate\.period: expected 1 ms to 366 days"):
+        Rate.parse(f"1/{unit}")
+
+
+@pytest.mark.parametrize("unit", ["s", "m", "h"])
+def test_a_unit_alone_is_no_period_of_a_mapping(unit):
+    with pytest.raises(PolicyInvalid, match=r"^rate\.period: expected 1 ms to 366 days"):
+        Rate.parse({"limit": 1, "period": unit})
 
 
 @pytest.mark.parametrize(
