@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import celery_fairness
+from celery_fairness import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,21 +58,41 @@ def test_what_is_exported_is_fixed():
         "FairTask",
         "Fairness",
         "FairnessError",
+        "HeaderInvalid",
         "KeyInvalid",
         "KeyMissing",
         "LimiterUnavailable",
         "MessageUnreadable",
         "NotFound",
+        "NotWired",
         "PolicyInvalid",
+        "ProblemsError",
+        "PublishFailed",
         "RateLimitDropped",
         "RateLimitExceeded",
         "RateLimitPolicy",
+        "SettingsError",
+        "TaskDeclarationError",
+        "TenantError",
+        "TenantInvalid",
+        "TenantMissing",
         "Tier",
         "Unroutable",
         "__version__",
         "select_queue",
     ]
     assert dir(celery_fairness) == sorted(celery_fairness.__all__)
+
+
+def test_every_error_is_exported():
+    """Whatever ``delay()``, a body or the API raises can be caught by its public name."""
+    raised = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.FairnessError)
+    }
+    assert raised <= set(celery_fairness.__all__)
+    assert all(getattr(celery_fairness, name) is getattr(errors, name) for name in raised)
 
 
 @pytest.mark.parametrize("name", celery_fairness.__all__)
