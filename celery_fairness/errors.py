@@ -3,15 +3,15 @@
 ::
 
     FairnessError
-    ├── ProblemsError          what cannot be meant, a sentence for each       (ValueError)
+    ├── ProblemsError          invalid values, one sentence for each           (ValueError)
     │   ├── SettingsError      a setting or variable
     │   └── PolicyInvalid      a limit, rate or key
     ├── NotWired               a FairTask of an app without ``Fairness(app)``  (RuntimeError)
     ├── TaskDeclarationError   an option of a FairTask that cannot work        (TypeError)
-    ├── TenantError            a tenant that cannot be charged
+    ├── TenantError            a tenant that cannot be used
     │   ├── TenantInvalid      the wrong type, or too long                     (TypeError)
     │   └── TenantMissing      no tenant although ``no_tenant="error"``        (ValueError)
-    ├── KeyMissing             a task lacks what a limit's key is made from    (ValueError)
+    ├── KeyMissing             a field of a limit's key has no value           (ValueError)
     ├── KeyInvalid             a value that cannot stand in a limit's key      (TypeError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── BacklogFull            a task was not sent: too many wait already
@@ -21,13 +21,13 @@
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
     ├── PublishFailed          the result of a rejected task that its broker does not take back
-    ├── NotFound               a task or key that somebody names is not there  (LookupError)
-    ├── RateLimitExceeded      raised by a task's body: whoever counts says that it was too much
+    ├── NotFound               no such task, queue, key or library             (LookupError)
+    ├── RateLimitExceeded      raised by a task's body: an API answered "too many requests"
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
-Each carries its facts as fields, says the next step, and survives pickling: a result backend
-may store it. Errors of redis-py become :class:`LimiterUnavailable` in one place,
-:mod:`celery_fairness.store.connection`.
+Each error has its facts as fields, names the next step, and survives pickling, because a result
+backend may store it. All except ``ServerFailed`` can be imported from ``celery_fairness``.
+:mod:`celery_fairness.store.connection` turns errors of redis-py into :class:`LimiterUnavailable`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NoReturn
 
-#: How much of a misspelled name is right, from 0 to 1. One wrong letter of six leaves 0.83; the
-#: nearest name of Celery's own is ``time_limit``, 0.63 of ``limits``.
+#: Similarity from which a name counts as misspelled, 0 to 1. One wrong letter of six gives 0.83.
+#: Celery's own most similar name, ``time_limit``, has 0.63 with ``limits``.
 MISSPELLED = 0.82
-#: A longer name is no misspelling of ours.
+#: A longer name is never a misspelling of one of our names.
 LONGEST_NAME = 20
 
 
 class FairnessError(Exception):
     """Base of every error of this package.
 
-    The fields of a subclass are its constructor's arguments, in order, which is also what
-    pickling keeps; the text is made from them and says what to do next.
+    The constructor of a subclass takes its fields in order. Pickling stores these arguments, and
+    the text is made from them.
     """
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class FairnessError(Exception):
 
 
 class ProblemsError(FairnessError, ValueError):
-    """Something that cannot be meant; everything that is wrong with it is told at once.
+    """Invalid values; the error names all of them at once.
 
     Attributes:
         problems: One sentence each, ``NAME: expected X, got: Y``.
@@ -75,11 +75,11 @@ class ProblemsError(FairnessError, ValueError):
 
 
 class SettingsError(ProblemsError):
-    """A setting that cannot be meant: nothing is started with a guess in its place."""
+    """An invalid setting. Nothing starts with a guess in its place."""
 
 
 class PolicyInvalid(ProblemsError):
-    """A limit that cannot be meant: it is not made, and nothing runs unlimited in its place."""
+    """An invalid limit. It is not created, and no task runs without it instead."""
 
 
 class NotWired(FairnessError, RuntimeError):
@@ -118,16 +118,16 @@ class TaskDeclarationError(FairnessError, TypeError):
 
 
 class TenantError(FairnessError):
-    """A tenant that cannot be charged."""
+    """A tenant that cannot be used."""
 
 
 class TenantInvalid(TenantError, TypeError):
     """A value that cannot be a tenant.
 
     Attributes:
-        problem: What was given and what is expected; never the value itself, which may be long.
-        task: The task's name, where known.
-        parameter: The parameter or source of the value, where known.
+        problem: What was given and what is expected. It never has the value, which may be long.
+        task: The task's name; "" if it is not known.
+        parameter: The parameter or source of the value; "" if it is not known.
     """
 
     def __init__(self, problem: str, task: str = "", parameter: str = "") -> None:
@@ -160,7 +160,7 @@ class TenantMissing(TenantError, ValueError):
 
 
 class KeyMissing(FairnessError, ValueError):
-    """A task without a value that the key of one of its limits is made from.
+    """A task without a value for a field in the key of one of its limits.
 
     Attributes:
         task: The task's name.
@@ -183,7 +183,7 @@ class KeyInvalid(FairnessError, TypeError):
     """A value that cannot stand in the key of a limit.
 
     Attributes:
-        problem: What was given and what is expected; never the value itself, which may be long.
+        problem: What was given and what is expected. It never has the value, which may be long.
         task: The task's name.
         key: The key as it was declared, with its fields.
         field: Which field, such as ``args.customer_id``.
@@ -213,12 +213,12 @@ class HeaderInvalid(FairnessError, ValueError):
 
 
 class BacklogFull(FairnessError):
-    """A task was not sent: as many wait as its tenant's tier, or its queue, lets wait.
+    """A task was not sent: its tenant or its queue has the maximum number of waiting tasks.
 
     Attributes:
-        key: Whose tasks: ``tenant:TENANT`` or ``queue:QUEUE``.
-        limit: How many may wait, its ``max_waiting``.
-        waiting: How many do.
+        key: ``tenant:TENANT`` or ``queue:QUEUE``, the one that has the maximum.
+        limit: The maximum number of waiting tasks, its ``max_waiting``.
+        waiting: The number of tasks that wait now.
     """
 
     def __init__(self, key: str, limit: int, waiting: int) -> None:
@@ -236,8 +236,8 @@ class Unroutable(FairnessError):
     """A task was not sent: its exchange leads to no queue.
 
     Attributes:
-        exchange: Where it was published.
-        routing_key: With which key.
+        exchange: The exchange to which the task was published.
+        routing_key: The routing key with which it was published.
     """
 
     def __init__(self, exchange: str, routing_key: str) -> None:
@@ -256,9 +256,9 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     """The limiter's Redis does not answer.
 
     Attributes:
-        address: Where it was looked for, without a password.
-        problem: What the connection said.
-        is_broker: The limits lie beside the queues, on ``fairredis``: no other address is used.
+        address: The address of that Redis, without a password.
+        problem: The error of the connection.
+        is_broker: True on ``fairredis``, where limits and queues are in the same Redis.
     """
 
     def __init__(self, address: str, problem: str, is_broker: bool = False) -> None:
@@ -285,8 +285,8 @@ class DeliveriesExhausted(FairnessError):
     Attributes:
         task: The task's name.
         task_id: Its id.
-        deliveries: How many of them ended with their process.
-        queue: Among whose dead letters it lies.
+        deliveries: The number of deliveries whose process died.
+        queue: The queue that has the dead letter.
     """
 
     def __init__(self, task: str, task_id: str, deliveries: int, queue: str) -> None:
@@ -307,7 +307,7 @@ class MessageUnreadable(FairnessError):
     Attributes:
         task: The task's name.
         task_id: Its id.
-        queue: Among whose dead letters it lies.
+        queue: The queue that has the dead letter.
     """
 
     def __init__(self, task: str, task_id: str, queue: str) -> None:
@@ -323,12 +323,12 @@ class MessageUnreadable(FairnessError):
 
 
 class RateLimitDropped(FairnessError):
-    """The result of a task that was not run: a limit with ``on_limit="drop"`` refused it.
+    """The result of a task that did not run: a limit with ``on_limit="drop"`` rejected it.
 
     Attributes:
         task: The task's name.
         task_id: Its id.
-        key: Of the limit that dropped it.
+        key: The key of the limit that dropped it.
     """
 
     def __init__(self, task: str, task_id: str, key: str) -> None:
@@ -338,7 +338,7 @@ class RateLimitDropped(FairnessError):
     def _text(self) -> str:
         return (
             f"task {self.task}[{self.task_id}] was dropped and has not run: the limit {self.key!r} "
-            "left no place for it, and says on_limit='drop'; send it again later, or declare the "
+            "has on_limit='drop' and rejected it; send it again later, or declare the "
             "limit with on_limit='wait' or 'reschedule'"
         )
 
@@ -349,9 +349,9 @@ class PublishFailed(FairnessError):
     Attributes:
         task: The task's name.
         task_id: Its id.
-        exchange: Where it was published to; "" is the default exchange.
-        routing_key: By which key; on the default exchange that is the queue.
-        problem: What the broker said.
+        exchange: The exchange to which it was published; "" is the default exchange.
+        routing_key: The routing key; on the default exchange, the queue.
+        problem: The broker's error.
     """
 
     def __init__(
@@ -375,8 +375,8 @@ class NotFound(FairnessError, LookupError):
 
     Attributes:
         what: ``task``, ``queue``, ``key`` or ``library``.
-        name: The task's id, or the name of the other.
-        problem: What it is not, and where to look.
+        name: The task's id, or the name of the queue, key or library.
+        problem: The rest of the sentence that begins with ``what`` and ``name``.
     """
 
     def __init__(self, what: str, name: str, problem: str) -> None:
@@ -388,18 +388,19 @@ class NotFound(FairnessError, LookupError):
 
 
 class RateLimitExceeded(FairnessError):
-    """Raised by a task's body: whoever keeps the counts, such as an API, said that it was too much.
+    """Raised by a task's body when an API answers "too many requests", such as HTTP 429.
 
-    The keys of the task's limits cool down for everybody, and the task runs again after that
-    without spending one of its retries. A task without limits waits alone; one that is no FairTask
-    fails with it, as with any error.
+    The keys of the task's limits cool down for all tasks. Then the task runs again, and this uses
+    none of its retries. A task without limits waits alone. A task that is no FairTask fails with
+    this error, as with any other.
 
     Attributes:
-        until: When to go on: a datetime with a time zone, or Unix seconds.
-        retry_after: How long to wait: seconds, or text as in the header ``Retry-After``.
-        key: The only key that cools down; None: those of the task's limits.
+        until: The time from which requests are accepted: an aware datetime, or Unix seconds.
+        retry_after: The wait: seconds, or text as in the header ``Retry-After``.
+        key: The only key that cools down; None means the keys of the task's limits.
 
-    Where neither ``until`` nor ``retry_after`` is given it is the task's ``default_retry_delay``.
+    If neither ``until`` nor ``retry_after`` is given, the wait is ``default_retry_delay`` of the
+    task.
     """
 
     def __init__(
@@ -421,40 +422,40 @@ class RateLimitExceeded(FairnessError):
 
 
 def _shown(value: Any) -> str:
-    # A number may be too long to be written, and a body may give anything.
+    # A body may give any value, also a number that is too long for str().
     return got(value) if isinstance(value, int) else str(value)
 
 
-#: What is told of an error: it raises it, or keeps it so that what is right can go on.
-Wrong = Callable[[FairnessError], None]
+#: A callback for an error: it raises the error, or keeps it so that the valid rest can be used.
+OnError = Callable[[FairnessError], None]
 
 
 def raise_it(error: FairnessError) -> NoReturn:
-    """Raise an error: what :data:`Wrong` is where there is a caller who sees it."""
+    """Raise an error: the :data:`OnError` for calls whose caller sees the error."""
     raise error
 
 
 def got(value: Any, longest: int = 80) -> str:
-    """Return ``value`` as it stands in a message, cut where it is long."""
+    """Return ``value`` as text for a message, cut after ``longest`` characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
-        # Python refuses to write a whole number of more than 4300 digits, or what is too deep.
+        # Python writes no int of more than 4300 digits and no value that is nested too deeply.
         text = f"{type(value).__name__} that is too long to show"
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def suggestion(name: Any, known: Iterable[str]) -> str:
-    """Return ``, did you mean X?`` where a known name is near, else an empty text."""
+    """Return ``, did you mean X?`` for the most similar known name; "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
     return f", did you mean {near[0]!r}?" if near else ""
 
 
 def misspelled(name: Any, known: tuple[str, ...]) -> str | None:
-    """Return the known name that ``name`` is a misspelling of; None where it is another name.
+    """Return the known name that ``name`` misspells; None if it is no misspelling.
 
-    A letter or two are wrong, missing or too many. It is stricter than :func:`suggestion`: it finds
-    names among those that belong to Celery and to users.
+    A misspelling has one or two letters that are wrong, missing or added. This is stricter than
+    :func:`suggestion`, because most of the names it sees belong to Celery or to users.
     """
     if not isinstance(name, str) or len(name) > LONGEST_NAME or name in known:
         return None

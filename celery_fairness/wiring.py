@@ -1,8 +1,8 @@
 """How tasks, hooks and Celery's own classes find the parts that belong to their app.
 
 Celery makes requests, steps and tasks itself, so they cannot be given their parts. They find them
-through the app, where they are stored: both are freed together. The Protocol names
-what they may use. Its parts have no types here, because this module imports no room.
+through the app, which stores them, so both are freed together. The Protocol lists the parts that
+they may use. The parts have no types, because this module imports no room.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Wiring(Protocol):
 
     @property
     def gate(self) -> Any:
-        """Asks for a start before a body runs."""
+        """Acquires a task's limits before its body runs."""
 
     @property
     def keeper(self) -> Any:
@@ -80,7 +80,7 @@ class Wiring(Protocol):
 
     @property
     def promoter(self) -> Any:
-        """Publishes parked tasks whose limits are open."""
+        """Publishes parked tasks whose limits are available."""
 
     @property
     def limiter(self) -> Any:
@@ -102,7 +102,7 @@ class Wiring(Protocol):
         """Publish tiers and queue limits again, for example to an empty Redis."""
 
     def cool_down(self, key: str, wait_seconds: float, reason: str, *, policy: bool) -> None:
-        """Start nothing under a key for a time."""
+        """Store a cool-down of a key: none of its tasks start for ``wait_seconds``."""
 
     def cancel_parked(self, queue: str) -> Any:
         """Cancel the tasks of a queue that are parked."""

@@ -21,7 +21,7 @@ from celery_fairness.config.policy import (
     keys_problems,
     merge,
 )
-from celery_fairness.errors import HeaderInvalid, PolicyInvalid, Wrong, got, raise_it
+from celery_fairness.errors import HeaderInvalid, OnError, PolicyInvalid, got, raise_it
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ FIELD = "limits"
 _LISTED = "expected a list of RateLimitPolicy, or of policies as the Open Job Spec writes them"
 
 
-def read_policies(option: Any, wrong: Wrong = raise_it) -> tuple[RateLimitPolicy, ...]:
+def read_policies(option: Any, wrong: OnError = raise_it) -> tuple[RateLimitPolicy, ...]:
     """Read the option ``limits`` of a task or of a call.
 
     Args:

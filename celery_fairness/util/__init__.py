@@ -1,1 +1,1 @@
-"""Ids, durations, timestamps, threads and logging: what knows nothing of limits."""
+"""Ids, durations, timestamps, threads and logging: modules that are independent of limits."""

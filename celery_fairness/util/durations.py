@@ -1,8 +1,8 @@
-"""Numbers in text, and durations: seconds outside, whole milliseconds inside, converted here only.
+"""Durations: seconds outside, whole milliseconds inside, converted only here.
 
-Settings and public arguments are numbers of seconds (``*_seconds``), as in Celery. Scripts and
-internals count whole milliseconds (``*_ms``). Text such as ``1m30s`` is read where a variable of
-the environment or a rate gives it; what leaves for other programs is written as ISO 8601.
+Settings and public arguments are numbers of seconds (``*_seconds``), as in Celery. Functions in
+Redis and internals count whole milliseconds (``*_ms``). Environment variables and rates may be
+text such as ``1m30s``. Durations for other programs are written as ISO 8601.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from celery_fairness.errors import got
 Milliseconds = NewType("Milliseconds", int)
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Most digits on either side of a number's point; more are no duration that anybody means.
+#: Most digits before and after a number's decimal point.
 _DIGITS = 20
-#: In which a duration is added up, so that every number that can be written is whole.
+#: Durations are added up in this unit, in which every number with so many digits is whole.
 _PARTS_OF_A_SECOND: int = 1_000 * 10**_DIGITS
 _NUMBER = rf"[0-9]{{1,{_DIGITS}}}(?:\.[0-9]{{1,{_DIGITS}}})?"
 _PARTS = re.compile(rf"({_NUMBER})(ms|s|m|h|d)")
@@ -44,8 +44,8 @@ def seconds(ms: int) -> float:
 
 
 def parse_count(text: str, most: int) -> int | None:
-    """Return the whole number from 0 to ``most`` that a text is; None where it is none."""
-    # One that is longer is above it, and reading it may take long.
+    """Return a text as a whole number from 0 to ``most``; None if it is not one."""
+    # A text with more digits than ``most`` is too large, and int() of a long text is slow.
     count = int(text) if re.fullmatch(f"[0-9]{{1,{len(str(most))}}}", text) else most + 1
     return count if count <= most else None
 
@@ -55,7 +55,7 @@ def parse_duration(text: str) -> float:
 
     Args:
         text: A bare number of seconds, ``30s``, ``1m30s``, ``500ms``, or ISO 8601 (``PT30S``)
-            without months and years, whose length is not fixed.
+            without months and years, because their length varies.
 
     Raises:
         ValueError: The text is none of these; the message says what is expected.
@@ -75,7 +75,7 @@ def parse_duration(text: str) -> float:
 def _total(parts: Iterable[tuple[str, int]]) -> float:
     """Return the sum of numbers and their units, in seconds, rounded once at the end.
 
-    A sum of floats would differ from the same duration in another form: PT1M1.471S from 61.471.
+    With floats, one duration in two forms could give two numbers: PT1M1.471S and 61.471.
     """
     total = 0
     for number, unit_ms in parts:
@@ -87,8 +87,8 @@ def _total(parts: Iterable[tuple[str, int]]) -> float:
 def iso_duration(seconds: float) -> str:
     """Return a duration as ISO 8601, in whole milliseconds: ``PT1M``, ``PT0.1S``, ``P1DT1H30M``.
 
-    :func:`parse_duration` reads it back to the same number. Days are the largest unit, as weeks
-    stand alone in the standard; 0 is ``PT0S``.
+    :func:`parse_duration` reads it back as the same number. Days are the largest unit, because ISO
+    8601 does not combine weeks with other units. 0 is ``PT0S``.
 
     Raises:
         ValueError: It is negative or not finite.

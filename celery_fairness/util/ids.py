@@ -1,8 +1,8 @@
-"""Ids that nobody else has: unique, not secret.
+"""Unique ids. They are not secret.
 
-They come from a generator that is seeded by the system in every process. The system's own source
-costs a call of the kernel for each id, and the generator of :mod:`random` may be seeded by a task's
-body, which would repeat them.
+Each process seeds its own generator from the system. The system's random source would cost one
+system call per id. The shared generator of :mod:`random` could repeat ids, because a task's body
+may seed it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import random
 import re
 
-#: Of the digest of a task's id, hexadecimal.
+#: Length of the digest of a task's id, in hexadecimal digits.
 _DIGITS = 12
-#: Ids of tasks that stand in a lease as they are; of others, and of those that look like one, a
-#: digest does.
+#: A lease's id has a task's id as it is if it matches this and does not look like a digest. For
+#: all other tasks it has a digest.
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIGEST = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
 
@@ -29,23 +29,23 @@ def new_id(size_bytes: int) -> str:
 
 
 def new_lease_id(task_id: str | None = None, worker: str = "") -> str:
-    """Return an id that no other attempt has, and that tells of which task it is.
+    """Return the id of a new lease, unique for each attempt: ``WORKER@NONCE.TASK``.
 
     Args:
-        task_id: Of the task.
-        worker: Whose body it will be; the id tells that too.
+        task_id: The task's id; None leaves it out.
+        worker: The worker that will run the body; "" leaves it out.
     """
     own = f"{worker}@{new_id(12)}" if worker else new_id(12)
     return f"{own}.{_named(task_id)}" if task_id else own
 
 
 def is_lease_of(lease_id: str, task_id: str) -> bool:
-    """Say whether a lease of a gate is of an attempt of a task."""
+    """Return whether a gate's lease belongs to an attempt of a task."""
     return lease_id.endswith(f".{_named(task_id)}")
 
 
 def holder_of(lease_id: str) -> tuple[str, str]:
-    """Return worker and task of a lease of a gate, "" where it does not say one."""
+    """Return worker and task id of a gate's lease; "" for each that the id lacks."""
     worker, _, rest = lease_id.rpartition("@")
     task_id = rest.partition(".")[2]
     return worker, task_id if _PLAIN.fullmatch(task_id) and not _DIGEST.fullmatch(task_id) else ""

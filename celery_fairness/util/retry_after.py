@@ -1,7 +1,7 @@
-"""How long to wait after somebody said that it was too much: HTTP 429 and the like.
+"""How long to wait after an answer such as HTTP 429.
 
-A time that cannot be meant is moved to one that can, between a second and a day from now, and that
-is logged: a task that reports a 429 must not fail because of how it reports it.
+An invalid time is replaced by one between a second and a day from now, with a warning. A task that
+reports a 429 must not fail because of the form in which it reports it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_SECONDS, MOST_SECONDS = 1.0, 86_400.0
 
 
 def wait_until(until: Any) -> float:
-    """Return how long it is until a time, in seconds, within the bounds.
+    """Return the seconds until a time, within the bounds.
 
     Args:
         until: A datetime with a time zone, or Unix seconds.
@@ -39,7 +39,7 @@ def wait_until(until: Any) -> float:
 
 
 def wait_after(retry_after: Any) -> float:
-    """Return how long to wait, in seconds, within the bounds.
+    """Return the wait in seconds, within the bounds.
 
     Args:
         retry_after: Seconds; or text as in the header ``Retry-After``: seconds or an HTTP date.

@@ -1,7 +1,7 @@
-"""Real threads, also under gevent and eventlet, whose patched ones are greenlets.
+"""Threads of the operating system, also under gevent and eventlet.
 
-A lease must be renewed while a body computes without a pause. A greenlet would wait for it; a
-thread of the operating system does not.
+Under these libraries a patched thread is a greenlet. A greenlet could not renew a lease while a
+body computes without a pause; a thread of the operating system can.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def start_thread(run: Callable[[], None]) -> None:
 
 
 def native_lock() -> Any:
-    """Return a lock that threads and greenlets may share; nobody switches while holding it."""
+    """Return a lock for threads and greenlets. A greenlet must not switch while it holds it."""
     return _original("allocate_lock")()
 
 
 class Bell:
-    """Wakes one native thread: rung from any thread or greenlet, heard once."""
+    """Wakes one native thread. Any thread or greenlet may ring it."""
 
     def __init__(self) -> None:
         self._lock = _original("allocate_lock")()
@@ -34,10 +34,10 @@ class Bell:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # It had been rung and not yet heard: once is enough.
+            pass  # It has been rung and the thread has not woken yet: once is enough.
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until it is rung; returns whether it was. Only for the native thread."""
+        """Wait until it is rung. Return False after the timeout. Only for the native thread."""
         return bool(self._lock.acquire(timeout=max(0.0, timeout_seconds)))
 
 

@@ -1,6 +1,6 @@
-"""Log lines that may come with every task: each kind at most once a minute.
+"""Logs lines that every task could cause, each kind at most once a minute.
 
-What was held back is said with the next line of its kind, so nothing is hidden.
+The next line of a kind has the number of lines that were held back, so nothing is hidden.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 #: How often one kind of line is logged, in seconds.
 EVERY_SECONDS = 60.0
-#: TaskFilter that are remembered; more than this and the oldest is logged anew.
+#: Kinds that are remembered. If there are more, the oldest kind is forgotten and logged anew.
 KINDS = 1_000
 
 
@@ -34,25 +34,25 @@ class Notices:
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
 
     def warning(self, kind: str, text: str, *args: object) -> None:
         """Log a warning of ``kind``."""
-        self._say(logging.WARNING, kind, text, args)
+        self._log(logging.WARNING, kind, text, args)
 
     def error(self, kind: str, text: str, *args: object) -> None:
         """Log an error of ``kind``."""
-        self._say(logging.ERROR, kind, text, args)
+        self._log(logging.ERROR, kind, text, args)
 
-    def _say(self, level: int, kind: str, text: str, args: tuple[object, ...]) -> None:
+    def _log(self, level: int, kind: str, text: str, args: tuple[object, ...]) -> None:
         now = self._clock()
-        said_at, held_back = self._said.get(kind, (float("-inf"), 0))
-        if now - said_at < EVERY_SECONDS:
-            self._said[kind] = (said_at, held_back + 1)
+        logged_at, held_back = self._logged.get(kind, (float("-inf"), 0))
+        if now - logged_at < EVERY_SECONDS:
+            self._logged[kind] = (logged_at, held_back + 1)
             return
-        while len(self._said) >= KINDS and kind not in self._said:
-            self._said.pop(next(iter(self._said)))
-        self._said[kind] = (now, 0)
+        while len(self._logged) >= KINDS and kind not in self._logged:
+            self._logged.pop(next(iter(self._logged)))
+        self._logged[kind] = (now, 0)
         if held_back:
             text, args = text + " (and %d more like it)", (*args, held_back)
         self._logger.log(level, text, *args)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def eta_ms(eta: Any) -> int:
-    """Return a time as Celery writes it, in ms since 1970; 0 where there is none."""
+    """Return a time as Celery writes it, in ms since 1970; 0 if there is none."""
     when = _time(eta)
     if when is None:
         return 0
@@ -15,9 +15,9 @@ def eta_ms(eta: Any) -> int:
 
 
 def expires_ms(expires: Any) -> int:
-    """Return the time at which a message expires, as Celery writes it; 0 where there is none.
+    """Return the time at which a message expires, in ms since 1970; 0 if there is none.
 
-    One without a time zone is of the worker's, who looks at it when the task is claimed.
+    A time without a time zone also gives 0: only the worker, in its own zone, can judge it.
     """
     when = _time(expires)
     return 0 if when is None or when.tzinfo is None else max(1, _ms(when))

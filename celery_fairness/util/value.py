@@ -1,9 +1,9 @@
-"""What ``Fairness`` answers with: values that never change, and plain JSON of each.
+"""The immutable values that ``Fairness`` returns, and their JSON.
 
-``model_dump(mode="json")`` is the one JSON form of a value, with times in RFC 3339: the commands'
-``--json`` prints it. What stands within one, such as the rows of a status, may be a dataclass.
+``model_dump(mode="json")`` is the only JSON form of a value, with times in RFC 3339. The commands'
+``--json`` prints it. A value may contain dataclasses, such as the rows of a status.
 
-Weakness: a mapping within one can be changed, and such a value has no hash.
+Weakness: a mapping inside a value can be changed, and a value with a mapping has no hash.
 """
 
 from __future__ import annotations

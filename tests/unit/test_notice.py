@@ -53,7 +53,7 @@ def test_kinds_without_end_are_forgotten_oldest_first(frozen, caplog):
     frozen.warning("kind1", "still known")
     frozen.warning("kind0", "forgotten, so said again")
     assert lines(caplog) == [("WARNING", "forgotten, so said again")]
-    assert len(frozen._said) == KINDS
+    assert len(frozen._logged) == KINDS
 
 
 def test_a_percent_sign_in_a_value_is_harmless(frozen, caplog):
