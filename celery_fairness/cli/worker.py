@@ -96,9 +96,9 @@ def _pool_of(parsed: click.Context) -> int | None:
 
 
 def _told(service: str, shares: Shares) -> str:
-    places = ", ".join(f"{queue} {number}" for queue, number in shares.places.items())
-    lent = "what one does not use is lent" if shares.borrow else "strict"
-    return f"{service}: {shares.pool} places: {places} ({lent})"
+    slots = ", ".join(f"{queue} {number}" for queue, number in shares.slots.items())
+    lent = "idle slots are lent" if shares.borrow else "strict"
+    return f"{service}: {shares.pool} slots: {slots} ({lent})"
 
 
 def _check_prefetch(parsed: click.Context) -> None:
@@ -118,7 +118,7 @@ def _check_pools(parsed: click.Context, shares: Shares) -> None:
     several = "this broker needs a pool for each queue"
     if shares.borrow:
         raise SettingsError(
-            f"shares: expected 'strict': {several}, and pools lend no places; 'borrow' is for "
+            f"shares: expected 'strict': {several}, and pools lend no slots; 'borrow' is for "
             "fairredis://"
         )
     problems = {
@@ -149,7 +149,7 @@ def _commands(options: Sequence[str], shares: Shares) -> dict[str, list[str]]:
     return {
         queue: [
             *(sys.executable, "-m", "celery", *of_celery, "worker", *options),
-            *("-Q", queue, "-n", f"{queue}@%h", "-c", str(shares.places[queue])),
+            *("-Q", queue, "-n", f"{queue}@%h", "-c", str(shares.slots[queue])),
         ]
         for queue in shares.queues
     }

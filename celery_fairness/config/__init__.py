@@ -1,1 +1,1 @@
-"""What users write: settings, tiers, policies, rates and key templates, as plain values."""
+"""The configuration that users write, as plain values: settings, tiers, policies, rates, keys."""

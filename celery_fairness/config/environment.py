@@ -1,7 +1,7 @@
-"""The variables of the environment: the ADRs' names, laid over ``app.conf.fairness``.
+"""Environment variables with the ADRs' names, laid over ``app.conf.fairness``.
 
-Read from a mapping that is given, never at import. A value that cannot be read is an error that
-names the variable; a ``FAIRNESS_…`` variable that nobody knows is a warning with a suggestion.
+They are read from a given mapping, never at import. An invalid value is an error that names the
+variable. An unknown ``FAIRNESS_…`` variable is a warning with a suggestion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_fairness.config.settings import Settings, build_settings, expected
 from celery_fairness.config.tiers import MAX_CONCURRENCY, Tier, tier_fields
-from celery_fairness.config.worker_shares import PARTS, PLACES_EXPECTED
+from celery_fairness.config.worker_shares import PARTS, SLOTS_EXPECTED
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.util.durations import DURATION_FORMS, parse_count, parse_duration
 
@@ -29,7 +29,7 @@ _DURATION_VARIABLES = {
     "FAIRNESS_SNOOZE_JITTER": "snooze_jitter_seconds",
 }
 
-#: Every variable that is read, and the setting it stands for.
+#: Every variable that is read, and its setting.
 VARIABLES: Mapping[str, str] = {
     "FAIRNESS_ENABLED": "enabled",
     "FAIRNESS_REDIS_URL": "redis_url",
@@ -46,7 +46,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings and what was odd about where they came from.
+    """Settings, and warnings about their sources.
 
     Attributes:
         settings: The validated settings.
@@ -61,7 +61,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
     """Lay the variables in ``environ`` over ``configured`` and validate both.
 
     Raises:
-        SettingsError: Names every setting and variable that cannot be meant.
+        SettingsError: A setting or variable is invalid, with one problem for each.
     """
     if not isinstance(configured, Mapping):
         raise SettingsError(f"fairness: expected a mapping of settings, got: {got(configured)}")
@@ -90,7 +90,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
-    """Return the tiers whose concurrency a variable says: ``{tier: (variable, concurrency)}``."""
+    """Return the tiers whose concurrency a variable sets: ``{tier: (variable, concurrency)}``."""
     return {
         tier: (name, _limit(environ[name].strip()))
         for name, tier in _TIER_VARIABLES.items()
@@ -144,17 +144,17 @@ def _unknown(environ: Mapping[str, str]) -> list[str]:
 
 
 def _instead_of(name: str) -> str:
-    """Return what whoever set a variable that is none may have meant."""
+    """Return a suggestion for an unknown variable, or ""."""
     setting = name.removeprefix(_PREFIX).lower()
     if setting in Settings.model_fields:
         return f": {setting} is set in app.conf.fairness"
-    # What all of them begin with makes none of them likelier.
+    # All of them share the prefix, so it must not add to the similarity.
     near = suggestion(setting, (each.removeprefix(_PREFIX).lower() for each in VARIABLES))
     return re.sub("'(.*)'", lambda match: f"'{_PREFIX}{match[1].upper()}'", near)
 
 
 def documentation() -> list[tuple[str, str, str]]:
-    """Return a row for each variable: its name, its setting, what it takes."""
+    """Return a row for each variable: its name, its setting, its values."""
     rows = []
     for name, setting in VARIABLES.items():
         if name in _TIER_VARIABLES:
@@ -168,5 +168,5 @@ def documentation() -> list[tuple[str, str, str]]:
         rows.append((name, setting, takes))
     for part in PARTS:
         name = f"{{SERVICE}}_QUEUE_{part.upper()}_WORKERS"
-        rows.append((name, f"services.*.{part}", PLACES_EXPECTED))
+        rows.append((name, f"services.*.{part}", SLOTS_EXPECTED))
     return rows

@@ -1,6 +1,6 @@
-"""Things that the settings say by name, each as a mapping of its fields: queues, services.
+"""Reads settings that are a mapping of names to fields: queues, services.
 
-They are read whole: what is wrong with one hides neither the others nor what else is wrong with it.
+All problems are collected: an invalid entry hides neither other entries nor its other problems.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ def read_each(
     name_problems: Callable[[Any], Iterable[str]],
     read: Callable[[Any], Read],
 ) -> tuple[dict[str, Read], list[str]]:
-    """Return what is said by name, and what is wrong, one sentence each; what is wrong is left out.
+    """Return the valid entries by name, and the problems of the others, one sentence each.
 
     Args:
-        given: By name, what is said of it.
-        name_problems: Returns what is wrong with a name.
-        read: Reads what is said of one, or raises ProblemsError.
+        given: The entries by name.
+        name_problems: Returns the problems of a name.
+        read: Reads an entry, or raises ProblemsError.
     """
     found: dict[str, Read] = {}
     problems: list[str] = []
-    for name, said in given.items():
+    for name, entry in given.items():
         wrong = list(name_problems(name))
         problems += wrong
         if wrong:
             continue
         try:
-            found[name] = read(said)
+            found[name] = read(entry)
         except ProblemsError as error:
             problems += (f"{name}: {problem}" for problem in error.problems)
     return found, problems
 
 
 def read_fields(given: Any, kind: type) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields that a mapping or a ``kind`` says, and a sentence for all else.
+    """Return the known fields of an entry, and one problem for each other field.
 
     Args:
-        given: What somebody said.
-        kind: A dataclass with these fields.
+        given: The entry, a mapping or a ``kind``.
+        kind: The dataclass that has the known fields.
     """
     known = [each.name for each in fields(kind)]
     if isinstance(given, kind):
         return {name: getattr(given, name) for name in known}, []
     if not isinstance(given, Mapping):
         return {}, [f"expected a mapping of fields, got: {got(given)}"]
-    said = {name: given[name] for name in known if name in given}
-    return said, unknown_problems(f"expected one of {', '.join(known)}", given, known)
+    values = {name: given[name] for name in known if name in given}
+    return values, unknown_problems(f"expected one of {', '.join(known)}", given, known)
 
 
 def unknown_problems(expected: str, names: Iterable[Any], known: Collection[str]) -> list[str]:

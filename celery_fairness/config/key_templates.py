@@ -1,16 +1,16 @@
 """Key templates: how the key of a limit is made from a task.
 
 A template is literal text with the fields ``{tenant}``, ``{tier}``, ``{task}``, ``{queue}`` and
-``{args.NAME}``, such as ``customer:{args.order.customer_id}``. It is checked once, when it is
-declared; a template without fields is a key as it stands (Open Job Spec, 6.2 and 7.1).
+``{args.NAME}``, such as ``customer:{args.order.customer_id}``. It is checked when it is declared.
+A template without fields is a key (Open Job Spec, 6.2 and 7.1).
 
-Invariant: two tasks whose values differ in any field never get one key of one template. Between
-two fields stands one of ``.``, ``:`` and ``-``, and a value that has such a separator in itself is
-written as a hash, so what stands between two separators is always one whole value.
+Invariant: if the values of two tasks differ in any field, one template gives them different keys.
+Between two fields is at least one of ``.``, ``:`` and ``-``. A value that contains such a separator
+is written as a hash, so the text between two separators is always one whole value.
 
-Weakness: two *different* templates may make one key, as the text ``a:1`` is made by ``a:{task}``
-and by ``{task}:1``. That is how limits share a count where it is wanted; begin templates with
-different words where it is not. None, an absent argument and empty text are one value: missing.
+Weakness: two *different* templates may make one key. Both ``a:{task}`` and ``{task}:1`` can make
+``a:1``. That is how limits can share a count. If they must not, begin the templates with different
+words. None, an absent argument and empty text all count as missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Missing = Literal["error", "empty"]
 
 #: Longest key.
 KEY_CHARACTERS = 255
-#: What a key is made of, as its error says it.
+#: The characters of a key, as its error names them.
 KEY_EXPECTED = "letters, digits, '.', '_', ':' and '-' (ASCII), beginning with a letter or a digit"
 
 _FIELDS = ("tenant", "tier", "task", "queue")
@@ -36,7 +36,7 @@ _ARGUMENT = "args."
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _LITERAL = re.compile(r"[a-zA-Z0-9._:-]*")
 _SEPARATORS = frozenset(".:-")
-#: What may stand in a key and not begin it.
+#: Characters of a key that must not be its first.
 _NO_BEGINNING = frozenset("._:-")
 
 
@@ -46,15 +46,15 @@ def _no_arguments(path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """What one task gives to the fields of key templates.
+    """The values of one task for the fields of key templates.
 
     Attributes:
         task: The task's name.
-        queue: The queue that it goes to; None where that is not known.
-        tenant: None is a system task.
-        tier: The tenant's tier; None where it has none.
-        argument: Returns the argument at a path such as ``order.customer_id``, None where there is
-            none (:class:`~celery_fairness.message.task_options.KeyArguments`).
+        queue: The task's queue. None if it is not known.
+        tenant: The task's tenant. None for a system task.
+        tier: The tenant's tier. None if it has none.
+        argument: Returns the argument at a path such as ``order.customer_id``, None if it is
+            absent (:class:`~celery_fairness.message.task_options.KeyArguments`).
     """
 
     task: str
@@ -66,18 +66,18 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class KeyTemplate:
-    """A key with fields, or a key as it stands.
+    """A key with or without fields.
 
     Attributes:
         text: The template.
-        missing: What a field without a value is: ``error``, or ``empty``: no text, so that all
-            tasks without one share a key.
-        fields: What stands in braces, in its order.
-        arguments: The paths behind ``args.``, in their order.
-        private: Whether the key is made from the tenant.
+        missing: The action if a field has no value. ``error``: raise KeyMissing. ``empty``: write
+            no text, so that all tasks without a value share a key.
+        fields: The names in braces, in order.
+        arguments: The paths after ``args.``, in order.
+        private: Whether the key contains the tenant.
 
     Raises:
-        PolicyInvalid: With one problem for everything that is wrong.
+        PolicyInvalid: The template is invalid, with one problem for each part.
     """
 
     text: str
@@ -91,7 +91,7 @@ class KeyTemplate:
     def __post_init__(self) -> None:
         if problems := list(_problems(self.text, self.missing)):
             raise PolicyInvalid(*problems)
-        # Plain text, also where an enum or another subclass of str was given.
+        # Plain text, also if ``text`` is an enum or another subclass of str.
         text = str.__str__(self.text)
         literals, names = _split(text)
         parts = {
@@ -107,20 +107,24 @@ class KeyTemplate:
 
     @property
     def static(self) -> bool:
-        """Whether it is a key as it stands, without fields."""
+        """Whether the template has no fields, so that it is a key."""
         return not self.fields
 
     def resolve(self, values: KeyValues) -> tuple[str, bool]:
-        """Return the key of one task, and whether it is made from its tenant.
+        """Return the key of one task, and whether it contains the tenant.
 
-        A value outside the key pattern, longer than 120 characters, beginning with ``h_`` or with
-        a separator of this template in it is written as ``h_`` and 32 hex digits of its SHA-256;
-        so is a queue with a colon, and a whole key of more than 255 characters.
+        A value is written as a hash (``h_`` and 32 hex digits of its SHA-256) in these cases:
+
+        - it does not match the key pattern, is longer than 120 characters, or begins with ``h_``
+        - it contains a separator of this template
+        - it is a queue whose name has a colon
+
+        A key of more than 255 characters is written as a hash too.
 
         Raises:
             KeyMissing: A field has no value and ``missing`` is ``error``.
-            KeyInvalid: A value is no str, int or UUID (bool is neither), is no valid text, or
-                could not be read.
+            KeyInvalid: A value is no str, int or UUID, is a bool, is no valid text, or could not
+                be read.
         """
         if not self.fields:
             return self.text, False
@@ -136,14 +140,14 @@ class KeyTemplate:
                 return ""
             raise KeyMissing(values.task, self.text, name)
         if name == "tenant" and isinstance(value, Reserved):
-            # As a tier's key has it; no value from outside is written with "_" or "h_n" in front.
+            # As in a tier's key. No other value is written with "_" or "h_n" at its beginning.
             return f"h{value}" if first else value
         if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
             problem = f"expected str, int or UUID, got: {type(value).__name__}"
             raise KeyInvalid(problem, values.task, self.text, name)
         try:
             text = str.__str__(value) if isinstance(value, str) else str(value)
-            # A queue is written as in the key of its own limit.
+            # A queue has the same form as in the key of its own limit.
             is_part = self._apart.isdisjoint(text) and not (name == "queue" and ":" in text)
             return key_part(text) if is_part else key_hash(text)
         except UnicodeEncodeError:
@@ -169,7 +173,7 @@ def _split(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _problems(text: Any, missing: Any) -> Iterator[str]:
-    """Yield what is wrong with a template, one sentence each."""
+    """Yield the problems of a template, one sentence each."""
     if missing not in ("error", "empty"):
         yield f"missing: expected 'error' or 'empty', got: {got(missing)}"
     if text is None or (isinstance(text, str) and not text):
@@ -216,7 +220,7 @@ def _name_problems(name: str) -> Iterator[str]:
         return
     hint = suggestion(name, _FIELDS)
     if not hint and readable:
-        # kwargs.order, arg.order and order are all meant as an argument.
+        # In kwargs.order, arg.order and order the user means an argument.
         path = ".".join(steps) if steps and suggestion(first, ("args", "kwargs")) else name
         hint = f", did you mean 'args.{path}'?"
     yield (

@@ -1,14 +1,14 @@
-"""Limits beside the tenants' tiers: what each says, what it counts, and when it opens.
+"""Limits in addition to the tenants' tiers, and their text form.
 
-A limit has a key, and whoever names the key shares its counts. All tasks of a key are judged by the
-newest numbers that came with one (``declared``), or by those that replaced them (an override). A
-limit says any of:
+A limit has a key, and all tasks with the key share its counts. The newest numbers that a task of
+the key brought apply to all of them (``declared``), unless an operator has overridden them. A limit
+has any of:
 
     concurrency   leases of the key that live at once; 0 pauses
-    rates         starts in any window of a length: a sliding window
-    throttle      starts spaced evenly: one, and the next a period divided by the number later
+    rates         starts in a sliding window
+    throttle      evenly spaced starts; the interval is the period divided by the starts
 
-A key may be stopped whatever its limits say (``stops``).
+A hold stops a key independently of its limits (``stops``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: A limit whose numbers are those of its queue; and that of the queue as a whole.
+#: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
 OF_QUEUE, WHOLE = "q", "g"
-#: What stands for a number of any size.
+#: The placeholder for any number.
 SIZE = "#"
 
 
@@ -26,14 +26,14 @@ class Limit(NamedTuple):
     """One named constraint of a task.
 
     Attributes:
-        key: Whose counts; by the key pattern of the Open Job Spec, section 6.2.
-        concurrency: At once; None is unlimited, 0 pauses.
+        key: The key, which matches the pattern of the Open Job Spec, section 6.2.
+        concurrency: Tasks at once. None is unlimited, 0 pauses.
         rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
+        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
         on_limit: ``wait``, ``reschedule`` or ``drop``.
-        private: The key was made from the tenant: only this tenant's tasks have it.
-        of: ``q``: its numbers are those of its queue (``queues``), and stand there alone; ``g``: it
-            is that of the queue as a whole, which a task has only while it runs; "" elsewhere.
+        private: The key contains the tenant, so only this tenant's tasks have it.
+        of: ``q``: the numbers are stored with the queue (``queues``) and not here. ``g``: this is
+            the limit of the whole queue, which a task has only while it runs. "": any other limit.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Limit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Where its tasks wait: its key, and which numbers it says, whatever their size."""
+        """The place where its tasks wait: key and kinds of numbers, with SIZE for each number."""
         return shape_of(self._numbered)
 
     @property
@@ -67,24 +67,24 @@ class Limit(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The whole limit as a word: without a space, a comma, or a line's end."""
+        """The limit as text without spaces, commas and line ends."""
         flag = "p" if self.private else self.of.strip(OF_QUEUE)
         return f"{self._numbered}|{self.on_limit[0]}{flag}"
 
 
-#: The numbers of a limit's word.
+#: The numbers in a limit's text.
 _NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
 _ON_LIMIT = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
 
 def write_limits(limits: tuple[Limit, ...]) -> str:
-    """Return limits as one word; "" where there are none. Private ones stand first."""
+    """Return limits as one text; "" for none. Private limits come first."""
     return ",".join(limit.text for limit in limits)
 
 
-def read_limits(word: str) -> tuple[Limit, ...]:
+def read_limits(text: str) -> tuple[Limit, ...]:
     """Read what :func:`write_limits` wrote."""
-    return tuple(map(_read_limit, word.split(","))) if word else ()
+    return tuple(map(_read_limit, text.split(","))) if text else ()
 
 
 def _read_limit(text: str) -> Limit:
@@ -105,13 +105,12 @@ def limit_numbered(text: str) -> Limit:
     return _read_limit(f"{text}|w")
 
 
-def shape_of(words: str) -> str:
-    """Return limits, or a lane, as they would be with any other numbers.
+def shape_of(text: str) -> str:
+    """Return the text of limits, or of a lane, with ``#`` in place of each number.
 
-    ``#`` stands for a number. A concurrency of 0 stays: it stops the tasks that say it, and no
-    others of its key.
+    A concurrency of 0 stays, because it stops only the tasks that have it, not all of the key.
     """
-    return _NUMBERS.sub(_marks, words)
+    return _NUMBERS.sub(_marks, text)
 
 
 def _marks(found: re.Match[str]) -> str:
@@ -121,13 +120,13 @@ def _marks(found: re.Match[str]) -> str:
     return f"|{concurrency}|{rates and SIZE}|{throttle and SIZE}"
 
 
-def without_whole(word: str) -> str:
-    """Return limits without that of the queue as a whole: what a task has while it waits."""
-    return write_limits(tuple(limit for limit in read_limits(word) if limit.of != WHOLE))
+def without_whole(text: str) -> str:
+    """Return limits without that of the whole queue, which a waiting task does not have."""
+    return write_limits(tuple(limit for limit in read_limits(text) if limit.of != WHOLE))
 
 
 def of_one_key(limits: tuple[Limit, ...]) -> list[Limit]:
-    """Return limits as one for each key, for counting a start: it has the windows of all."""
+    """Return one limit for each key, with the windows of all, to count a start once per key."""
     found: dict[str, Limit] = {}
     for limit in limits:
         same = found.get(limit.key)
@@ -136,7 +135,7 @@ def of_one_key(limits: tuple[Limit, ...]) -> list[Limit]:
 
 
 def _both(one: Limit, other: Limit) -> Limit:
-    # The wider spacing is the stricter one.
+    # Wider spacing is stricter.
     throttles = [each for each in (one.throttle, other.throttle) if each]
     throttle = max(throttles, key=lambda each: each[1] / each[0], default=None)
     rates = one.rates if one.rates == other.rates else one.rates + other.rates
@@ -144,7 +143,7 @@ def _both(one: Limit, other: Limit) -> Limit:
 
 
 def window_text(window: tuple[int, int]) -> str:
-    """Return starts and their time in ms as one word."""
+    """Return a window as text: ``STARTS/PERIOD_MS``."""
     starts, period_ms = window
     return f"{starts}/{period_ms}"
 

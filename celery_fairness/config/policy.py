@@ -1,11 +1,11 @@
-"""Policies: what a limit allows, as a task declares it and as the Open Job Spec writes it.
+"""Policies: the limits that a task declares, in Python and in the form of the Open Job Spec.
 
-A :class:`RateLimitPolicy` is declared; with the values of one task it becomes a :class:`Limit`,
-whose key is a key as it stands. Several limits of one task with one key are one limit
-(:func:`merge`): the stricter of each number.
+A task declares a :class:`RateLimitPolicy`, whose key may have fields. With the values of one task
+it becomes a :class:`Limit`, whose key has none. If a task has several limits with one key,
+:func:`merge` makes one limit of them that has the strictest of each number.
 
-Invariant: what cannot be meant is an error that names all that is wrong with it, and never
-"unlimited" or a default in silence. None is unlimited, concurrency 0 pauses a key.
+Invariant: an invalid policy is an error that names all of its problems. It never silently becomes
+"unlimited" or a default. None is unlimited, concurrency 0 pauses a key.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from celery_fairness.errors import PolicyInvalid, got, suggestion
 
 OnLimit = Literal["wait", "reschedule", "drop"]
 
-#: Most limits that one task may have, those of one key counted once.
+#: Most limits of one task, counted by key.
 MAX_LIMITS = 16
 
-#: The actions, the one that asks least of a task first.
+#: The actions, the mildest first.
 _ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
-#: Fields of two dialects that other tools write, and what stands for them here.
+#: Fields in the dialects of two other tools, and what to write instead.
 _DIALECT_FIELDS = {
     "max_per_second": 'a key and a throttle, such as {"limit": 5, "period": "PT1S"}',
     "period": 'it inside rate, as ISO 8601, such as {"limit": 5, "period": "PT1M"}',
@@ -40,20 +40,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, init=False)
 class RateLimitPolicy:
-    """What tasks with one key may do together. One that limits nothing only counts.
+    """The limits that all tasks with one key share. A policy without numbers only counts.
 
     Attributes:
-        key: The key, or a template of it with fields (:mod:`celery_fairness.config.key_templates`).
-        concurrency: Tasks of the key at once, 0 to 1,000,000; None is unlimited, 0 pauses.
-        rate: Starts in any window of a period; given as :meth:`Rate.parse` reads it.
-        throttle: Starts in a period, evenly spaced; given likewise.
-        on_limit: What becomes of a task over the limit: ``wait``, ``reschedule`` (tried again when
-            a start is expected) or ``drop`` (not run at all; its result is ``RateLimitDropped``).
-        missing: What a field of ``key`` without a value is: ``error`` or ``empty``.
-        template: The key, checked and taken apart.
+        key: The key, or a template with fields (:mod:`celery_fairness.config.key_templates`).
+        concurrency: Tasks of the key at once, 0 to 1,000,000. None is unlimited, 0 pauses.
+        rate: Starts in any window of a period, in a form that :meth:`Rate.parse` reads.
+        throttle: Starts in a period, evenly spaced, in the same forms.
+        on_limit: The action for a task over the limit. ``wait``: it waits. ``reschedule``: it is
+            tried again when a start is expected. ``drop``: it does not run, and its result is
+            ``RateLimitDropped``.
+        missing: The action if a field of ``key`` has no value: ``error`` or ``empty``.
+        template: The parsed key.
 
     Raises:
-        PolicyInvalid: With one problem for everything that is wrong.
+        PolicyInvalid: A value is invalid, with one problem for each.
     """
 
     key: str
@@ -94,18 +95,18 @@ class RateLimitPolicy:
 
     @classmethod
     def from_ojs(cls, obj: Any, *, templates: bool = False, where: str = "") -> Self:
-        """Read a policy as the Open Job Spec writes it.
+        """Read a policy in the form of the Open Job Spec.
 
         Args:
             obj: ``{"key", "concurrency", "rate": {"limit", "period"}, "throttle": {...},
-                "on_limit"}``; a field that is null is absent. Or a job that has it as
-                ``rate_limit``, in its ``options`` or beside them.
-            templates: The key may have fields, and ``missing`` says what one without a value is;
-                else the key is already made.
-            where: Where it stands, for messages: ``limits[0]``; "" is the spec's own name.
+                "on_limit"}``, where null means absent. Or a job that has such an object as
+                ``rate_limit``, at its top or in its ``options``.
+            templates: Accept fields in the key, and the field ``missing``.
+            where: The object's place, for messages, such as ``limits[0]``. "" means the spec's own
+                name.
 
         Raises:
-            PolicyInvalid: With one problem for everything that is wrong; an unknown field is.
+            PolicyInvalid: A value is invalid or a field is unknown, with one problem for each.
         """
         problems: list[str] = []
         obj = _of_job(obj, problems)
@@ -132,10 +133,10 @@ class RateLimitPolicy:
         return policy
 
     def to_ojs(self, key: str | None = None) -> dict[str, Any]:
-        """Return the policy as the Open Job Spec writes it; what is None is left out.
+        """Return the policy in the form of the Open Job Spec, without fields that are None.
 
         Args:
-            key: The key that was made for one task, where the policy's own has fields.
+            key: The key of one task, required if the policy's key has fields.
 
         Raises:
             PolicyInvalid: The key has fields.
@@ -145,9 +146,9 @@ class RateLimitPolicy:
         return self._written(self.key if key is None else key)
 
     def __json__(self) -> dict[str, Any]:
-        """Return the policy as kombu writes it into a message, read back with ``templates``.
+        """Return the policy as kombu writes it into a message, for example in a canvas.
 
-        So a signature that has limits can travel in a canvas.
+        :meth:`from_ojs` with ``templates`` reads it.
         """
         written = self._written(self.key)
         return written if self.missing == "error" else {**written, "missing": self.missing}
@@ -174,7 +175,7 @@ class RateLimitPolicy:
         return self.limit(key, private=private)
 
     def limit(self, key: str | None = None, *, private: bool = False) -> Limit:
-        """Return the limit that it is with a key that is made; None: its own."""
+        """Return this policy as a limit of ``key``; None means its own key."""
         key = self.key if key is None else key
         rates = () if self.rate is None else (self.rate,)
         return Limit(key, self.concurrency, rates, self.throttle, self.on_limit, private)
@@ -182,15 +183,16 @@ class RateLimitPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of one task, as it travels and as the scheduler checks it.
+    """One limit of one task.
 
     Attributes:
-        key: The key as it stands.
-        concurrency: Tasks of the key at once; None is unlimited, 0 pauses.
-        rates: Windows of starts; after :func:`merge` none implies another, the shortest first.
+        key: The key, without fields.
+        concurrency: Tasks of the key at once. None is unlimited, 0 pauses.
+        rates: Windows of starts. After :func:`merge` none implies another, and the shortest is
+            first.
         throttle: Starts in a period, evenly spaced.
-        on_limit: What becomes of a task over the limit.
-        private: Made from the tenant, so that only tasks of one tenant have it.
+        on_limit: The action for a task over the limit.
+        private: The key contains the tenant, so only tasks of one tenant have it.
     """
 
     key: str
@@ -202,14 +204,14 @@ class Limit:
 
 
 def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Return ``limits`` as one for each key, the private ones first, then by key.
+    """Return one limit for each key, private ones first, sorted by key.
 
-    Of each number the strictest holds: the least concurrency, every window that no other implies,
-    the throttle of the widest spacing, ``drop`` before ``reschedule`` before ``wait``. The result
-    does not depend on the order of ``limits``.
+    It has the strictest of each number: the smallest concurrency, every window that no other
+    window implies, the throttle with the widest spacing, and the first of ``drop``, ``reschedule``
+    and ``wait``. The result does not depend on the order of ``limits``.
 
     Raises:
-        PolicyInvalid: More than 16 are left.
+        PolicyInvalid: There are more than 16 keys.
     """
     by_key: dict[str, list[Limit]] = {}
     for limit in limits:
@@ -221,7 +223,7 @@ def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def keys_problems(keys: Collection[str]) -> list[str]:
-    """Return what is wrong with how many different keys a task has; empty where nothing is."""
+    """Return a problem if a task has too many different keys; empty if it has not."""
     if len(keys) <= MAX_LIMITS:
         return []
     return [f"limits: expected at most {MAX_LIMITS} keys a task, got: {len(keys)}"]
@@ -233,7 +235,7 @@ def _strictest(key: str, limits: list[Limit]) -> Limit:
         key,
         min((x.concurrency for x in limits if x.concurrency is not None), default=None),
         _windows(rate for limit in limits for rate in limit.rates),
-        # Of two with one spacing the one with the smaller limit, whatever their order.
+        # If two have the same spacing, take the smaller limit, so that the order has no effect.
         max(throttles, key=lambda t: (Fraction(t.period_ms, t.limit), -t.limit), default=None),
         max((limit.on_limit for limit in limits), key=_ACTIONS.index),
         any(limit.private for limit in limits),
@@ -241,7 +243,10 @@ def _strictest(key: str, limits: list[Limit]) -> Limit:
 
 
 def _windows(rates: Iterable[Rate]) -> tuple[Rate, ...]:
-    """Return the windows that no other implies; one implies those that allow as much in less."""
+    """Return the windows that no other implies.
+
+    A window implies a shorter one that allows at least as many starts.
+    """
     kept: list[Rate] = []
     for rate in sorted(rates, key=lambda rate: (-rate.period_ms, rate.limit)):
         if not kept or rate.limit < kept[-1].limit:
@@ -250,7 +255,7 @@ def _windows(rates: Iterable[Rate]) -> tuple[Rate, ...]:
 
 
 def _kept(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
-    """Return what ``make`` makes; None, and its problems among ``problems``, where it cannot."""
+    """Return ``make(*args)``. If it is invalid, add its problems to ``problems``, return None."""
     try:
         return make(*args)
     except PolicyInvalid as error:
@@ -259,7 +264,7 @@ def _kept(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
 
 
 def _placed(where: str, problem: str) -> str:
-    """Return a problem of a field, or of the whole policy (``: expected…``), with its place."""
+    """Return a problem of a field, or of the whole policy (``: expected…``), after its place."""
     if problem.startswith(":"):
         return f"{where or 'rate_limit'}{problem}"
     return f"{where}.{problem}" if where else problem
@@ -285,7 +290,7 @@ def _fields_problem(key: str) -> str:
 
 
 def _of_job(obj: Any, problems: list[str]) -> Any:
-    """Return the policy of a job as the Open Job Spec writes jobs; of anything else, that."""
+    """Return the policy of a job in the form of the Open Job Spec; any other object unchanged."""
     options = obj.get("options") if isinstance(obj, Mapping) else None
     places = (obj, options) if isinstance(options, Mapping) else (obj,)
     found = [

@@ -1,16 +1,16 @@
-"""The limits of queues: what each lets start of its tasks, as a whole or of each partition.
+"""The limits of queues, for a whole queue or for each of its partitions.
 
-A queue's numbers lie in one place and are read by each claim, so new ones act on what waits. The
-settings declare some; those that people set stand in their place until they are cleared.
+A queue's numbers are stored in one place. Each claim reads them, so new numbers act on tasks that
+already wait. The settings declare numbers. If an operator sets others, these replace them until
+they are cleared.
 
-    whole        key ``queue:QUEUE``; asked before anything of the queue is looked at
-    partitioned  keys ``queue:QUEUE:PARTITION``; each task names its own, its lane waits there
+    whole        key ``queue:QUEUE``; a claim checks it before it looks at the queue's tasks
+    partitioned  keys ``queue:QUEUE:PARTITION``; each task has the key at which its lane waits
 
-What people say of the key ``queue:QUEUE`` (a pause, a cool-down, an override) is always of the
-queue as a whole.
+A pause, a cool-down or an override of the key ``queue:QUEUE`` always acts on the whole queue.
 
-Weakness: a queue without a row here has no limit, so whoever pauses the key of one that has none
-makes a row first (``KNOWN``).
+Weakness: a queue without a row has no limit, so a pause of its key must make a row first
+(``KNOWN``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from celery_fairness.config.limit_spec import (
     write_limits,
 )
 
-#: What every key of a queue's limit begins with.
+#: The beginning of every key of a queue's limit.
 PREFIX = "queue:"
-#: What is said of a queue: its declared numbers, those of people, their end, or that it has a key.
+#: Changes of a queue's row: declare numbers, set an operator's, clear these, or only make the row.
 DECLARED: Final = "declare"
 SET: Final = "set"
 CLEARED: Final = "clear"
@@ -38,14 +38,14 @@ How = Literal["declare", "set", "clear", "know"]
 
 @dataclass(frozen=True, slots=True)
 class QueueNumbers:
-    """The numbers of one queue's limit; of each partition where it has some.
+    """The numbers of one queue's limit. In a partitioned queue each partition has them.
 
     Attributes:
-        concurrency: At once over all processes; None is unlimited, 0 pauses.
+        concurrency: Tasks at once over all processes. None is unlimited, 0 pauses.
         rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
+        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
         on_limit: ``wait``, ``reschedule`` or ``drop``.
-        local: At once in one process; None is unlimited.
+        local: Tasks at once in one process. None is unlimited.
     """
 
     concurrency: int | None = None
@@ -56,7 +56,7 @@ class QueueNumbers:
 
     @property
     def text(self) -> str:
-        """The same as the functions keep it."""
+        """The numbers in the text form that Redis stores."""
         return "|".join(
             (
                 _number_text(self.concurrency),
@@ -68,7 +68,7 @@ class QueueNumbers:
         )
 
     def limit(self, key: str, of: str = "") -> Limit:
-        """Return the limit that they are of a key."""
+        """Return a limit of ``key`` with these numbers."""
         return Limit(key, self.concurrency, self.rates, self.throttle, self.on_limit, of=of)
 
 
@@ -91,49 +91,49 @@ def read_numbers(text: str) -> QueueNumbers:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """What is known of one queue.
+    """One queue's limit.
 
     Attributes:
-        key: Of the queue as a whole.
-        parts: Its numbers are those of each partition.
-        version: Grows with what is said of any queue.
-        declared: By the settings.
-        said: By people.
+        key: The key of the whole queue.
+        parts: Whether each partition has the numbers for itself.
+        version: A number that grows with each change of any queue.
+        declared: The numbers of the settings.
+        by_operator: The numbers that an operator has set.
     """
 
     key: str
     parts: bool = False
     version: int = 0
     declared: QueueNumbers | None = None
-    said: QueueNumbers | None = None
+    by_operator: QueueNumbers | None = None
 
     @property
     def numbers(self) -> QueueNumbers:
-        """Those in force."""
-        return self.said or self.declared or QueueNumbers()
+        """The numbers in force."""
+        return self.by_operator or self.declared or QueueNumbers()
 
     @property
     def text(self) -> str:
-        """The same as the functions keep it."""
-        said = (each.text if each else "" for each in (self.declared, self.said))
-        return " ".join((self.key, "parts" if self.parts else "whole", str(self.version), *said))
+        """The row in the text form that Redis stores."""
+        texts = (each.text if each else "" for each in (self.declared, self.by_operator))
+        return " ".join((self.key, "parts" if self.parts else "whole", str(self.version), *texts))
 
     def after(self, how: str, parts: bool, numbers: QueueNumbers | None) -> QueueRow:
-        """Return what it is when something was said of it."""
+        """Return the row after a change."""
         if how == DECLARED:
             return replace(self, parts=parts and numbers is not None, declared=numbers)
         if how == KNOWN:
             return self
-        return replace(self, said=numbers if how == SET else None)
+        return replace(self, by_operator=numbers if how == SET else None)
 
 
 def without_partition(limits: str) -> str:
-    """Return the limits of a task that leaves its queue, and with it its partition there."""
+    """Return a task's limits without those of its queue, for a task that changes its queue."""
     return write_limits(tuple(each for each in read_limits(limits) if each.of != OF_QUEUE))
 
 
 def read_row(text: str) -> QueueRow:
     """Read what :attr:`QueueRow.text` wrote."""
     key, shape, version, *numbers = text.split(" ")
-    declared, said = (read_numbers(each) if each else None for each in numbers)
-    return QueueRow(key, shape == "parts", int(version), declared, said)
+    declared, by_operator = (read_numbers(each) if each else None for each in numbers)
+    return QueueRow(key, shape == "parts", int(version), declared, by_operator)

@@ -1,7 +1,7 @@
-"""What the settings say of queues: limits, how these are partitioned, and how much may wait.
+"""The setting ``queues``: a queue's limit, its partitions, and its most waiting tasks.
 
-A queue whose name has a colon stands in keys as a hash, so that a key says what is the queue and
-what the partition.
+Keys have a hash in place of a queue's name with a colon, so that in each key the queue and the
+partition are distinct.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from celery_fairness.config.tenants import key_hash, key_part
 from celery_fairness.config.tiers import waiting_problems
 from celery_fairness.errors import PolicyInvalid, got
 
-#: Longest key, as of every limit.
+#: Longest key, as for every limit.
 _KEY_CHARACTERS = 255
-#: Most arguments that a partition is made from.
+#: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
-#: What a person says of a queue's numbers.
+#: The fields that an operator can set.
 NUMBERS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
-#: By the name of a policy's field the name of a queue's.
+#: The names of a policy's fields that a queue names differently.
 _NAMES = {"concurrency": "global_limit", "key": "queue"}
-#: What RabbitMQ's native delayed delivery leaves before the routing key of a delayed message.
+#: The prefix that RabbitMQ's native delayed delivery puts before a delayed message's routing key.
 _DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """What the settings say of one queue.
+    """The settings of one queue.
 
     Attributes:
-        global_limit: Tasks at once over all processes, 0 to 1,000,000; None is unlimited, 0 pauses.
-        local_limit: Tasks at once in one process, likewise; the smaller of the two holds.
+        global_limit: Tasks at once over all processes, 0 to 1,000,000. None is unlimited, 0 pauses.
+        local_limit: Tasks at once in one process, with the same range. The smaller of both limits
+            applies.
         rate: Starts in any window of a period.
         throttle: Starts in a period, evenly spaced.
-        on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
-        by_args: Each value of these arguments has the numbers for itself; empty: all arguments;
-            None: not by arguments.
-        by_kind: Each kind of task has the numbers for itself.
-        missing: What an argument that a task has not is: ``empty`` (such tasks are one partition)
-            or ``error`` (likewise, and the task is charged to ``_invalid``).
-        max_waiting: Tasks that may wait in it, 1 to 1,000,000,000; None is any number.
+        on_limit: The action for a task over the limit: ``wait``, ``reschedule`` or ``drop``.
+        by_args: The arguments whose values define a partition, which has the numbers for itself.
+            Empty means all arguments, None means no partition by arguments.
+        by_kind: Whether each task name is a partition.
+        missing: The action if a task lacks an argument. ``empty``: such tasks are one partition.
+            ``error``: they are too, and their tenant is ``_invalid``.
+        max_waiting: Most waiting tasks, 1 to 1,000,000,000. None is unlimited.
     """
 
     global_limit: int | None = None
@@ -62,12 +63,12 @@ class QueuePolicy:
 
     @property
     def partitioned(self) -> bool:
-        """Whether its numbers are those of each partition."""
+        """Whether each partition has the numbers for itself."""
         return self.by_args is not None or self.by_kind
 
     @property
     def numbers(self) -> QueueNumbers:
-        """Its numbers, as they are scheduled."""
+        """Its numbers in the form of the scheduler."""
         return QueueNumbers(
             self.global_limit,
             (_window(self.rate),) if self.rate else (),
@@ -78,7 +79,7 @@ class QueuePolicy:
 
     @property
     def limits(self) -> bool:
-        """Whether it says anything that a claim must know."""
+        """Whether it has anything that a claim must check."""
         return self.partitioned or self.numbers != QueueNumbers()
 
 
@@ -87,17 +88,17 @@ def _window(rate: Rate) -> tuple[int, int]:
 
 
 def queue_of_route(routing_key: str) -> str:
-    """Return the queue of a message by its routing key, whether the broker delayed it or not."""
+    """Return the queue of a routing key, also of a message that the broker has delayed."""
     return _DELAY_PREFIX.sub("", routing_key)
 
 
 def queue_key(queue: str) -> str:
-    """Return the key of a queue's limit: of it as a whole."""
+    """Return the key of the whole queue's limit."""
     return PREFIX + _part(queue)
 
 
 def declared_numbers(queues: Mapping[str, QueuePolicy], key: str) -> QueueNumbers | None:
-    """Return the numbers that are declared for the key of a queue as a whole."""
+    """Return the declared numbers of the whole queue that has ``key``; None if it has none."""
     for queue, policy in queues.items():
         if policy.limits and not policy.partitioned and queue_key(queue) == key:
             return policy.numbers
@@ -108,10 +109,10 @@ def partition_key(queue: str, values: Sequence[Any]) -> str:
     """Return the key of one partition of a queue.
 
     Args:
-        queue: Which.
-        values: What makes the partition; None is no value, and where all are that it is the
-            partition of tasks that say none, however many there are. Others than text and whole
-            numbers are written as a hash of their JSON.
+        queue: The queue's name.
+        values: The values that define the partition. None means no value, and tasks without any
+            value are one partition. Values other than text and whole numbers are written as a hash
+            of their JSON.
     """
     whole = queue_key(queue)
     texts = ["" if value is None else _part(_text(value)) for value in values]
@@ -136,7 +137,7 @@ def _text(value: Any) -> str:
 
 
 def read_queues(queues: Mapping[Any, Any]) -> tuple[dict[str, QueuePolicy], list[str]]:
-    """Return what is said of queues by name, and what is wrong, one sentence each.
+    """Return the valid queues by name, and the problems of the others, one sentence each.
 
     Args:
         queues: ``{name: {"global_limit": 5, …}}`` or ``{name: QueuePolicy}``.
@@ -151,42 +152,42 @@ def _name_problems(name: Any) -> list[str]:
 
 
 def read_queue(given: Any) -> QueuePolicy:
-    """Read what is said of one queue.
+    """Read the settings of one queue.
 
     Raises:
-        PolicyInvalid: With one problem for everything that is wrong.
+        PolicyInvalid: A value is invalid, with one problem for each.
     """
-    said, problems = read_fields(given, QueuePolicy)
-    policy, wrong = _read_numbers(said)
+    values, problems = read_fields(given, QueuePolicy)
+    policy, wrong = _read_numbers(values)
     problems += wrong
-    problems += _partition_problems(said)
-    problems += waiting_problems(said.get("max_waiting"))
+    problems += _partition_problems(values)
+    problems += waiting_problems(values.get("max_waiting"))
     if problems or policy is None:
         raise PolicyInvalid(*problems)
-    by_args = said.get("by_args")
+    by_args = values.get("by_args")
     return QueuePolicy(
         policy.concurrency,
-        said.get("local_limit"),
+        values.get("local_limit"),
         policy.rate,
         policy.throttle,
         policy.on_limit,
         None if by_args is None else tuple(by_args),
-        said.get("by_kind", False),
-        said.get("missing", "empty"),
-        said.get("max_waiting"),
+        values.get("by_kind", False),
+        values.get("missing", "empty"),
+        values.get("max_waiting"),
     )
 
 
-def _read_numbers(said: Mapping[str, Any]) -> tuple[RateLimitPolicy | None, list[str]]:
+def _read_numbers(values: Mapping[str, Any]) -> tuple[RateLimitPolicy | None, list[str]]:
     problems: list[str] = []
     policy = None
-    given = {name: said[name] for name in ("rate", "throttle", "on_limit") if name in said}
+    given = {name: values[name] for name in ("rate", "throttle", "on_limit") if name in values}
     try:
-        policy = RateLimitPolicy("queue", said.get("global_limit"), **given)
+        policy = RateLimitPolicy("queue", values.get("global_limit"), **given)
     except PolicyInvalid as error:
         problems += map(_renamed, error.problems)
     try:
-        RateLimitPolicy("queue", said.get("local_limit"))
+        RateLimitPolicy("queue", values.get("local_limit"))
     except PolicyInvalid as error:
         problems += (each.replace("concurrency:", "local_limit:", 1) for each in error.problems)
     return policy, problems
@@ -198,9 +199,9 @@ def _renamed(problem: str) -> str:
     return f"{_NAMES.get(name, name)}{colon}{rest}"
 
 
-def _partition_problems(said: Mapping[str, Any]) -> list[str]:
+def _partition_problems(values: Mapping[str, Any]) -> list[str]:
     problems = []
-    by_args, by_kind = said.get("by_args"), said.get("by_kind", False)
+    by_args, by_kind = values.get("by_args"), values.get("by_kind", False)
     names = isinstance(by_args, (list, tuple)) and len(by_args) <= MAX_ARGUMENTS
     if by_args is not None and not (
         names and all(isinstance(each, str) and each.isidentifier() for each in by_args)
@@ -211,7 +212,7 @@ def _partition_problems(said: Mapping[str, Any]) -> list[str]:
         )
     if not isinstance(by_kind, bool):
         problems.append(f"by_kind: expected true or false, got: {got(by_kind)}")
-    missing = said.get("missing", "empty")
+    missing = values.get("missing", "empty")
     if missing not in ("empty", "error"):
         problems.append(f"missing: expected 'empty' or 'error', got: {got(missing)}")
     return problems

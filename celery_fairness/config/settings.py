@@ -1,12 +1,15 @@
 """The settings: one frozen table behind ``app.conf.fairness``.
 
-Each field below is one setting with its type, default, range and meaning; documentation and
-start-up checks are made from it. An unknown key is an error with a suggestion, a value that cannot
-be meant is an error that names it, and nothing is silently defaulted.
+Each field below is one setting with its type, default, range and meaning. The documentation and
+the start-up checks are made from it. An unknown key is an error with a suggestion, and an invalid
+value is an error that names it. Nothing silently becomes a default.
 
-A later source replaces an earlier one: the defaults here, ``app.conf.fairness``, variables of the
-environment (:mod:`celery_fairness.config.environment`), and the database if the Django app is
-installed (through the tier table in Redis).
+There are four sources, and a later one replaces an earlier one:
+
+1. the defaults here
+2. ``app.conf.fairness``
+3. environment variables (:mod:`celery_fairness.config.environment`)
+4. the database, if the Django app is installed, through the tier table in Redis
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
 
-#: By setting, what reads things that are said by name; it returns them, and what is wrong.
+#: The readers of settings that are mappings by name. A reader returns valid values and problems.
 _READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], list[str]]]] = {
     "tiers": merge_tiers,
     "services": read_services,
@@ -49,22 +52,22 @@ _READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], li
 }
 
 
-#: The two paths, as a setting names the one on which it acts.
+#: The two paths, for a setting that acts on only one of them.
 DISPATCH, GATE = "dispatch", "gate"
 
 
 class Enforcement(enum.Enum):
-    """What the setting ``enabled`` does with a task above a limit."""
+    """The action for a task above a limit, from the setting ``enabled``."""
 
     ON = "on"
-    #: Count what would be rejected, reject nothing.
+    #: Count the tasks that would be rejected, and reject none.
     OBSERVE = "observe"
     #: Every limit counts as unlimited; leases and counts go on.
     OFF = "off"
 
 
 def _expected(text: str, acts_on: str = "") -> dict[str, Any]:
-    """Return what a setting takes, and the one path on which it acts; "" is both."""
+    """Return a setting's expected values, and the only path on which it acts; "" means both."""
     return {"expected": text, "acts_on": acts_on}
 
 
@@ -78,8 +81,8 @@ class Settings(BaseModel):
     enabled: Annotated[
         bool | Literal["observe"],
         Field(
-            description="False: every limit counts as unlimited. `observe`: count what would be "
-            "refused, refuse nothing.",
+            description="False: every limit counts as unlimited. `observe`: count the tasks that "
+            "would be rejected, and reject none.",
             json_schema_extra=_expected("true, false or 'observe'"),
         ),
     ] = True
@@ -105,14 +108,14 @@ class Settings(BaseModel):
         Field(
             description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
             "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
-            "pauses; `max_waiting` None is any number.",
+            "pauses; `max_waiting` None is unlimited.",
             json_schema_extra=_expected("a mapping of tier names to their fields"),
         ),
     ] = Field(default_factory=lambda: dict(DEFAULT_TIERS))
     default_tier: Annotated[
         str,
         Field(
-            description="The tier when the resolver knows nothing, fails, or names an unknown one.",
+            description="The tier if the resolver returns None, fails, or returns an unknown one.",
             json_schema_extra=_expected("the name of a tier"),
         ),
     ] = "free"
@@ -129,7 +132,8 @@ class Settings(BaseModel):
         Field(
             ge=0,
             le=DAY_SECONDS,
-            description="How long a resolved tier is believed without news, in seconds.",
+            description="How long a process uses a resolved tier before it resolves it again, in "
+            "seconds.",
             json_schema_extra=_expected("seconds from 0 to 86400"),
         ),
     ] = 60.0
@@ -172,7 +176,7 @@ class Settings(BaseModel):
         Field(
             gt=0,
             le=DAY_SECONDS,
-            description="How long a refused task waits before it asks again, in seconds.",
+            description="How long a rejected task waits before it is tried again, in seconds.",
             json_schema_extra=_expected("seconds above 0, up to 86400"),
         ),
     ] = 30.0
@@ -236,8 +240,8 @@ class Settings(BaseModel):
         Mapping[str, Service],
         Field(
             description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
-            "places for each queue of a service, as `celery fairness worker` starts it. `shares`: "
-            "`strict`, or `borrow`: what a queue does not use is lent to the others.",
+            "slots for each queue of a service, as `celery fairness worker` starts it. `shares`: "
+            "`strict`, or `borrow`: other queues may use a queue's idle slots.",
             json_schema_extra=_expected("a mapping of service names to their fields"),
         ),
     ] = Field(default_factory=dict)
@@ -246,7 +250,7 @@ class Settings(BaseModel):
         Field(
             description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
             "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
-            "and on `fairredis` how many tasks may wait; over that `delay()` raises BacklogFull.",
+            "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
             json_schema_extra=_expected("a mapping of queue names to their fields"),
         ),
     ] = Field(default_factory=dict)
@@ -296,29 +300,29 @@ class Settings(BaseModel):
 
     @property
     def enforcement(self) -> Enforcement:
-        """Whether refusals happen."""
+        """The action for a task above a limit."""
         if self.enabled == "observe":
             return Enforcement.OBSERVE
         return Enforcement.ON if self.enabled else Enforcement.OFF
 
 
 def expected(name: str) -> str:
-    """Return what the setting ``name`` takes, as its error says it."""
+    """Return the expected values of the setting ``name``, as in its error."""
     extra: Any = Settings.model_fields[name].json_schema_extra
     return str(extra["expected"])
 
 
 def acts_on(name: str) -> str:
-    """Return the path on which the setting ``name`` acts: ``dispatch`` or ``gate``; "" is both."""
+    """Return the path on which a setting acts, ``dispatch`` or ``gate``; "" means both."""
     extra: Any = Settings.model_fields[name].json_schema_extra
     return str(extra["acts_on"])
 
 
 def without_effect(settings: Settings, claims: bool) -> list[str]:
-    """Return the settings that somebody set and that do not act on the path of this process.
+    """Return the names of settings that are set and do not act on the path of this process.
 
     Args:
-        settings: Of the process.
+        settings: The settings of the process.
         claims: Whether its broker claims fairly.
     """
     other = GATE if claims else DISPATCH
@@ -329,12 +333,12 @@ def build_settings(values: Mapping[str, Any], sources: Mapping[str, str] | None 
     """Validate ``values`` and return the settings.
 
     Args:
-        values: Settings by name; what is absent has its default.
-        sources: Where a value came from, for messages: ``{"snooze_seconds":
-            "FAIRNESS_SNOOZE_DURATION"}``; ``fairness.NAME`` where nothing is said.
+        values: Settings by name. An absent setting has its default.
+        sources: The source of each value, for messages, such as ``{"snooze_seconds":
+            "FAIRNESS_SNOOZE_DURATION"}``. The default is ``fairness.NAME``.
 
     Raises:
-        SettingsError: One problem for each key that is unknown or cannot be meant.
+        SettingsError: A key is unknown or a value is invalid, with one problem for each.
     """
     if not isinstance(values, Mapping):
         raise SettingsError(f"fairness: expected a mapping of settings, got: {got(values)}")

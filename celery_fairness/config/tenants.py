@@ -1,10 +1,9 @@
-"""Tenants: who a task is charged to, and how a tenant stands in a key.
+"""Tenants: their valid values, and their form in a key.
 
-A tenant is kept as text of at most 200 bytes. Two are reserved: ``_none`` (all tasks without a
-tenant, with ``no_tenant="shared"``) and ``_invalid`` (tasks whose tenant could not be read:
-charged and logged, never bypassed). A user who calls a tenant ``_none`` does not meet them: text
-that begins with an underscore is written as a hash in keys, and the reserved two are of a type
-of their own.
+A tenant is text of at most 200 bytes. Two are reserved. ``_none`` has all tasks without a tenant,
+with ``no_tenant="shared"``. ``_invalid`` has the tasks whose tenant is invalid, which are counted
+and logged, never bypassed. A user's tenant ``_none`` does not collide with them, because keys have
+a hash of any text that begins with an underscore, and the reserved two have a type of their own.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from celery_fairness.errors import TenantInvalid
 
 #: Longest tenant, in bytes of UTF-8.
 TENANT_BYTES = 200
-#: Longest tenant that is written as it is in a key, in characters.
+#: Longest tenant that a key has as it is, in characters.
 PLAIN_CHARACTERS = 120
 
 
 class Reserved(str):
-    """A tenant as keys have it, which no value from a message can be: one of our own, or a hash."""
+    """A tenant in the form that keys have: reserved, or a hash. No value of a message is one."""
 
     __slots__ = ()
 
@@ -31,21 +30,21 @@ class Reserved(str):
 NONE = Reserved("_none")
 INVALID = Reserved("_invalid")
 
-#: What the Open Job Spec (section 6.2) allows as a key.
+#: Valid keys of the Open Job Spec, section 6.2.
 KEY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
 
-#: How :func:`key_hash` writes what cannot stand in a key.
+#: The form of :func:`key_hash`.
 _HASH = re.compile(r"h_[0-9a-f]{32}")
 
 _EXPECTED = "expected str, int or UUID"
 
 
 def normalise(value: Any) -> str | None:
-    """Return ``value`` as a tenant, or None where it means "no tenant" (None and "").
+    """Return ``value`` as a tenant; None for None and "", which mean "no tenant".
 
     Raises:
-        TenantInvalid: It is of another type (bool and float included: a rounded or truthy id
-            would charge the wrong tenant), is no valid text, or is longer than 200 bytes.
+        TenantInvalid: It is no str, int or UUID, is no valid text, or is longer than 200 bytes.
+            Bool and float are rejected too, because a rounded id is another tenant's.
     """
     if value is None or value == "":
         return None
@@ -57,24 +56,24 @@ def normalise(value: Any) -> str | None:
     except UnicodeEncodeError:
         raise TenantInvalid("expected text that is valid UTF-8, got: lone surrogates") from None
     except ValueError:
-        # Python refuses to write a whole number of more than 4300 digits.
+        # Python does not convert an int of more than 4300 digits.
         raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: more") from None
     if size > TENANT_BYTES:
         raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: {size}")
     return tenant
 
 
-#: What stands for the service of tasks without one, where each service counts apart: else the
-#: tenant ``a:b`` would have the key of tenant ``a`` in service ``b``.
+#: The service of tasks without one, if each service counts apart. Without it the tenant ``a:b``
+#: would have the key of tenant ``a`` in service ``b``.
 NO_SERVICE = "_"
 _SERVICE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def key_part(tenant: str) -> str:
-    """Return ``tenant`` as it is written in keys.
+    """Return ``tenant`` in the form that keys have.
 
-    Text outside the key pattern, longer than 120 characters, or beginning with ``h_`` becomes
-    ``h_`` and the first 32 hex digits of its SHA-256, so no tenant can spell another's key.
+    Text becomes a hash if it does not match the key pattern, is longer than 120 characters, or
+    begins with ``h_``. So no tenant can have another tenant's key.
     """
     plain = (
         len(tenant) <= PLAIN_CHARACTERS
@@ -92,23 +91,23 @@ def key_hash(text: str) -> str:
 
 
 def tier_key(tenant: str, service: str | None = None) -> str:
-    """Return the key of a tenant's tier limit: ``tenant:{tenant}``, with a service where given.
+    """Return the key of a tenant's tier limit: ``tenant:TENANT`` or ``tenant:TENANT:SERVICE``.
 
     Args:
         tenant: A tenant, or one of the reserved two.
-        service: Given with ``tier_scope="service"``, where each service counts apart.
+        service: Set with ``tier_scope="service"``, if each service counts apart.
     """
     part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
     return f"tenant:{part}:{service}" if service else f"tenant:{part}"
 
 
 def read_tier_key(key: str, by_service: bool) -> tuple[str, str | None] | None:
-    """Return tenant and service of a tier limit's key as people type it; None: it is none.
+    """Return tenant and service of a tier limit's key; None if it is another key.
 
     Args:
-        key: Such as ``tenant:42``.
-        by_service: Each service counts apart. A key without one is then that of the tenant as a
-            whole, which may be paused; the last part of one with a colon is a service.
+        key: A key that an operator types, such as ``tenant:42``.
+        by_service: Each service counts apart. Then a key without a service is that of the whole
+            tenant, which can be paused, and a part after a second colon is the service.
     """
     kind, _, name = key.partition(":")
     if kind != "tenant" or not name:
@@ -120,9 +119,9 @@ def read_tier_key(key: str, by_service: bool) -> tuple[str, str | None] | None:
 
 
 def reserved(tenant: str) -> str:
-    """Return ``tenant``, as it stands in keys where it is typed so: a reserved one, or a hash.
+    """Return ``tenant`` as :class:`Reserved` if it has the form that keys have.
 
-    For people, who type what they are shown: what comes from a message never passes through here.
+    This is for operators, who type the names that they see. Values of messages must not pass here.
     """
     as_shown = tenant in (NONE, INVALID) or _HASH.fullmatch(tenant)
     return Reserved(tenant) if as_shown else tenant

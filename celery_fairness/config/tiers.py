@@ -1,7 +1,8 @@
-"""Tiers: named plans, the four of ADR-10, and the queue that a tier's tasks go to.
+"""Tiers: named plans, the four defaults of ADR-10, and the queue for a tier's tasks.
 
-Routing is ADR-16's: scheduled wins, tiers of queue class ``priority`` go to the priority queue,
-everything else, unknown tiers too, to the default queue.
+Routing follows ADR-16. Scheduled tasks go to the scheduled queue, whatever their tier. Tiers of
+queue class ``priority`` go to the priority queue, all others and unknown tiers to the default
+queue.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ MAX_WEIGHT = 1_000_000.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELDS = {"concurrency", "weight", "queue_class", "max_waiting"}
 
-#: Largest number of waiting tasks that may be a bound.
+#: Largest ``max_waiting``.
 MAX_WAITING = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A plan: how much a tenant of it may run at once.
+    """A plan: how many tasks each of its tenants may run at once.
 
     Attributes:
         name: Letters, digits, ``_`` and ``-``.
-        concurrency: Tasks of one tenant at once, 0 to 1,000,000; None is unlimited, 0 pauses.
+        concurrency: Tasks of one tenant at once, 0 to 1,000,000. None is unlimited, 0 pauses.
         weight: Share among waiting tenants, above 0, up to 1,000,000.
-        queue_class: The queue of a service that tasks of this tier go to.
-        max_waiting: Tasks of one tenant that may wait on ``fairredis``, 1 to 1,000,000,000; None is
-            any number.
+        queue_class: The class of the queue for this tier's tasks.
+        max_waiting: Most waiting tasks of one tenant on ``fairredis``, 1 to 1,000,000,000. None is
+            unlimited.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Tier:
 
 
 def waiting_problems(value: Any) -> list[str]:
-    """Return what is wrong with the bound of a tier or a queue: one sentence, or none.
+    """Return the problems of a ``max_waiting``: one sentence; empty if it is valid.
 
-    Only a put checks the bound. A task that was accepted once may pass it when it comes back.
+    Only a put checks it. A task that comes back, such as a retry, is accepted above it.
     """
     if value is None or (type(value) is int and 1 <= value <= MAX_WAITING):
         return []
@@ -64,7 +65,7 @@ def waiting_problems(value: Any) -> list[str]:
 
 
 def tier_problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a tier, one sentence each; empty where nothing is."""
+    """Return the problems of a tier, one sentence each; empty if it is valid."""
     problems = []
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         problems.append(
@@ -90,7 +91,7 @@ def tier_problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
 
 
 def tier_fields(tier: Tier) -> dict[str, Any]:
-    """Return what a tier says beside its name."""
+    """Return the fields of a tier without its name."""
     return {
         "concurrency": tier.concurrency,
         "weight": tier.weight,
@@ -99,7 +100,7 @@ def tier_fields(tier: Tier) -> dict[str, Any]:
     }
 
 
-#: The tiers of ADR-10. ``pro_plus`` has pro's concurrency, whatever pro is set to.
+#: The tiers of ADR-10. If a setting changes pro's concurrency, ``pro_plus`` has the new one too.
 DEFAULT_TIERS: Mapping[str, Tier] = {
     tier.name: tier
     for tier in (
@@ -115,10 +116,10 @@ def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]
     """Return the default tiers with ``changes`` laid over them by name and field.
 
     Args:
-        changes: ``{name: {field: value}}`` or ``{name: Tier}``; None removes a tier.
+        changes: ``{name: {field: value}}`` or ``{name: Tier}``. A value None removes a tier.
 
     Returns:
-        The tiers by name, and what is wrong, one sentence each. A tier that is wrong is left out.
+        The valid tiers by name, and the problems of the others, one sentence each.
     """
     fields: dict[Any, dict[str, Any]] = {n: tier_fields(t) for n, t in DEFAULT_TIERS.items()}
     del fields["pro_plus"]["concurrency"]
@@ -157,7 +158,7 @@ SERVICE_EXPECTED = "expected 1 to 100 letters, digits, '_' or '-'"
 
 
 def is_service_name(name: Any) -> bool:
-    """Say whether ``name`` can be a service: ADR-16 allows letters, digits, ``_`` and ``-``."""
+    """Return whether a service may have this name. ADR-16: letters, digits, ``_`` and ``-``."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -172,12 +173,13 @@ def select_queue(
     scheduled: bool = False,
     tiers: Mapping[str, Tier] = DEFAULT_TIERS,
 ) -> str:
-    """Return the queue for a task of ``service``, as ADR-16.
+    """Return the queue for a task of ``service``, as ADR-16 defines it.
 
     Args:
-        service: The base name.
-        tier: The tenant's tier; None and unknown tiers go to the default queue.
-        scheduled: Submitted by beat, or said so by the task: wins over the tier.
+        service: The name of the service, with which the queue's name begins.
+        tier: The tenant's tier. None and unknown tiers go to the default queue.
+        scheduled: Beat sends the task, or it is declared as scheduled. This has priority over the
+            tier.
         tiers: The tiers in force.
     """
     priority, default, background = queues_of(service)

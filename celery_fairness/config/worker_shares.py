@@ -1,10 +1,11 @@
-"""A worker's places, shared out among the three queues of a service (ADR-16).
+"""A worker's slots, divided among the three queues of a service (ADR-16).
 
-The numbers come from variables such as ``ANALYSIS_QUEUE_PRIORITY_WORKERS``, else from the setting
-``services``, else the pool is parted 50/30/20. They are of one worker process, not of all.
+The numbers come from variables such as ``ANALYSIS_QUEUE_PRIORITY_WORKERS`` or from the setting
+``services``. Without both, the pool is divided 50/30/20. They apply to one worker process, not to
+all.
 
-``strict``: places of a queue stay idle while nothing of it waits. ``borrow``: each queue is sure of
-its places, and what it does not use is lent until it does, which is within one task.
+``strict``: a queue's slots stay idle while none of its tasks wait. ``borrow``: other queues use
+these slots until a task of the queue waits. It then gets the next free slot.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queu
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.util.durations import parse_count
 
-#: ADR-16: the part of each class of queues in a pool, in percent; in the order of its queues.
+#: ADR-16: the share of each class of queues in a pool, in percent, in the order of its queues.
 PARTS: Mapping[str, int] = {"priority": 50, "default": 30, "scheduled": 20}
-#: Most places of one queue.
-MOST_PLACES = 1_000_000
-#: What a number of places takes.
-PLACES_EXPECTED = f"a whole number from 0 (nothing of the queue is taken) to {MOST_PLACES}"
+#: Most slots of one queue.
+MOST_SLOTS = 1_000_000
+#: The valid numbers of slots, for messages.
+SLOTS_EXPECTED = f"a whole number from 0 (the queue is not consumed) to {MOST_SLOTS}"
 
 _MODES = ("strict", "borrow")
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -32,13 +33,13 @@ _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the settings say of one service.
+    """The settings of one service.
 
     Attributes:
-        env_prefix: What its variables begin with; None: its name in capitals, ``-`` as ``_``.
-        priority: Places for its priority queue, 0 to 1,000,000; None: not said.
-        default: Likewise.
-        scheduled: Likewise.
+        env_prefix: The beginning of its variables. None means its name in capitals, ``-`` as ``_``.
+        priority: Slots for its priority queue, 0 to 1,000,000. None means not set.
+        default: Slots for its default queue, likewise.
+        scheduled: Slots for its scheduled queue, likewise.
         shares: ``strict`` or ``borrow``.
     """
 
@@ -51,32 +52,32 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What one worker has for each queue of a service.
+    """The slots of one worker for each queue of a service.
 
     Attributes:
-        pool: Its places in all.
-        places: By queue, in the order of their classes.
-        borrow: Whether what a queue does not use is lent to the others.
-        warnings: What is legal and may not be meant, one sentence each.
+        pool: All slots of the worker.
+        slots: Slots by queue, in the order of their classes.
+        borrow: Whether other queues may use a queue's idle slots.
+        warnings: Legal but suspicious values, one sentence each.
     """
 
     pool: int
-    places: Mapping[str, int]
+    slots: Mapping[str, int]
     borrow: bool
     warnings: tuple[str, ...] = ()
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Those that a worker takes tasks of."""
-        return tuple(name for name, places in self.places.items() if places or self.borrow)
+        """The queues that a worker consumes."""
+        return tuple(name for name, slots in self.slots.items() if slots or self.borrow)
 
 
-#: Nobody said that queues have places of their own.
+#: No queue has slots of its own.
 NO_SHARES = Shares(0, {}, False)
 
 
 def read_services(services: Mapping[Any, Any]) -> tuple[dict[str, Service], list[str]]:
-    """Return what is said of services by name, and what is wrong, one sentence each.
+    """Return the valid services by name, and the problems of the others, one sentence each.
 
     Args:
         services: ``{name: {"priority": 5, …}}`` or ``{name: Service}``.
@@ -89,27 +90,27 @@ def _name_problems(name: Any) -> list[str]:
 
 
 def _read_service(given: Any) -> Service:
-    said, problems = read_fields(given, Service)
-    prefix = said.get("env_prefix")
+    values, problems = read_fields(given, Service)
+    prefix = values.get("env_prefix")
     if prefix is not None and not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
         problems.append(
             "env_prefix: expected 1 to 64 letters, digits or '_', no digit first, "
             f"got: {got(prefix)}"
         )
     for name in PARTS:
-        places = said.get(name)
-        plain = isinstance(places, int) and not isinstance(places, bool)
-        if places is not None and not (plain and 0 <= places <= MOST_PLACES):
-            problems.append(f"{name}: expected {PLACES_EXPECTED}, got: {got(places)}")
-    if said.get("shares", "strict") not in _MODES:
-        problems.append(f"shares: expected 'strict' or 'borrow', got: {got(said['shares'])}")
+        slots = values.get(name)
+        plain = isinstance(slots, int) and not isinstance(slots, bool)
+        if slots is not None and not (plain and 0 <= slots <= MOST_SLOTS):
+            problems.append(f"{name}: expected {SLOTS_EXPECTED}, got: {got(slots)}")
+    if values.get("shares", "strict") not in _MODES:
+        problems.append(f"shares: expected 'strict' or 'borrow', got: {got(values['shares'])}")
     if problems:
         raise SettingsError(*problems)
-    return Service(**said)
+    return Service(**values)
 
 
 def variables_of(name: str, service: Service) -> dict[str, str]:
-    """Return the variables of a service by the class of queues that each is of."""
+    """Return the variables of a service by class of queues."""
     prefix = service.env_prefix or re.sub("[^A-Z0-9_]", "_", name.upper())
     return {each: f"{prefix}_QUEUE_{each.upper()}_WORKERS" for each in PARTS}
 
@@ -122,61 +123,61 @@ def shares_of(
     cpus: int,
     lends: bool = True,
 ) -> Shares:
-    """Share out the places of one worker.
+    """Divide the slots of one worker among the queues of a service.
 
     Args:
-        name: Of the service.
-        service: What the settings say of it.
-        environ: Variables, which win.
-        pool: The worker's places; None where nobody said: then the sum of the numbers, or as many
-            as there are processors where no number is given either.
-        cpus: How many processors there are.
-        lends: One worker takes all queues, so that they may borrow: on ``fairredis`` alone.
+        name: The service's name.
+        service: The service's settings.
+        environ: Environment variables, which replace the settings.
+        pool: The worker's slots. None means the sum of the numbers, or one slot per processor if
+            no number is set.
+        cpus: The number of processors.
+        lends: Whether one worker consumes all queues, so that they can borrow (``fairredis`` only).
 
     Raises:
-        SettingsError: A number cannot be meant, one is missing, or they do not go into the pool.
+        SettingsError: A number is invalid or missing, or their sum is larger than the pool.
     """
     variables = variables_of(name, service)
-    said = _said(service, variables, environ)
-    missing = [each for each in PARTS if each not in said]
-    total = sum(said.values())
+    given = _given_slots(service, variables, environ)
+    missing = [each for each in PARTS if each not in given]
+    total = sum(given.values())
     if pool is None:
-        if said and missing:
+        if given and missing:
             raise SettingsError(
                 f"{variables[missing[0]]}: expected a number, as of the service's other queues, or "
                 "the size of the pool (--concurrency N), got: nothing"
             )
-        pool = total if said else cpus
+        pool = total if given else cpus
     borrow = service.shares == "borrow"
     if pool < 1:
         raise SettingsError(
-            f"{', '.join(variables.values())}: expected a place for one queue at least, got: 0"
+            f"{', '.join(variables.values())}: expected a slot for at least one queue, got: 0"
         )
     if total > pool:
         raise SettingsError(
-            f"{', '.join(variables[each] for each in said)}: expected at most the {pool} places "
+            f"{', '.join(variables[each] for each in given)}: expected at most the {pool} slots "
             f"of the pool (--concurrency), got: {total}"
         )
     rest = pool - total
     if missing and rest < len(missing) and not borrow:
         may_borrow = f"fairness.services = {{{name!r}: {{'shares': 'borrow'}}}}"
         raise SettingsError(
-            f"service {name}: expected a pool with a place for each queue, {total + len(missing)} "
+            f"service {name}: expected a pool with a slot for each queue, {total + len(missing)} "
             f"or more (--concurrency {total + len(missing)}), got: {pool}"
             + (f"; or let queues borrow: {may_borrow}" if lends else "")
         )
-    said |= part(rest, {each: PARTS[each] for each in missing})
+    given |= part(rest, {each: PARTS[each] for each in missing})
     warnings = []
     if not missing and rest and not borrow:
         warnings.append(
-            f"service {name}: {rest} of the pool's {pool} places are no queue's and stay idle"
+            f"service {name}: {rest} of the pool's {pool} slots belong to no queue and stay idle"
         )
-    places = {queue: said[each] for queue, each in zip(queues_of(name), PARTS, strict=True)}
-    return Shares(pool, places, borrow, tuple(warnings))
+    slots = {queue: given[each] for queue, each in zip(queues_of(name), PARTS, strict=True)}
+    return Shares(pool, slots, borrow, tuple(warnings))
 
 
 def part(pool: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Part a pool by weights, what is left over to the largest remainders, the first of equals."""
+    """Divide a pool by weights. Slots that are left over go to the largest remainders, in order."""
     whole = sum(weights.values())
     parts = {name: pool * weight // whole for name, weight in weights.items()}
     left = pool - sum(parts.values()) if weights else 0
@@ -188,19 +189,19 @@ def part(pool: int, weights: Mapping[str, int]) -> dict[str, int]:
     return parts
 
 
-def _said(
+def _given_slots(
     service: Service, variables: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, int]:
-    said, problems = {}, []
+    given, problems = {}, []
     for name, variable in variables.items():
         text = environ.get(variable, "").strip()
-        places = getattr(service, name)
+        slots = getattr(service, name)
         if text:
-            places = parse_count(text, MOST_PLACES)
-            if places is None:
-                problems.append(f"{variable}: expected {PLACES_EXPECTED}, got: {got(text)}")
-        if places is not None:
-            said[name] = places
+            slots = parse_count(text, MOST_SLOTS)
+            if slots is None:
+                problems.append(f"{variable}: expected {SLOTS_EXPECTED}, got: {got(text)}")
+        if slots is not None:
+            given[name] = slots
     if problems:
         raise SettingsError(*problems)
-    return said
+    return given

@@ -176,9 +176,9 @@ class Inspector:
         row = row_of(reader, key)
         found = []
         kinds: dict[int | None, Kind] = {}
-        if row is not None and row.parts == (key != row.key) and (row.said or row.declared):
+        if row is not None and row.parts == (key != row.key) and (row.by_operator or row.declared):
             found.append(row.numbers.limit(key))
-            kinds[row.numbers.concurrency] = "queue" if row.said else "settings"
+            kinds[row.numbers.concurrency] = "queue" if row.by_operator else "settings"
         said = waiting.limit(reader)
         if said is None and not found:
             said = _of_running(reader, state) or starts.asked or self._declared(key)

@@ -189,4 +189,4 @@ class Judge:
 
 def _kind_of(row: QueueRow) -> Kind:
     """Return whose numbers a queue has."""
-    return "settings" if row.said is None else "queue"
+    return "settings" if row.by_operator is None else "queue"

@@ -50,13 +50,13 @@ class QueueLimits:
         policy = read_queue(numbers)
         self._refuse_unasked(_named(queue))
         row = self._limiter.limit_queue(SET, queue, policy.numbers)
-        return self._shown(queue, row or QueueRow(queue_key(queue), said=policy.numbers))
+        return self._shown(queue, row or QueueRow(queue_key(queue), by_operator=policy.numbers))
 
     def clear(self, queue: str) -> bool:
         """End what people set; return whether there was something."""
         row = self._limiter.queue_rows().get(_named(queue))
         self._limiter.limit_queue(CLEARED, queue)
-        return row is not None and row.said is not None
+        return row is not None and row.by_operator is not None
 
     def make_known(self, queue: str) -> None:
         """People are about to say something of a queue's key: claims ask for it from now on.
@@ -115,7 +115,7 @@ class QueueLimits:
 
     def _shown(self, queue: str, row: QueueRow) -> QueueLimit:
         numbers = row.numbers
-        source = "people" if row.said else "settings" if row.declared else ""
+        source = "people" if row.by_operator else "settings" if row.declared else ""
         return QueueLimit(
             queue=queue,
             key=row.key,

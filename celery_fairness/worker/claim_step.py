@@ -103,7 +103,7 @@ class ClaimStep(bootsteps.StartStopStep):
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
         shares = NO_SHARES if fairness is None else fairness.shares
-        parts = {queue: each * multiplier for queue, each in shares.places.items()}
+        parts = {queue: each * multiplier for queue, each in shares.slots.items()}
         home.start(_places(consumer, multiplier), parts, shares.borrow)
         if fairness is not None:
             home.renewals.announce(fairness.announcement(consumer.hostname))

@@ -56,7 +56,7 @@ def test_one_worker_obeys_the_shares_where_the_broker_claims_fairly(start):
     done = start("analysis", "-c", "10", "-P", "threads", "-l", "INFO")
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == (
-        "celery fairness: analysis: 10 places: analysis_priority 5, analysis_default 3, "
+        "celery fairness: analysis: 10 slots: analysis_priority 5, analysis_default 3, "
         "analysis_scheduled 2 (strict)\n"
     )
     assert parts_of(start.fairness).shares == Shares(
@@ -80,7 +80,7 @@ def test_the_pool_is_the_sum_of_the_variables(start):
     assert start("analysis", environ=variables).exit_code == 0
     assert start.started["concurrency"] == 12
     done = start("analysis", "-c", "14", environ=variables)
-    assert "warning: service analysis: 2 of the pool's 14 places" in done.stderr
+    assert "warning: service analysis: 2 of the pool's 14 slots" in done.stderr
 
 
 def test_the_pool_is_what_the_app_says_or_as_many_as_a_scaler_may_make(start):
@@ -118,7 +118,7 @@ def test_other_brokers_have_a_worker_for_each_queue(start):
         (["analyss"], "did you mean 'analysis'?"),
         (["analysis", "-Q", "a"], "-Q: the queues are those of the service analysis"),
         (["analysis", "-X", "a"], "-X: the queues are those of the service analysis"),
-        (["analysis", "-c", "2"], "expected a pool with a place for each queue"),
+        (["analysis", "-c", "2"], "expected a pool with a slot for each queue"),
         (["analysis", "--no-such"], "No such option"),
         ([], "Missing argument 'SERVICE'"),
     ],

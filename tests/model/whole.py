@@ -98,13 +98,13 @@ class WholeQueues(Candidates):
             return before.text
         row = (before or QueueRow(key)).after(how, parts, numbers)
         if how == SET:
-            said = row.said.text if row.said else ""
+            said = row.by_operator.text if row.by_operator else ""
             self.happenings.tell("fairness.queue_limit_set", key=key, numbers=said)
-        elif how == CLEARED and before is not None and before.said is not None:
+        elif how == CLEARED and before is not None and before.by_operator is not None:
             self.happenings.tell("fairness.queue_limit_cleared", key=key)
         steered = self.stops.says_of(key) or key in self.overrides.rows
         waits = queue in self.parking.candidates
-        if row.declared or row.said or how == KNOWN or steered or waits:
+        if row.declared or row.by_operator or how == KNOWN or steered or waits:
             self.queues.version += 1
             rows[queue] = replace(row, version=self.queues.version)
         else:

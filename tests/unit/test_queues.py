@@ -124,7 +124,7 @@ def test_numbers_and_rows_are_read_as_they_are_written():
         assert read_numbers(each.text) == each
         for row in (
             QueueRow("queue:q", True, 7, each, None),
-            QueueRow("queue:q", said=each),
+            QueueRow("queue:q", by_operator=each),
             QueueRow("queue:q"),
         ):
             assert read_row(row.text) == row

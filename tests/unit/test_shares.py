@@ -6,7 +6,7 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.worker_shares import (
-    MOST_PLACES,
+    MOST_SLOTS,
     PARTS,
     Service,
     Shares,
@@ -30,7 +30,7 @@ def share(*numbers, pool=None, cpus=8, **service):
 
 
 def numbers(shares):
-    return list(shares.places.values())
+    return list(shares.slots.values())
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def numbers(shares):
 def test_s34_a_pool_is_parted_50_30_20_by_largest_remainder(pool, parts):
     shares = share(pool=pool)
     assert numbers(shares) == parts
-    assert shares == Shares(pool, shares.places, False)
-    assert list(shares.places) == ["analysis_priority", "analysis_default", "analysis_scheduled"]
-    assert shares.queues == tuple(shares.places)
+    assert shares == Shares(pool, shares.slots, False)
+    assert list(shares.slots) == ["analysis_priority", "analysis_default", "analysis_scheduled"]
+    assert shares.queues == tuple(shares.slots)
 
 
 def test_every_pool_is_parted_whole_and_everybody_has_a_place():
@@ -83,7 +83,7 @@ def test_of_a_queue_without_places_nothing_is_taken_unless_it_borrows():
     strict = share("0", "1", "0")
     assert (strict.pool, strict.queues) == (1, ("analysis_default",))
     lent = share("0", "1", "0", shares="borrow")
-    assert lent.queues == tuple(lent.places)
+    assert lent.queues == tuple(lent.slots)
 
 
 @pytest.mark.parametrize(("pool", "parts"), [(1, [1, 0, 0]), (2, [1, 1, 0])])
@@ -92,7 +92,7 @@ def test_s34_a_pool_under_three_may_borrow_only(pool, parts):
     with pytest.raises(SettingsError) as caught:
         share(pool=pool)
     assert str(caught.value) == (
-        "service analysis: expected a pool with a place for each queue, 3 or more "
+        "service analysis: expected a pool with a slot for each queue, 3 or more "
         f"(--concurrency 3), got: {pool}; or let queues borrow: "
         "fairness.services = {'analysis': {'shares': 'borrow'}}"
     )
@@ -100,7 +100,7 @@ def test_s34_a_pool_under_three_may_borrow_only(pool, parts):
 
 def test_places_that_are_no_queues_are_a_warning_unless_they_are_lent():
     assert share("1", "1", "1", pool=5).warnings == (
-        "service analysis: 2 of the pool's 5 places are no queue's and stay idle",
+        "service analysis: 2 of the pool's 5 slots belong to no queue and stay idle",
     )
     assert share("1", "1", "1", pool=5, shares="borrow").warnings == ()
     assert share("1", "1", "1").warnings == ()
@@ -110,10 +110,10 @@ def test_places_that_are_no_queues_are_a_warning_unless_they_are_lent():
     ("said", "pool", "problem"),
     [
         (("5", "3", "3"), 10, "of the pool (--concurrency), got: 11"),
-        (("11",), 10, "ANALYSIS_QUEUE_PRIORITY_WORKERS: expected at most the 10 places"),
-        (("9",), 10, "expected a pool with a place for each queue, 11 or more"),
+        (("11",), 10, "ANALYSIS_QUEUE_PRIORITY_WORKERS: expected at most the 10 slots"),
+        (("9",), 10, "expected a pool with a slot for each queue, 11 or more"),
         (("5", None, "2"), None, "ANALYSIS_QUEUE_DEFAULT_WORKERS: expected a number"),
-        (("0", "0", "0"), None, "expected a place for one queue at least, got: 0"),
+        (("0", "0", "0"), None, "expected a slot for at least one queue, got: 0"),
         (("-1",), 10, "ANALYSIS_QUEUE_PRIORITY_WORKERS: expected a whole number from 0"),
         (("five",), 10, "to 1000000, got: 'five'"),
         (("1000001",), 10, "got: '1000001'"),
@@ -140,9 +140,9 @@ def test_a_service_may_name_what_its_variables_begin_with():
 
 
 def test_the_settings_say_what_a_service_has():
-    said = {"env_prefix": "AN", "priority": 0, "default": MOST_PLACES, "shares": "borrow"}
+    said = {"env_prefix": "AN", "priority": 0, "default": MOST_SLOTS, "shares": "borrow"}
     service = build_settings({"services": {"analysis": said}}).services["analysis"]
-    assert service == Service("AN", 0, MOST_PLACES, None, "borrow")
+    assert service == Service("AN", 0, MOST_SLOTS, None, "borrow")
     assert build_settings({"services": {"analysis": service}}).services["analysis"] == service
 
 
@@ -156,7 +156,7 @@ def test_the_settings_say_what_a_service_has():
         ({"a": {"prioity": 3}}, "got: 'prioity', did you mean 'priority'?"),
         ({"a": {4: 3}}, "scheduled, shares, got: 4"),
         ({"a": {"priority": -1}}, "a: priority: expected a whole number from 0"),
-        ({"a": {"default": MOST_PLACES + 1}}, "a: default: expected a whole number from 0"),
+        ({"a": {"default": MOST_SLOTS + 1}}, "a: default: expected a whole number from 0"),
         ({"a": {"scheduled": True}}, "a: scheduled: expected a whole number from 0"),
         ({"a": {"priority": "5"}}, "got: '5'"),
         ({"a": {"env_prefix": "9A"}}, "a: env_prefix: expected 1 to 64 letters"),
