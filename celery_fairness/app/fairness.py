@@ -25,7 +25,7 @@ from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.control.views import Check
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.message.limits import word_of
+from celery_fairness.message.limits import limits_text
 from celery_fairness.message.task_options import declared_limit, service_queues
 
 
@@ -167,4 +167,4 @@ class Fairness:
         if numbers is not None:
             return numbers.limit(key)
         limit = declared_limit(self._parts.app.tasks.values(), key)
-        return None if limit is None else read_limits(word_of((limit,)))[0]
+        return None if limit is None else read_limits(limits_text((limit,)))[0]

@@ -108,7 +108,7 @@ def _stamp_message(
         headers[HEADER] = header
     if listener.claims:
         return
-    listener.puts.tell(name, task, headers, args, kwargs, queue)
+    listener.puts.emit(name, task, headers, args, kwargs, queue)
     if header is not None:
         headers[COPY_HEADER] = first_copy()
         error = not_kept(task)

@@ -106,7 +106,7 @@ class Holding:
 
     def trace(self, lasts_ms: int) -> None:
         """Emit events of each task for a time; see ``EventsApi.trace``."""
-        self._run(calls.TRACE, calls.watch_args(lasts_ms))
+        self._run(calls.TRACE, calls.trace_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""

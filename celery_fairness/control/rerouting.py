@@ -202,9 +202,9 @@ class Rerouter:
         its = [(each, _partition(head, target)) for each, head in read if _service(head) == service]
         if target == queue or not its:
             return 0
-        args = calls.move_args(queue, target, its)
+        args = calls.reroute_args(queue, target, its)
         answer = self._limiter.connection.run(calls.REROUTE, self._limiter.prefix, args)
-        return sum(calls.read_move(answer))
+        return sum(calls.read_reroute(answer))
 
 
 def changed_tiers(

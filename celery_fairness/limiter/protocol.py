@@ -1,8 +1,8 @@
-"""What a limiter does: the one in Redis, and the fake one of tests.
+"""The methods of a limiter: the one in Redis, and the fake one of tests.
 
-Invariant: no lease of a key is granted while the key holds as many live leases as its limit, and a
-lease of several keys is granted for all of them or for none. A lease that is not renewed ends by
-itself. Acquire, renew and release name a lease by its id and do nothing the second time.
+Invariant: a key never gets more live leases than its limit. A lease of several keys is granted for
+all of them or for none. A lease that is not renewed ends by itself. Acquire, renew and release take
+a lease's id, and a second call with the same id changes nothing.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from celery_fairness.message.headers import Copy
 
 
 class Limiter(Protocol):
-    """Takes, keeps and ends leases, and knows the tiers in force.
+    """Takes, renews and ends leases, parks tasks, and stores the tiers in force.
 
-    Every method raises :class:`~celery_fairness.errors.LimiterUnavailable` where the limiter's
-    memory cannot be reached.
+    Every method raises :class:`~celery_fairness.errors.LimiterUnavailable` if the limiter's Redis
+    does not answer.
     """
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
-        """Take a slot of the tier and of each other limit, or none and say why not.
+        """Take a slot of the tier and of each other limit, or none.
 
-        The same lease again is admitted without a change.
+        A lease that is already held is admitted again without a change.
         """
         ...
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
-        """Keep ``leases`` for another lease time, and move the limiter's clock.
+        """Renew ``leases`` for one lease time, and move the limiter's clock.
 
         Args:
-            leases: Named one by one; an empty list only moves the clock.
-            epoch: Of the last renewal. Where the limiter lost its memory since, what is missing
-                is entered again.
+            leases: The leases. An empty list only moves the clock.
+            epoch: The epoch of the last renewal. If the limiter has lost its memory since, missing
+                leases are registered again.
         """
         ...
 
@@ -57,29 +57,29 @@ class Limiter(Protocol):
         """Report that a worker lives, for one more lease time.
 
         Args:
-            worker: ``WorkerStatus.announced`` of it; "" only asks about the memory.
-            epoch: Of the last renewal; None if there was none.
-            ends: The worker ends: it is listed no more.
+            worker: ``WorkerStatus.announced`` of the worker. "" only checks the memory.
+            epoch: The epoch of the last renewal. None if there was none.
+            ends: The worker ends, and its entry is removed.
 
         Returns:
-            Whether the limiter lost its memory since that epoch.
+            Whether the limiter has lost its memory since that epoch.
         """
         ...
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End ``leases`` and return how many slots they held. Twice is harmless.
+        """End ``leases`` and return the number of slots that they held. A second call returns 0.
 
         Args:
-            leases: Named one by one.
-            died: Their processes could not end them. Who watches tasks is told so.
+            leases: The leases.
+            died: Whether their processes died. A trace reports this.
         """
         ...
 
     def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
-        """End ``lease``; need not have happened when this returns.
+        """End ``lease`` without waiting for the answer.
 
         Args:
-            lease: Of an attempt whose body has ended.
+            lease: The lease of an attempt whose body has ended.
             watched: Whether a trace is on (``Admitted.watched``).
         """
         ...
@@ -87,104 +87,105 @@ class Limiter(Protocol):
     def idle(
         self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
     ) -> tuple[int, float]:
-        """Add to how long tasks waited for their snooze while their tenant had a free slot.
+        """Add up how long tasks waited for their snooze while their tenant had a free slot.
 
         Args:
-            lease: Of an attempt that was just admitted, of a task that the tier had rejected.
-            short_seconds: A shorter wait is not counted.
-            least_seconds: Less in all is not logged.
-            every_seconds: How often its worker logs it at most.
+            lease: The lease of an attempt that was just admitted, after the tier rejected it.
+            short_seconds: Shorter waits are not counted.
+            least_seconds: A smaller sum is not logged.
+            every_seconds: The shortest time between two log lines of a worker.
 
         Returns:
-            The number of tenants and the seconds in all that the worker is to log; 0: nothing.
+            The number of tenants and the sum in seconds for the worker's log; 0 if it must not log.
         """
         ...
 
-    def supersede(self, refused: Copy, next_serial: str) -> bool:
-        """Say that the successor of ``refused`` is published once more, as ``next_serial``.
+    def supersede(self, rejected: Copy, next_serial: str) -> bool:
+        """Replace the successor of ``rejected`` by a copy with ``next_serial``.
 
-        Asked when a publish failed and may have arrived all the same: from now on the first try
-        does not count.
+        A caller uses this if a publish failed and may have arrived. From now on a gate drops the
+        message of the first try.
 
         Returns:
-            False where it did arrive, or another copy started: nothing need be published.
+            False if the first try arrived, or another copy started. Then nothing must be published.
         """
         ...
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
-        """Keep the message of a task that was just refused until its limits open.
+        """Store the message of a task that was just rejected until its limits are available.
 
-        Nothing that ends between the refusal and this is missed. A copy that waited here before
-        takes its old place.
+        A lease that ends between the rejection and this call is not missed. A copy that was parked
+        before gets its old place.
 
         Args:
-            request: As it was refused, with a copy; ``next_serial`` is never published.
-            message: As it is to be published again.
-            expires_ms: Server time from which it does not start any more.
+            request: The rejected request, with a copy. ``next_serial`` is never published.
+            message: The message to publish again.
+            expires_ms: The server time from which the task must not start.
         """
         ...
 
     def promote(
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
     ) -> Promotion:
-        """Give parked tasks that may start by now, of each limit the one that waits longest first.
+        """Return parked tasks that may start now. At each limit the longest wait comes first.
 
-        A task whose caller does not say within one lease that it is published is given again, as
-        another copy. One that has expired, or was cancelled, is given whatever its limits say.
+        If the caller does not report within one lease that a task is published, the task is
+        returned again as another copy. An expired or cancelled task is returned at once.
 
         Args:
             want: Most tasks, at least 1.
-            serial: Of the copies, each with a number behind it; random.
-            enforcement: Where it is not on, nothing is kept.
+            serial: A random serial. Each copy gets it with a number at its end.
+            enforcement: If it is not ``ON``, all parked tasks may start.
         """
         ...
 
     def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
-        """Say that the broker has parked tasks again, or how else they ended.
+        """Remove parked tasks.
 
         Args:
-            messages: Their tags.
-            how: ``cancelled``: they are given to workers as if they had expired; too late of one
-                that was promoted. ``failed``: no broker takes them, and no copy starts any more.
+            messages: The tasks' tags.
+            how: ``published``: the broker has them again. ``cancelled``: promote them like expired
+                tasks, except those that are promoted already. ``failed``: the broker rejects them,
+                and no copy of them may start.
 
         Returns:
-            How many were parked.
+            The number of them that were parked.
         """
         ...
 
     def put_off(self, message: str) -> int:
-        """Say that a promoted task could not be published: it is promoted again after a pause.
+        """Promote a task again later, because its publish failed.
 
-        The pause doubles with each try, from a sixteenth of a lease to a whole one.
+        The delay doubles with each try, from a sixteenth of a lease to a whole one.
 
         Returns:
-            How often it could not be published; 0: it is not promoted any more.
+            The number of failed publishes; 0 if the task is no longer promoted.
         """
         ...
 
-    def forgo(self, message: str, keys: Sequence[str]) -> None:
-        """Say that a promoted task ended before it came to a gate: what it was promised is free."""
+    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
+        """Release the reservations of a promoted task that ended before it reached a gate."""
         ...
 
     def parked(self, key: str) -> int:
-        """Return how many parked tasks wait at ``key``."""
+        """Return the number of parked tasks that wait at ``key``."""
         ...
 
     def await_parked(self, timeout_seconds: float) -> None:
-        """Wait, at most so long, until parked tasks may start; one of those that wait hears it."""
+        """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""
         ...
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        """Return what ``key`` holds now; changes nothing."""
+        """Return the state of ``key`` without changing it."""
         ...
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force.
 
         Args:
-            tiers: Every tier there is.
+            tiers: All tiers.
             source: ``database`` or ``settings``.
-            force: False leaves a table of the database as it is.
+            force: False does not replace a table from the database.
 
         Returns:
             Whether the table is now in force.
@@ -192,7 +193,7 @@ class Limiter(Protocol):
         ...
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
-        """Return the source of the table in force ("" where there is none) and its tiers."""
+        """Return the source of the table in force, "" if there is none, and its tiers."""
         ...
 
     def publish_tenant(
@@ -201,41 +202,41 @@ class Limiter(Protocol):
         """Publish one tenant's tier.
 
         Args:
-            tenant: Who.
-            tier: None forgets the tenant.
-            concurrency: A number of its own, None for unlimited, "" for the tier's.
-            keep: Until forgotten; else, without a number of its own, until every resolver's cache
-                has run out and the resolvers say the same.
+            tenant: The tenant.
+            tier: Its tier. None removes the record.
+            concurrency: Its own number. None for unlimited, "" for the tier's.
+            keep: Keep the record until it is removed. Otherwise a record without an own number
+                expires when the caches of all resolvers have expired.
         """
         ...
 
     def published_tenant(self, tenant: str) -> str | None:
-        """Return the tier that was published for ``tenant``, None where none was."""
+        """Return the tier that was published for ``tenant``; None if none was."""
         ...
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
     ) -> QueueRow | None:
-        """Say what a queue may, or that its key has something said of it.
+        """Change the limit of a queue, or only make its row.
 
         Args:
             how: ``declare``, ``set``, ``clear`` or ``know``
                 (:mod:`celery_fairness.config.queue_limits`).
-            queue: Which.
-            numbers: Those; None: none.
-            parts: They are declared for each partition.
+            queue: The queue.
+            numbers: The new numbers. None for none.
+            parts: Whether they are declared for each partition.
 
         Returns:
-            What is known of it now, None where that is nothing.
+            The queue's row; None if it has none.
         """
         ...
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
-        """Return what is known of queues, by name."""
+        """Return the rows of queues by name."""
         ...
 
     def news(self) -> int:
-        """Return the version of what was published; it grows with each publication."""
+        """Return the config version. It grows with each publication."""
         ...
 
     def count(self, counter: str, amount: int = 1) -> None:
@@ -245,6 +246,6 @@ class Limiter(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``.
 
-        Of limits beside the tiers: ``limited`` (refusals), ``dropped`` and ``rescheduled``.
+        Limits other than tiers have ``limited`` (rejections), ``dropped`` and ``rescheduled``.
         """
         ...

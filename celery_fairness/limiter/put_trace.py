@@ -1,8 +1,8 @@
-"""``task.put`` at a gate: a producer tells what it gives to a broker that tells nobody.
+"""Emits ``task.put`` at a gate, because other brokers than ours do not report new tasks.
 
-Whether somebody watches a producer asks with a task that it publishes, at most once a second, and
-with each for as long as somebody does. It is told before the broker is given the task, so that no
-start is told before its put; a publication that fails then was told all the same.
+A producer checks with a task that it publishes whether a trace is on, at most once a second. While
+a trace is on, it emits the event with each task. It does so before it publishes, so that no start
+precedes its put. If the publish then fails, the event has been emitted anyway.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from celery_fairness.util.timestamps import eta_ms
 
 
 class PutTrace:
-    """Tells each task with limits, a tenant's too, while somebody watches.
+    """Emits ``task.put`` of each task with a tenant or a limit, while a trace is on.
 
     Args:
-        settings: Who is charged, and which queues have limits.
-        directory: Asks Redis, and leaves it alone for a while where it did not answer.
+        settings: The app's settings.
+        directory: Calls Redis, but not for a while after a call that Redis did not answer.
         clock: Seconds, monotonic.
     """
 
@@ -43,7 +43,7 @@ class PutTrace:
         self._watched = False
         self._look_at = 0.0
 
-    def tell(
+    def emit(
         self,
         name: str,
         task: Any,
@@ -52,15 +52,15 @@ class PutTrace:
         kwargs: Mapping[str, Any],
         queue: str | None,
     ) -> None:
-        """Tell a task that is about to be published, if somebody watches.
+        """Emit the event of a task that is about to be published, if a trace is on.
 
         Args:
             name: The task's name.
-            task: The task where this process knows it, else None.
-            headers: Of its message, which is stamped.
+            task: The task; None if this process has not registered it.
+            headers: The headers of its message, which is stamped.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            queue: Where it goes, None where that is not known.
+            queue: Its queue; None if it is not known.
         """
         now = self._clock()
         if not self._watched and now < self._look_at:
@@ -68,16 +68,16 @@ class PutTrace:
         source = getattr(task, "tenant_source", None)
         charge = attribution_of(headers, args, kwargs, source, service_of(task), self._settings)
         if not charge.keys and queue not in self._settings.queues:
-            # No gate is asked about it, so its start would not be told either.
+            # It passes no gate, so its start would not be reported either.
             return
         self._look_at = now + LOOK_SECONDS
         job = Job(str(headers.get("id") or ""), name, queue or "")
         start_ms = eta_ms(headers.get("eta"))
-        told = self._directory.ask(lambda limiter: _tell(limiter, job, charge, start_ms))
-        self._watched = bool(told)
+        events = self._directory.ask(lambda limiter: _emit(limiter, job, charge, start_ms))
+        self._watched = bool(events)
 
 
-def _tell(limiter: Limiter, job: Job, charge: Attribution, start_ms: int) -> int:
+def _emit(limiter: Limiter, job: Job, charge: Attribution, start_ms: int) -> int:
     if not isinstance(limiter, RedisLimiter):
         return 0
     cost = f"{charge.cost:.17g}"

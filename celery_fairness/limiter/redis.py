@@ -1,7 +1,7 @@
-"""The limiter in Redis: every decision is one call, by the server's clock.
+"""The limiter in Redis. Every decision is one call and uses the server's clock.
 
-Weakness: a Redis that loses its memory, or a part of it, forgets leases too; workers enter theirs
-again at their next renewal, and until then more may start than the limit says.
+Weakness: if Redis loses data, it loses leases too. Workers register theirs again at the next
+renewal. Until then more tasks may start than the limit allows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
-#: Slots that one call renews or releases: a bounded time in Redis.
+#: Most slots that one call renews or releases, so that its time in Redis is bounded.
 BATCH = 250
 
-_REFUSALS = {
+_REJECTIONS = {
     0: Reason.AT_CONCURRENCY_LIMIT,
     -1: Reason.PAUSED,
     -2: Reason.SUPERSEDED,
@@ -58,15 +58,15 @@ _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
 
 class RedisLimiter:
-    """A :class:`~celery_fairness.limiter.protocol.Limiter` shared by all processes and hosts.
+    """A :class:`~celery_fairness.limiter.protocol.Limiter` that all processes and hosts share.
 
     Args:
-        connection: The limiter's Redis.
+        connection: The connection to the limiter's Redis.
         settings: Namespace, lease, tiers and default tier.
-        frozen_clock: Only for tests: the server's time, in ms.
-        redelivery_seconds: After this the broker has delivered again what was not acknowledged.
-        key_prefix: What stands before every key.
-        broker: Where tasks come from; "" is any. What is parked goes back there alone.
+        frozen_clock: Only for tests: returns the server's time in ms.
+        redelivery_seconds: Time after which the broker redelivers an unacknowledged message.
+        key_prefix: A prefix of every key.
+        broker: The broker of the tasks, to which parked tasks return. "" means any broker.
     """
 
     def __init__(
@@ -91,29 +91,29 @@ class RedisLimiter:
 
     @property
     def connection(self) -> Connection:
-        """Where it keeps everything."""
+        """The connection to its Redis."""
         return self._redis
 
     @property
     def names(self) -> Names:
-        """Names of its keys."""
+        """The names of its keys."""
         return self._names
 
     @property
     def prefix(self) -> str:
-        """What every key begins with."""
+        """The beginning of every key."""
         return self._names.prefix
 
     def load_library(self) -> None:
-        """Load the function library where it is absent; a server that is away has it later.
+        """Load the function library if it is absent. If the server is away, do nothing.
 
         Raises:
-            LibraryUnusable: The server cannot have it, or the tables are of a version with another
-                schema; the text says why and what to do.
+            LibraryUnusable: The server cannot load it, or its tables have another schema. The text
+                has the cause and the next step.
         """
         try:
             self._redis.load_library(self._names.prefix)
-            # A call that writes nothing and reads the clock, which has the schema.
+            # This call writes nothing and checks the schema.
             args = ("", "", self._lease_ms, *self._as_known(""), self._now_text())
             self._redis.execute(calls.INSPECT, self._names.prefix, args)
         except LibraryUnusable:
@@ -127,7 +127,7 @@ class RedisLimiter:
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
-        """Take every slot, or say why not."""
+        """Take every slot, or none."""
         args = (
             request.lease.id,
             self._lease_ms,
@@ -149,10 +149,10 @@ class RedisLimiter:
             watched = action == "t"
             return Admitted(request.lease, judged, number, held, code == 2, news, watched)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
-        return Rejected(_REFUSALS[code], wait, judged, number, held, news, key, _ACTIONS[action])
+        return Rejected(_REJECTIONS[code], wait, judged, number, held, news, key, _ACTIONS[action])
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
-        """Keep ``leases`` and move the limiter's clock."""
+        """Renew ``leases`` and move the limiter's clock."""
         missing: dict[Lease, None] = {}
         known = "" if epoch is None else str(epoch)
         new_epoch = 0
@@ -167,14 +167,14 @@ class RedisLimiter:
         return Renewal((), new_epoch, tuple(missing))
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
-        """Report that a worker lives; returns whether the memory was lost since ``epoch``."""
+        """Report that a worker lives. Return whether the memory was lost since ``epoch``."""
         args = calls.announce_args(
             self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
         )
         return calls.read_announce(self._redis.run(calls.ANNOUNCE, self._names.prefix, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End ``leases``; returns how many slots they held."""
+        """End ``leases`` and return the number of slots that they held."""
         held = 0
         for batch in _batches(leases):
             if died or any(map(self._waited_for, leases)):
@@ -197,19 +197,19 @@ class RedisLimiter:
     def idle(
         self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
     ) -> tuple[int, float]:
-        """Add up how long a task waited beside a free slot; returns what is to be logged of all."""
+        """Add up how long a task waited while its tenant had a free slot. Return what to log."""
         times = map(milliseconds, (short_seconds, least_seconds, every_seconds))
         args = (lease.worker, lease.key, *times, self._now_text())
         tenants, all_ms = self._redis.run(calls.IDLE, self._names.prefix, args)
         return int(tenants), seconds(all_ms)
 
-    def supersede(self, refused: Copy, next_serial: str) -> bool:
-        """Say that the successor of ``refused`` is published once more."""
-        args = (refused.message, refused.serial, next_serial)
+    def supersede(self, rejected: Copy, next_serial: str) -> bool:
+        """Replace the successor of ``rejected`` by a copy with ``next_serial``."""
+        args = (rejected.message, rejected.serial, next_serial)
         return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
-        """Keep a refused task until it may start."""
+        """Store a rejected task until it may start."""
         if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
         args = (
@@ -229,7 +229,7 @@ class RedisLimiter:
     def promote(
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
     ) -> Promotion:
-        """Give parked tasks that may start by now."""
+        """Return parked tasks that may start now."""
         args = (
             self._lease_ms,
             enforcement.value,
@@ -248,29 +248,29 @@ class RedisLimiter:
         return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms), sleep_ms == -2)
 
     def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
-        """Say that tasks are published, cancelled, or have failed."""
+        """Remove parked tasks that are published, cancelled or failed."""
         return int(self._redis.run(calls.UNPARK, self._names.prefix, (how, *messages)))
 
     def put_off(self, message: str) -> int:
-        """Say that a promoted task could not be published."""
+        """Promote a task again later, because its publish failed."""
         args = (self._lease_ms, message)
         return int(self._redis.run(calls.PUT_OFF, self._names.prefix, args))
 
-    def forgo(self, message: str, keys: Sequence[str]) -> None:
-        """Give back what was promised to a task."""
+    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
+        """Release the reservations of a promoted task."""
         args = self._free_args("promises", ((message, key) for key in keys))
         self._redis.run(calls.FREE, self._names.prefix, args)
 
     def parked(self, key: str) -> int:
-        """Return how many tasks wait at ``key``."""
+        """Return the number of parked tasks that wait at ``key``."""
         return int(self._redis.read("HGET", self._names.gate_waiting, key) or 0)
 
     def await_parked(self, timeout_seconds: float) -> None:
-        """Wait until tasks that are parked may start."""
+        """Wait until parked tasks may start, or the timeout."""
         self._listener.wait(self._names.gate_bell, timeout_seconds)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        """Return what ``key`` holds now."""
+        """Return the state of ``key``."""
         names = self._names
         tenant_key = names.tenant(tenant).removeprefix(names.prefix)
         args = (key, tenant_key, self._lease_ms, *self._as_known(tier), self._now_text())
@@ -330,7 +330,7 @@ class RedisLimiter:
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
     ) -> QueueRow | None:
-        """Say what a queue may."""
+        """Change the limit of a queue."""
         text = numbers.text if numbers else ""
         args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text),
@@ -340,12 +340,12 @@ class RedisLimiter:
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
-        """Return what is known of queues."""
+        """Return the rows of queues by name."""
         flat = self._redis.read("HGETALL", f"{self._names.prefix}queue_limits")
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def news(self) -> int:
-        """Return the version of what was published."""
+        """Return the config version."""
         return int(self._redis.read("HGET", self._names.news, "version") or 0)
 
     def count(self, counter: str, amount: int = 1) -> None:
@@ -369,16 +369,16 @@ class RedisLimiter:
         return what, self._lease_ms, self._now_text(), *chain.from_iterable(slots)
 
     def _copies(self, request: SlotRequest) -> tuple[str, str, str, Milliseconds]:
-        """Return which copy of a message asks, and what is remembered of it."""
+        """Return the arguments about the request's copy."""
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 
     def _waited_for(self, lease: Lease) -> bool:
-        """Say whether tasks of a gate may wait for what a lease holds."""
+        """Return whether parked tasks may wait for a slot of a lease."""
         return self._tier_waits or "," in lease.key or not lease.key.startswith("tenant:")
 
     def _as_known(self, tier: str) -> tuple[str, str, str, str]:
-        """Return a tier and the default tier with their numbers as this process knows them."""
+        """Return a tier and the default tier with their numbers in this process's settings."""
         known = self._tiers.get(tier)
         default = self._tiers[self._default]
         number = _limit_text(known.concurrency) if known else ""
@@ -389,7 +389,7 @@ class RedisLimiter:
 
 
 def job_text(job: Job | None) -> str:
-    """Return whom events name; what no text can hold is a question mark."""
+    """Return a job as text for events. Characters without a UTF-8 form become question marks."""
     if job is None:
         return ""
     return json.dumps([each.encode(errors="replace").decode() for each in job])
@@ -400,7 +400,7 @@ def _limit_text(concurrency: int | None) -> str:
 
 
 def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[tuple[Lease, str]]]:
-    """Yield every slot, as its lease and its key."""
+    """Yield all slots, each as lease and key, in batches."""
     slots = slots_of(leases)
     for start in range(0, len(slots), BATCH):
         yield slots[start : start + BATCH]

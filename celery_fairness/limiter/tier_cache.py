@@ -1,14 +1,19 @@
-"""The tiers in force, and the tier of a tenant: a chain of answers behind a cache.
+"""The tiers in force, and a cache of each tenant's tier.
 
-A tenant's tier is, the first that answers: what an administrator published in Redis, the user's
-resolver, or where there is none what the message's producer knew, the default tier. A resolver that
-fails means the default tier and a log line, never an exception in a producer. Commands and the
-admin read :meth:`TierCache.answer`, which returns why a tier is unknown instead of the default.
+The first of these sources gives a tenant's tier:
 
-The cache is believed for ``tier_cache_seconds`` or until news: every publication raises a version
-in Redis. Workers learn it with every answer of the limiter; producers look at most once a second,
-without a thread, and a Redis that hangs costs them one bounded wait and is then left alone for
-a while.
+1. the tier that an administrator published in Redis
+2. the user's resolver; without a resolver, the tier in the message's header
+3. the default tier
+
+If a resolver fails, the default tier applies and a line is logged. A producer never gets an
+exception. Commands and the admin call :meth:`TierCache.answer`, which returns also why a tier is
+unknown.
+
+An entry is valid for ``tier_cache_seconds``, or until the config version in Redis changes: every
+publication raises it. Workers receive the version with every answer of the limiter. Producers read
+it at most once a second, without a thread. If Redis hangs, a producer waits once for a bounded
+time, and then does not call Redis for a while.
 """
 
 from __future__ import annotations
@@ -28,16 +33,16 @@ from celery_fairness.util.throttled_log import Notices
 
 Answer = TypeVar("Answer")
 
-#: Tenants whose tier is remembered; the oldest goes first.
+#: Most tenants in the cache. The oldest is removed first.
 CACHE_TENANTS = 10_000
-#: How long a failed resolver is left alone for one tenant, in seconds.
+#: How long a resolver is not called again for a tenant for which it failed, in seconds.
 FAILURE_SECONDS = 1.0
-#: How often a producer looks for news, in seconds.
+#: How often a producer reads the config version, in seconds.
 LOOK_SECONDS = 1.0
-#: How long a producer leaves a Redis alone that did not answer, in seconds.
+#: How long a producer does not call a Redis that did not answer, in seconds.
 AWAY_SECONDS = 5.0
 
-#: Why nobody can be asked for the tier of a tenant that Redis knows by a hash.
+#: Why the tier of a tenant that has a hash in Redis is unknown.
 HASHED = (
     "Redis has a hash in place of this tenant's name, and the tier resolver needs the name: "
     "ask by the name itself"
@@ -45,11 +50,11 @@ HASHED = (
 
 
 class TierAnswer(NamedTuple):
-    """The tier of a tenant, for somebody who reads it.
+    """The tier of a tenant, for commands and the admin.
 
     Attributes:
-        tier: Its name; where it is unknown the default tier, by which tasks are judged meanwhile.
-        unknown: Why the tier is unknown; "" where it is known.
+        tier: The tier's name. If it is unknown, the default tier, which applies meanwhile.
+        unknown: Why the tier is unknown. "" if it is known.
     """
 
     tier: str
@@ -57,7 +62,7 @@ class TierAnswer(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is remembered of a tenant, until when, and how the resolver failed if it did."""
+    """A cache entry: its end, the tier, and the error if the resolver failed."""
 
     until: float
     tier: str | None
@@ -65,12 +70,12 @@ class _Known(NamedTuple):
 
 
 class TierCache:
-    """Knows tiers and tenants. Safe to share between threads.
+    """A cache of tiers. Threads may share it.
 
     Args:
         settings: Tiers, default tier, resolver and cache time.
-        limiter: Makes the limiter whose publications count, at first use; its waits are short.
-        notices: Where trouble is logged.
+        limiter: Returns the limiter with short timeouts. It is called at first use.
+        notices: Logs failures of the resolver.
         clock: Seconds, monotonic.
     """
 
@@ -95,7 +100,7 @@ class TierCache:
         self._away_until = 0.0
 
     def prepare(self) -> Resolver:
-        """Import the resolver and return it; at a worker's start, so that a wrong name ends it.
+        """Import the resolver and return it. At a worker's start this reports a wrong name.
 
         Raises:
             SettingsError: It cannot be imported, or is not callable.
@@ -105,7 +110,7 @@ class TierCache:
         return self._resolver
 
     def tiers(self) -> Mapping[str, Tier]:
-        """Return the tiers in force by name: those published, else those of the settings."""
+        """Return the tiers in force by name: the published ones, or those of the settings."""
         version = self._version
         if version != self._tiers_version:
             answer = self.ask(lambda limiter: limiter.published_tiers())
@@ -118,8 +123,8 @@ class TierCache:
         """Return the name of the tenant's tier.
 
         Args:
-            tenant: Who.
-            hint: The tier in the message's header, where there is one.
+            tenant: The tenant.
+            hint: The tier in the message's header; None if there is none.
         """
         default = self._settings.default_tier
         if isinstance(tenant, Reserved):
@@ -137,10 +142,10 @@ class TierCache:
         return self._in_force(entry.tier or hint)
 
     def answer(self, tenant: str) -> TierAnswer:
-        """Return the tenant's tier for a person who reads it: never a default for an unknown one.
+        """Return the tenant's tier, and why it is unknown if it is.
 
         Args:
-            tenant: Who; as it stands in keys where that is a hash.
+            tenant: The tenant. If Redis has only its hash, a ``Reserved`` of the hash.
         """
         default = self._settings.default_tier
         if tenant in (NONE, INVALID) and isinstance(tenant, Reserved):
@@ -160,25 +165,25 @@ class TierCache:
     def _in_force(self, tier: str | None) -> str:
         return tier if tier is not None and tier in self.tiers() else self._settings.default_tier
 
-    def heard(self, version: int) -> None:
-        """Take note of the version of what is published; other news than before empty the cache."""
+    def set_version(self, version: int) -> None:
+        """Store the config version. If it has changed, empty the cache."""
         if version != self._version:
             with self._lock:
                 self._known.clear()
                 self._version = version
 
     def look(self) -> None:
-        """Look for news, at most once a second: for processes that only publish."""
+        """Read the config version, at most once a second: for processes that only publish."""
         now = self._clock()
         if now < self._look_at or not self._reachable():
             return
         self._look_at = now + LOOK_SECONDS
         version = self.ask(lambda limiter: limiter.news())
         if version is not None:
-            self.heard(version)
+            self.set_version(version)
 
     def ask(self, question: Callable[[Limiter], Answer]) -> Answer | None:
-        """Ask Redis something; None where it does not answer, or did not lately."""
+        """Call Redis. Return None if it does not answer, or recently did not."""
         if not self._reachable():
             return None
         try:
@@ -201,8 +206,8 @@ class TierCache:
             except Exception as error:  # noqa: BLE001 - it is the user's code
                 problem = error
                 lives = min(lives, FAILURE_SECONDS)
-            # A resolver that knows nothing, or fails, has said what a stranger is: only where there
-            # is none does the message's header count.
+            # If there is a resolver, a header must not choose the tier, even if the resolver fails
+            # or returns None.
             tier = tier or self._settings.default_tier
         entry = _Known(now + lives, tier, problem)
         with self._lock:
@@ -220,7 +225,7 @@ class TierCache:
 
 
 def load_resolver(settings: Settings) -> Resolver:
-    """Return the callable behind ``tier_resolver``, imported where it is given by name.
+    """Return the callable of ``tier_resolver``, imported if it is given by name.
 
     Raises:
         SettingsError: There is no such module or name, or it is not callable.
@@ -238,4 +243,4 @@ def load_resolver(settings: Settings) -> Resolver:
         ) from error
     if not callable(resolver):
         raise SettingsError(f"fairness.tier_resolver: expected a callable, got: {got(resolver)}")
-    return resolver  # type: ignore[no-any-return]  # whatever the user's name stands for
+    return resolver  # type: ignore[no-any-return]  # any object of the user's module

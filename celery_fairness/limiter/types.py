@@ -1,7 +1,7 @@
-"""What a limiter is asked and what it answers: values only.
+"""The requests and answers of a limiter, as plain values.
 
-A refusal is not a failure: it spends no retry and makes no traceback. Reasons are an enum and are
-never matched as text.
+A rejection is not a failure. It uses no retry and prints no traceback. Its reason is an enum, which
+no code compares as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery_fairness.util.value import Value
 
 
 class Reason(enum.Enum):
-    """Why a limiter refused."""
+    """Why a limiter rejected an attempt."""
 
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
     AT_RATE_LIMIT = "at_rate_limit"
@@ -27,9 +27,9 @@ class Reason(enum.Enum):
     #: A newer copy of the same task is on the broker, or another copy has started.
     SUPERSEDED = "superseded"
     LIMITER_UNAVAILABLE = "limiter_unavailable"
-    #: It may start, but others wait for the same limit since longer.
+    #: The limit is available, but other tasks have waited longer for it.
     BEHIND_OTHERS = "behind_others"
-    #: This worker runs as many as one worker may; another may start it.
+    #: This worker is at the limit of one worker. Another worker may start the task.
     AT_LOCAL_LIMIT = "at_local_limit"
 
 
@@ -38,10 +38,10 @@ class Lease:
     """Proof that one attempt of one task holds its slot.
 
     Attributes:
-        id: Unique per attempt, never per task: a redelivered copy has another. What stands before
-            an ``@`` is the worker whose body it is, for limits of one worker.
-        key: The limit's key, such as ``tenant:42``; with commas the keys of all limits whose slots
-            it holds, that of the tenant's tier first.
+        id: Unique per attempt, not per task: a redelivered copy has another id. The part before an
+            ``@`` is the worker that runs the body, for limits of one worker.
+        key: The limit's key, such as ``tenant:42``. If it holds slots of several limits, their
+            keys joined by commas, the tenant's tier first.
     """
 
     id: str
@@ -54,7 +54,7 @@ class Lease:
 
     @property
     def worker(self) -> str:
-        """Whose body it is; "" where it does not say."""
+        """The worker that runs the body; "" if the id has none."""
         worker, named, _ = self.id.partition("@")
         return worker if named else ""
 
@@ -65,12 +65,12 @@ def slots_of(leases: Iterable[Lease]) -> list[tuple[Lease, str]]:
 
 
 class Job(NamedTuple):
-    """A task as events name it.
+    """A task, for events.
 
     Attributes:
-        id: Its id.
-        type: Its name.
-        queue: Through which its message came, "" where that says none.
+        id: The task's id.
+        type: The task's name.
+        queue: The queue of its message; "" if the message has none.
     """
 
     id: str
@@ -80,18 +80,18 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """One attempt that asks for a slot of its tenant's tier, and one of each of its other limits.
+    """One attempt's request for a slot of its tenant's tier and of each of its other limits.
 
     Attributes:
         lease: The lease to take.
-        tenant: Who is charged; "" is a system task, which has no tier's limit.
-        tier: The tier as this process knows it; news in Redis win over it.
-        copy: Which copy of the message asks; None where the producer said nothing.
-        next_serial: Which copy a refusal would publish.
-        limits: Those beside the tier's, as one word (``celery_fairness.message.limits.word_of``).
-        job: Whom events name; None: nothing is told of it.
-        is_new: Its limits are the newest of their keys; False for a retry, or a copy that a
-            rejection published.
+        tenant: The task's tenant. "" for a system task, which has no tier limit.
+        tier: The tier in this process's cache. A newer one in Redis replaces it.
+        copy: The copy of the message. None if the producer set none.
+        next_serial: The serial of the copy that a rejection would publish.
+        limits: The other limits as text (``celery_fairness.message.limits.limits_text``).
+        job: The task, for events. None if no event is emitted.
+        is_new: Whether the numbers of its limits replace those of their keys. False for a retry,
+            or a copy that a rejection published.
     """
 
     lease: Lease
@@ -105,7 +105,7 @@ class SlotRequest:
 
     @property
     def tier_key(self) -> str:
-        """The key of the tier's limit, "" of a system task."""
+        """The key of the tier's limit; "" for a system task."""
         return self.lease.keys[0] if self.tenant else ""
 
 
@@ -114,13 +114,13 @@ class Admitted:
     """Every slot is taken.
 
     Attributes:
-        lease: To be renewed, and released when the attempt ends.
-        tier: The tier that was judged by, "" of a system task.
-        limit: Its concurrency; None is unlimited.
-        held: Leases of the tier's key now, this one included.
-        over_limit: A refusal was due, and was not made (``enabled="observe"``).
-        news: Version of the tier tables in Redis.
-        watched: Somebody watches what becomes of tasks: its end is to be told.
+        lease: The lease. The caller renews it, and releases it when the attempt ends.
+        tier: The tier that was checked. "" for a system task.
+        limit: The tier's concurrency. None is unlimited.
+        held: The leases of the tier's key, including this one.
+        over_limit: Whether it would have been rejected without ``enabled="observe"``.
+        news: The version of the tier tables in Redis.
+        watched: Whether a trace is on, so that the end must be reported.
     """
 
     lease: Lease
@@ -134,16 +134,16 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """No slot is taken; nothing was changed but a count.
+    """No slot is taken, and only a counter has changed.
 
     Attributes:
-        reason: Why.
-        retry_after_seconds: When all that refuses lets it through: its time comes, or the first
-            lease in the way ends if nobody renews it. None where nothing is known.
+        reason: Why it was rejected.
+        retry_after_seconds: The time until no limit rejects it, if no lease is renewed. None if it
+            is not known.
         tier, limit, held, news: As for :class:`Admitted`.
-        key: Of the limit beside the tier's that refused; "" where it was the tier's.
-        action: What shall become of the task: ``wait``, ``reschedule`` or ``drop``. Of several
-            limits that refuse, one that says ``drop`` decides, else one that says ``reschedule``.
+        key: The key of the limit that rejected it. "" if that is the tier's.
+        action: The action for the task: ``wait``, ``reschedule`` or ``drop``. If several limits
+            reject it, ``drop`` precedes ``reschedule``, which precedes ``wait``.
     """
 
     reason: Reason
@@ -157,15 +157,15 @@ class Rejected:
 
 
 class Parking(enum.Enum):
-    """What became of a task that a gate wanted to park."""
+    """The result of parking a task."""
 
-    #: It waits in the limiter: its old message may be acknowledged.
+    #: The limiter has it. The caller may acknowledge the old message.
     PARKED = 1
-    #: It may start by now, or another limit says otherwise: acquire again.
+    #: A limit has changed since the rejection. The caller must acquire again.
     ASK_AGAIN = 0
     #: Another copy of it waits or has started.
     SUPERSEDED = -2
-    #: What is parked came from another broker: it waits on its own.
+    #: The parked tasks are from another broker. The caller must send this one back.
     ELSEWHERE = -3
 
 
@@ -175,12 +175,12 @@ Unparked: TypeAlias = Literal["published", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A parked task that is to be published again.
+    """A parked task that the caller must publish again.
 
     Attributes:
-        copy: Which copy of its message is published; no other serial is.
-        message: As it was parked.
-        ended: It has expired, or was cancelled: whoever receives it shall end it.
+        copy: The copy of its message. Only this serial may be published.
+        message: The parked message.
+        ended: Whether it has expired or was cancelled. Then the worker that receives it ends it.
     """
 
     copy: Copy
@@ -190,12 +190,13 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What a worker was given to publish.
+    """The parked tasks that a worker must publish.
 
     Attributes:
-        tasks: In the order in which they waited.
-        sleep_seconds: When to ask again, though nothing rings; None: nothing is parked.
-        elsewhere: What is parked came from another broker than the caller's.
+        tasks: The tasks, in the order in which they waited.
+        sleep_seconds: The time after which to promote again without a wake-up. None if nothing is
+            parked.
+        elsewhere: Whether the parked tasks are from another broker.
     """
 
     tasks: tuple[Promoted, ...]
@@ -205,14 +206,13 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a renewal found.
+    """The result of a renewal.
 
     Attributes:
-        gone: Leases that are no longer held: expired, released or never taken.
-        epoch: Changes when the limiter's memory may have been lost: a Redis that came back empty,
-            or another server. Leases renewed with another epoch are entered again where they are
-            missing.
-        entered: Those that were missing, and were entered again.
+        gone: Leases that are not held: expired, released or never taken.
+        epoch: A number that changes if Redis may have lost its memory, for example after a restart
+            or a failover. A renewal with another epoch registers missing leases again.
+        entered: Missing leases that were registered again.
     """
 
     gone: tuple[Lease, ...]
@@ -222,21 +222,21 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease as inspection shows it.
+    """A lease, for ``inspect``.
 
     Attributes:
-        id: Its name.
-        expires_in_seconds: Until it ends unless renewed.
-        owner: Of a claimed task the process that holds it; at a gate its worker.
-        queue: Of a claimed task: where it waited.
-        state: Of a claimed task: ``claimed``, ``begun`` or ``acked``.
-        task: Of a claimed task: its name, as it is written in keys.
-        charged: Of a claimed task: the key of its tenant, ``_system`` without one.
-        task_id: Its id, "" where its message says none, or a gate's lease names none.
-        held_seconds: For how long it has held its place; None where that is not known, as of the
+        id: The lease's id.
+        expires_in_seconds: The time until it ends, unless it is renewed.
+        owner: The process that holds a claimed task. At a gate, the worker.
+        queue: The queue of a claimed task.
+        state: The state of a claimed task: ``claimed``, ``begun`` or ``acked``.
+        task: The name of a claimed task, in the form that keys have.
+        charged: The key of a claimed task's tenant, ``_system`` without one.
+        task_id: The task's id. "" if the message, or a gate's lease, has none.
+        held_seconds: The time for which it has held its slot. None if it is not known, as for the
             tier's slots at a gate.
-        usual_seconds: Of a claimed task: how long those of its name held theirs lately; at a gate,
-            how long the key's last slots were held. None where nothing was known of that.
+        usual_seconds: How long recent tasks of the same name held their slots. At a gate, how long
+            the key's last slots were held. None if it is not known.
     """
 
     id: str
@@ -253,7 +253,7 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLane:
-    """Tasks of one tenant that wait in one queue with one rank."""
+    """The waiting tasks of one tenant in one queue with one priority."""
 
     queue: str
     rank: int
@@ -262,19 +262,19 @@ class WaitingLane:
 
 @dataclass(frozen=True, slots=True)
 class WaitedLimit:
-    """A limit at which tasks of one queue wait; of one key there may be several.
+    """A limit at which tasks of one queue wait. A key may have several such limits.
 
-    A task with several limits waits at one of them. It is not counted here where it waits at
-    another, nor before a claim has met its lane.
+    A task with several limits waits at one of them, and only that limit counts it. A task whose
+    lane no claim has reached yet is not counted.
 
     Attributes:
-        queue: Where they wait.
-        concurrency: Of the key at once; None is unlimited.
+        queue: The queue of the tasks.
+        concurrency: Tasks of the key at once. None is unlimited.
         rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
-        state: ``closed``, ``paused``, ``cool-down``, or ``open``: the next claim looks at it.
-        tenants: How many have something there, once for each group of lanes.
-        tasks: How many wait; None where there are too many lanes to count them.
+        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
+        state: ``closed``, ``paused``, ``cool-down``, or ``open``: the next claim checks it.
+        tenants: The number of tenants that wait, counted once for each group of lanes.
+        tasks: The number of waiting tasks. None if there are too many lanes to count them.
     """
 
     queue: str
@@ -287,18 +287,20 @@ class WaitedLimit:
 
 
 class KeyStops(Value):
-    """Whether anything may start under a key of limits, whatever these say.
+    """The holds of a key: its pause and its cool-down. They act independently of its limits.
 
     Attributes:
         key: The key.
-        paused: Nothing starts until somebody resumes it, or for ``pause_seconds``.
-        cool_down_seconds: Nothing starts for so long; 0: it does not cool down.
-        pause_seconds: How long it is paused; None: until somebody resumes it, or not at all.
-        paused_until: The same as a time of the server's clock.
-        paused_since: When the pause began, likewise; None: it is not paused.
-        paused_by: The person who paused it; "" where that is not known.
-        pause_of: The key that is paused, where it is another: that of all services of a tenant.
-        cools_until: When the cool-down ends, a time of the server's clock; None: there is none.
+        paused: Whether the key is paused, so that none of its tasks start.
+        cool_down_seconds: The rest of the cool-down, in which none of its tasks start. 0 if there
+            is none.
+        pause_seconds: The rest of the pause. None if it lasts until an operator resumes the key, or
+            if there is none.
+        paused_until: The end of the pause, by the server's clock.
+        paused_since: The beginning of the pause, by the server's clock. None if there is none.
+        paused_by: The person who paused it. "" if it is not known.
+        pause_of: The paused key if it is another one: the key of all services of the tenant.
+        cools_until: The end of the cool-down, by the server's clock. None if there is none.
     """
 
     key: str
@@ -319,15 +321,15 @@ class KeyStops(Value):
 
 @dataclass(frozen=True, slots=True)
 class KeyOverride:
-    """Numbers that people put in the place of a key's own, for a time or until they clear them.
+    """Numbers that an operator has set for a key, for a time or until they are cleared.
 
     Attributes:
         key: The key.
-        numbers: Of ``concurrency``, ``rate`` and ``throttle`` those that it says, as the Open Job
-            Spec writes them; None is unlimited. What it does not say is as the tasks have it.
-        expires_at: When it ends, Unix seconds of the server's clock; None: when it is cleared.
-        reason: As it was given.
-        author: Who gave it.
+        numbers: The overridden ones of ``concurrency``, ``rate`` and ``throttle``, in the form of
+            the Open Job Spec. None is unlimited. The tasks' own numbers apply for the others.
+        expires_at: The end, in Unix seconds of the server's clock. None if it has no end.
+        reason: The operator's reason.
+        author: The operator.
     """
 
     key: str
@@ -339,34 +341,35 @@ class KeyOverride:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """What a key holds now; a limiter fills the first five, ``Fairness.inspect`` the others.
+    """The state of a key. A limiter sets the first five fields, ``inspect`` the others.
 
     Attributes:
         key: The limit's key.
-        tier: The tier it was judged by; "" of a key that is no tenant's.
-        limit: Concurrency as it is judged now; None is unlimited, 0 paused. Of a
-            queue's key that of its limit; of another that is no tenant's None: its numbers came
-            with the tasks, see ``waited``.
-        held: Live leases.
-        leases: The first hundred of them, soonest end first.
-        weight: The tenant's share among waiting tenants; None where the key is no tenant's.
+        tier: The tenant's tier. "" if the key is no tenant's.
+        limit: The concurrency in force. None is unlimited, 0 is paused. For a key of tasks it is
+            None, because its numbers come with the tasks (``waited``).
+        held: The number of live leases.
+        leases: The first hundred of them, the one that ends first at the top.
+        weight: The tenant's share among waiting tenants. None if the key is no tenant's.
         published: Whether a record of this tenant's tier is published.
-        waiting: On the dispatch path: what it has waiting, by queue and rank.
-        closed: It was found at its limit: no claim looks at it until something opens it.
-        full_in: Queues in whose ring it is not: it is closed, or all that it has there is parked.
-        judged_by: By which version of the news it was found closed; None where it is not closed,
-            or will be judged anew by the next claim.
-        waited: Of a key that is no tenant's: what waits at it, the first hundred.
-        stops: Whether it is paused or cools down; None where that cannot be.
-        override: Numbers that people put in the place of its own.
-        parked: Tasks of a gate that wait at it in Redis.
-        local_limit: Of a queue's key, or of one of its partitions: at once in one process; None is
+        waiting: On the dispatch path, the tenant's waiting tasks by queue and priority.
+        closed: Whether a claim found the tenant at its limit. No claim checks it again until a
+            change makes it available.
+        full_in: Queues whose claims skip the tenant: it is at its limit, or all its lanes there are
+            blocked.
+        judged_by: The config version by which it was found at its limit. None if it is not, or if
+            the next claim will check it again.
+        waited: For a key of tasks, the first hundred limits at which tasks wait.
+        stops: Its pause and cool-down. None for a key that cannot have them.
+        override: The numbers that an operator has set.
+        parked: The number of a gate's tasks that wait at the key in Redis.
+        local_limit: For the key of a queue or a partition: tasks at once in one process. None is
             unlimited.
-        own_number: A tenant's number is published for it alone; else it is that of its tier.
-        entitled: That number: its concurrency without pauses and overrides; None is unlimited.
-        unknown: Why the tenant's tier is unknown, as where its resolver fails; "" where it is
-            known. ``tier`` is "" then, and ``limit`` and ``weight`` None, as far as no operator
-            set a number.
+        own_number: Whether the number was published for this tenant alone, not for its tier.
+        entitled: The concurrency without pauses and overrides. None is unlimited.
+        unknown: Why the tenant's tier is unknown, for example because its resolver failed. Then
+            ``tier`` is "", and ``limit`` and ``weight`` are None unless an operator set them. ""
+            if the tier is known.
     """
 
     key: str
@@ -391,9 +394,10 @@ class LimitState:
 
     @property
     def known(self) -> bool:
-        """Whether anything at all is kept of this key."""
+        """Whether Redis has anything about this key."""
         stopped = self.stops is not None and self.stops.stopped
-        said = stopped or self.override is not None or self.parked
-        # A limit without a tier is that of a queue.
+        steered = stopped or self.override is not None or self.parked
+        # A limit without a tier belongs to a queue.
         of_queue = not self.tier and not self.unknown and self.limit is not None
-        return bool(self.held or self.waiting or self.waited or self.published or said or of_queue)
+        counted = self.held or self.waiting or self.waited or self.published
+        return bool(counted or steered or of_queue)

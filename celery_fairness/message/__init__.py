@@ -1,1 +1,1 @@
-"""What a message carries: headers, the tenant, limits, and the queue that it goes to."""
+"""The parts of a message: headers, tenant, limits and queue."""

@@ -1,9 +1,9 @@
-"""Who a message is charged to: one rule for workers and producers.
+"""The attribution of a message to a tenant: one rule for workers and producers.
 
-What counts is the message's header. Only where there is none is the tenant read from the arguments,
-so that a producer without this package cannot slip past the limit. A header or tenant that cannot
-be read is charged to the tenant ``_invalid``, under all limits that can be read, in the partition
-of its queue that can be read: never bypassed, never dropped.
+A message's header decides. If there is none, the tenant is read from the arguments, so that a
+producer without this package cannot bypass the limit. If the header or the tenant is invalid, the
+tenant is ``_invalid``. Such a task keeps each limit and the partition that can be read. It is never
+bypassed and never dropped.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from celery_fairness.message.headers import (
     parse_header,
     readable_partition,
 )
-from celery_fairness.message.limits import readable_limits, word_of
+from celery_fairness.message.limits import limits_text, readable_limits
 from celery_fairness.message.task_options import TenantSource
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who is charged.
+    """A task's tenant and limits.
 
     Attributes:
-        tenant: None is a system task: no tier limit.
-        key: Of the tier limit; "" for a system task.
-        tier: What the producer knew, None where it knew nothing.
-        problem: Why the tenant could not be read, "" where it could.
-        cost: Units that the task is charged.
-        limits: Those beside the tier's; of a header that could not be read, those that can be.
-        partition: What the header says of that (``Header.partition``).
-        misspelling: A name in the headers that is ignored, and what it may be meant for; "" where
-            there is none.
-        of_queue: On the gate path, the limits of the task's queue as words.
+        tenant: None for a system task, which has no tier limit.
+        key: The key of the tier limit. "" for a system task.
+        tier: The tier in the header. None if the header has none.
+        problem: Why the header or the tenant is invalid. "" if both are valid.
+        cost: The units that the task costs its tenant.
+        limits: The limits in the header. If the header is invalid, those that can be read.
+        partition: The partition in the header (``Header.partition``).
+        misspelling: A misspelled name in the headers, with a suggestion. "" if there is none.
+        of_queue: On the gate path, the limits of the task's queue as text.
     """
 
     tenant: str | None
@@ -54,20 +53,20 @@ class Attribution:
     of_queue: str = ""
 
     @property
-    def words(self) -> str:
-        """All limits beside the tier's, as the scheduler is told of them."""
-        return ",".join(filter(None, (word_of(self.limits), self.of_queue)))
+    def limits_text(self) -> str:
+        """All limits without the tier's, in the scheduler's text form."""
+        return ",".join(filter(None, (limits_text(self.limits), self.of_queue)))
 
     @property
     def keys(self) -> str:
-        """The keys of all its limits with commas, that of the tier first; "" where it has none."""
-        of_queue = (word.partition("|")[0] for word in self.of_queue.split(","))
+        """The keys of all its limits, joined by commas, the tier's first; "" without limits."""
+        of_queue = (limit.partition("|")[0] for limit in self.of_queue.split(","))
         keys = [self.key, *(limit.key for limit in self.limits), *of_queue]
         return ",".join(key for key in dict.fromkeys(keys) if key)
 
 
 class Scopes(Protocol):
-    """The settings that say who is charged."""
+    """The settings that an attribution depends on."""
 
     @property
     def tier_scope(self) -> str:
@@ -75,7 +74,7 @@ class Scopes(Protocol):
 
     @property
     def no_tenant(self) -> str:
-        """What a task without a tenant is."""
+        """The action for a task without a tenant."""
 
 
 def attribution_of(
@@ -87,16 +86,16 @@ def attribution_of(
     settings: Scopes,
     problem: str = "",
 ) -> Attribution:
-    """Return who is charged for a message that arrived.
+    """Return the attribution of a message.
 
     Args:
         headers: The message's headers.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        source: Where the task declares its tenant, None where it does not.
+        source: Reads the tenant from the arguments. None if the task declares no tenant.
         service: The task's service, for messages without a header.
-        settings: Scope of the tier limit, and what a task without a tenant is.
-        problem: Why something else of the message cannot be told.
+        settings: The settings that the attribution depends on.
+        problem: Why another part of the message is invalid. "" if none is.
     """
     header = Header()
     wrong_name = misspelling(headers)

@@ -1,13 +1,13 @@
 """The message headers of this package: ``fairness``, ``fairness_copy``, ``fairness_accepted``.
 
-``fairness`` says who is charged and is what counts, whoever produced the message::
+``fairness`` has the message's tenant and limits. It decides, whichever program made the message::
 
     {"v": 1, "tenant": "42", "tier": "pro", "service": "analysis", "scheduled": false, "cost": 1,
      "limits": [{"key": "api.stripe.com", "concurrency": 5, "on_limit": "wait"}]}
 
-Every field but ``v`` may be missing; unknown fields are kept and ignored. ``fairness_copy`` says
-which copy of a message this is (:class:`Copy`), ``fairness_accepted`` that it belongs to what was
-accepted before. All are described in ``docs/wire-format.md``.
+Every field except ``v`` may be missing. Unknown fields are kept and ignored. ``fairness_copy``
+identifies the copy of a message (:class:`Copy`). ``fairness_accepted`` marks a message whose task
+was accepted before. ``docs/wire-format.md`` describes all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
 ACCEPTED_HEADER = "fairness_accepted"
 
-#: Headers, of Celery and ours, of what was accepted before.
+#: Headers of Celery, and one of ours, that mark a task that was accepted before.
 _ACCEPTED = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
 
 VERSION = 1
@@ -60,14 +60,14 @@ _NAMES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Which copy of a task's message this is.
+    """Identifies a copy of a task's message.
 
-    A deferred task is published again under the same ``message``, with a new ``serial``. Of all
-    copies of one message that a cut connection may leave on a broker, one runs.
+    A rejected task is published again with the same ``message`` and a new ``serial``. A cut
+    connection may leave several copies of one message on a broker. Only one of them runs.
 
     Attributes:
         message: The same for all copies, new for each retry.
-        serial: "" for the first, a random one for each copy that a refusal published.
+        serial: "" for the first copy, random for each copy that a rejection published.
     """
 
     message: str
@@ -76,17 +76,18 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who a message is charged to, as its producer knew it.
+    """A ``fairness`` header.
 
     Attributes:
-        tenant: None is a system task.
-        tier: The tenant's tier when the message was sent; counts while nothing better is known.
-        service: The service whose queues the task may move between.
-        scheduled: Submitted by beat, or declared so.
-        cost: Units that the task is charged, above 0.
-        invalid: Why the producer could not tell the tenant, "" where it could.
-        limits: Those beside the tenant's tier, one for each key.
-        partition: A queue and the key of the task's partition of its limit; None: it names none.
+        tenant: None for a system task.
+        tier: The tenant's tier when the message was sent. It applies if the worker has no newer
+            one.
+        service: The service between whose queues the task may move.
+        scheduled: Beat sent the task, or it is declared as scheduled.
+        cost: The units that the task costs its tenant, above 0.
+        invalid: Why the producer found no valid tenant. "" if it did.
+        limits: The limits without the tenant's tier, one for each key.
+        partition: A queue, and the key of the task's partition in it. None if it has none.
     """
 
     tenant: str | None = None
@@ -99,7 +100,7 @@ class Header:
     partition: tuple[str, str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the header as it is put into a message, without limits."""
+        """Return the header as a message carries it, without limits."""
         wire: dict[str, Any] = {"v": VERSION}
         if self.tenant is not None:
             wire["tenant"] = self.tenant
@@ -115,10 +116,10 @@ class Header:
 
 
 def was_accepted(headers: Mapping[str, Any]) -> bool:
-    """Say whether a message is of a task that was accepted before, or follows one.
+    """Return whether a message belongs to a task that was accepted before.
 
-    It is a retry, a task that another has put in its own place, or what Celery sends when a task
-    has ended. No bound rejects it, and its numbers are not the newest of their keys.
+    It is a retry, the replacement of a task, or a message that Celery sends at a task's end.
+    ``max_waiting`` does not reject it, and its limits' numbers do not replace those of its keys.
     """
     return any(map(headers.get, _ACCEPTED))
 
@@ -161,12 +162,12 @@ def parse_header(value: Any) -> Header:
 
 
 def misspelling(headers: Mapping[str, Any]) -> str:
-    """Return which name in a message's headers is a misspelling of ours, "" where none is.
+    """Return a misspelled name of ours in a message's headers, with a suggestion; "" if none.
 
-    Such a name is ignored, as every unknown one: the message counts as if it were not there.
+    The name has no effect, like every unknown one.
     """
     if HEADER not in headers:
-        # Each message has some twenty others; those that begin otherwise cost nothing so.
+        # A message has some twenty other headers. The check of the first letter skips them cheaply.
         within, known = "", _HEADERS
         names: Any = [name for name in headers if str(name)[:1] in "fF"]
     else:
@@ -180,7 +181,7 @@ def misspelling(headers: Mapping[str, Any]) -> str:
 
 
 def readable_partition(value: Any) -> tuple[str, str] | None:
-    """Return the partition of a header that cannot be read whole; None where that is not one."""
+    """Return the partition of an invalid header; None if it has no valid one."""
     try:
         return _partition(value["partition"])
     except (HeaderInvalid, TypeError, KeyError):
@@ -206,10 +207,10 @@ def _is_partition(queue: str, key: str) -> bool:
 
 
 def check_size(value: Mapping[str, Any]) -> None:
-    """Check that a header can be JSON, and how long that is.
+    """Check that a header can be written as JSON, and its size.
 
     Raises:
-        HeaderInvalid: It has a field that JSON cannot hold, or more than 16 KiB.
+        HeaderInvalid: JSON cannot represent a field, or the text is longer than 16 KiB.
     """
     try:
         size = len(json.dumps(dict(value)).encode())
@@ -230,9 +231,9 @@ def new_serial() -> str:
 
 
 def parse_copy(value: Any) -> Copy | None:
-    """Read a ``fairness_copy`` header; None where there is none that can be read.
+    """Read a ``fairness_copy`` header; None if it is absent or invalid.
 
-    A message without one is not protected against double delivery, and is otherwise treated alike.
+    Then the message is not protected against double delivery. Otherwise nothing differs.
     """
     if not isinstance(value, Mapping):
         return None

@@ -1,8 +1,8 @@
-"""The limits of a message beside its tenant's tier: as declared, as carried, as scheduled.
+"""The limits of a message without its tenant's tier: declared, carried and scheduled.
 
-A task declares policies and a call may add some. What travels in the header are policies of the
-Open Job Spec whose keys are made, each with ``private`` where its key was made from the tenant; so
-whoever puts the message, in whatever language, needs no code of the task.
+A task declares policies, and a call may add some. The header carries them in the form of the Open
+Job Spec, with keys that have no fields, and with ``private`` if a key contains the tenant. So a
+program in any language can put the message, without the task's code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from celery_fairness.config import limit_spec as words
+from celery_fairness.config import limit_spec
 from celery_fairness.config.key_templates import KeyValues
 from celery_fairness.config.policy import (
     MAX_LIMITS,
@@ -27,32 +27,33 @@ T = TypeVar("T")
 
 #: The field of the header.
 FIELD = "limits"
-_LISTED = "expected a list of RateLimitPolicy, or of policies as the Open Job Spec writes them"
+_LISTED = "expected a list of RateLimitPolicy, or of policies in the form of the Open Job Spec"
 
 
-def read_policies(option: Any, wrong: OnError = raise_it) -> tuple[RateLimitPolicy, ...]:
+def read_policies(option: Any, on_error: OnError = raise_it) -> tuple[RateLimitPolicy, ...]:
     """Read the option ``limits`` of a task or of a call.
 
     Args:
         option: A list or tuple of :class:`~celery_fairness.config.policy.RateLimitPolicy` and of
-            mappings as the Open Job Spec writes them; keys may have fields.
-        wrong: Told of what cannot be read, in one error; where it goes on, the others are returned.
+            mappings in the form of the Open Job Spec. Keys may have fields.
+        on_error: Called with one error for all invalid entries. If it returns, the result has the
+            valid entries.
 
     Raises:
-        PolicyInvalid: With one problem for everything that is wrong, each with its place.
+        PolicyInvalid: An entry is invalid, with one problem and its place for each.
     """
     if not isinstance(option, (list, tuple)):
-        wrong(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
+        on_error(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
         return ()
     policies, problems = _each(option, _read_policy)
     problems += keys_problems({policy.key for policy in policies})
     if problems:
-        wrong(PolicyInvalid(*problems))
+        on_error(PolicyInvalid(*problems))
     return tuple(policies)
 
 
 def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T], list[str]]:
-    """Return what ``read`` makes of each entry and its place, and what is wrong with the others."""
+    """Return ``read(entry, place)`` of each valid entry, and the problems of the others."""
     made: list[T] = []
     problems: list[str] = []
     for index, entry in enumerate(entries):
@@ -70,7 +71,7 @@ def _read_policy(value: Any, where: str) -> RateLimitPolicy:
 
 
 def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:
-    """Return a policy as it travels with one task, whose values its key is made from.
+    """Return a policy as a message carries it, with the key of one task.
 
     Raises:
         KeyMissing: A field of the key has no value.
@@ -82,10 +83,10 @@ def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:
 
 
 def check_keys(limits: Iterable[Any]) -> None:
-    """Check how many keys the limits of one message have, as they are carried.
+    """Check the number of keys in the limits that a message carries.
 
     Raises:
-        PolicyInvalid: More than 16.
+        PolicyInvalid: There are more than 16.
     """
     found = (each.get("key") for each in limits if isinstance(each, Mapping))
     if problems := keys_problems({key for key in found if isinstance(key, str)}):
@@ -98,7 +99,10 @@ def no_list(value: Any) -> HeaderInvalid:
 
 
 def parse_limits(value: Any) -> tuple[Limit, ...]:
-    """Read the field ``limits`` of a header, which JSON can hold; those of one key are one.
+    """Read the field ``limits`` of a header. Limits with one key are merged.
+
+    Args:
+        value: A value that JSON can represent.
 
     Raises:
         HeaderInvalid: It is no list of policies, or has more than 16 keys.
@@ -120,10 +124,10 @@ def _parse(text: str) -> tuple[Limit, ...]:
 
 
 def readable_limits(header: Any) -> tuple[Limit, ...]:
-    """Return what can be read of the limits of a header that cannot be read whole.
+    """Return the valid limits of an invalid header.
 
-    They still hold: a field that is wrong elsewhere, or one wrong entry, lifts no other limit. Of
-    more than 16 keys the first ones are kept.
+    They still apply, because an invalid field or entry must not remove other limits. If there are
+    more than 16 keys, the first 16 are kept.
     """
     value = header.get(FIELD) if isinstance(header, Mapping) else None
     if not isinstance(value, (list, tuple)):
@@ -144,14 +148,14 @@ def _parse_one(value: Any, where: str) -> Limit:
 
 
 @functools.lru_cache(maxsize=4096)
-def word_of(limits: tuple[Limit, ...]) -> str:
-    """Return limits as the scheduler is told of them, "" where there are none."""
-    return words.write_limits(tuple(map(_scheduled, limits)))
+def limits_text(limits: tuple[Limit, ...]) -> str:
+    """Return limits in the scheduler's text form; "" for none."""
+    return limit_spec.write_limits(tuple(map(_scheduled, limits)))
 
 
-def _scheduled(limit: Limit) -> words.Limit:
+def _scheduled(limit: Limit) -> limit_spec.Limit:
     throttle = limit.throttle
-    return words.Limit(
+    return limit_spec.Limit(
         limit.key,
         limit.concurrency,
         tuple((rate.limit, rate.period_ms) for rate in limit.rates),

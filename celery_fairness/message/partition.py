@@ -1,4 +1,4 @@
-"""In which partition of its queue's limit a task is: taken from its arguments when it is put."""
+"""The partition of a task in its queue's limit. It is made from the task's arguments at the put."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def partition_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> str:
-    """Return the key of a task's partition; tasks without the values share one.
+    """Return the key of a task's partition. Tasks without any value share one.
 
     Args:
-        policy: The queue's, which is partitioned.
-        queue: Where the task goes.
-        name: The task's; "" where nobody says it.
-        body: Its function, whose signature says where arguments stand; None where this process
-            does not know it: then by keyword alone.
+        policy: The queue's policy, which is partitioned.
+        queue: The task's queue.
+        name: The task's name; "" if it is not known.
+        body: The task's function, whose signature gives the positions of arguments. If it is None,
+            only keyword arguments are found.
         args: Positional arguments.
         kwargs: Keyword arguments.
 
     Raises:
-        KeyMissing: It has no value for an argument, and ``missing`` is ``error``.
+        KeyMissing: An argument has no value, and ``missing`` is ``error``.
     """
     values: list[Any] = []
     if policy.by_args is not None and not policy.by_args:
@@ -47,25 +47,25 @@ def partition_of(
     return partition_key(queue, values)
 
 
-def nobodys(queue: str) -> str:
-    """Return the key of the partition of tasks that name none."""
+def unnamed_partition(queue: str) -> str:
+    """Return the key of the partition for tasks without values."""
     return partition_key(queue, ())
 
 
-def words_of(queue: str, key: str | None) -> str:
-    """Return the limits of a task of a queue beside its own, as the scheduler is told of them.
+def queue_limits_text(queue: str, key: str | None) -> str:
+    """Return the limits that a task has from its queue, in the scheduler's text form.
 
     Args:
-        queue: Which.
-        key: Of the task's partition; None where there are none.
+        queue: The task's queue.
+        key: The key of its partition. None if the queue has no partitions.
     """
     whole = queue_key(queue)
-    # What people say of the key of a queue holds for its partitions too.
-    return f"{whole}|q|||w" if key is None else f"{partition_word(key)},{whole}||||w"
+    # An operator's pause of the queue's key acts on its partitions too.
+    return f"{whole}|q|||w" if key is None else f"{partition_limit_text(key)},{whole}||||w"
 
 
-def partition_word(key: str) -> str:
-    """Return a partition's limit as the scheduler is told of it: its numbers are its queue's."""
+def partition_limit_text(key: str) -> str:
+    """Return a partition's limit in the scheduler's text form. It has the queue's numbers."""
     return f"{key}|q|||w"
 
 
@@ -96,7 +96,7 @@ def _all(
     except (TypeError, ValueError):
         bound = None
     if bound is None:
-        # Named ones are the same whoever sends them, but for those that a signature has besides.
+        # Keyword arguments give the same partition as with a signature, apart from its defaults.
         return {"args": list(args), "kwargs": dict(kwargs)} if args else dict(kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)

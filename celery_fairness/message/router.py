@@ -1,8 +1,8 @@
 """Routing by tier: a router for ``task_routes``.
 
-Only tasks of a service are routed; all others are left to the user's own routes, which stay behind
-this one. A queue that the caller gives wins (Celery sees to that). It never raises: where anything
-fails, the task goes to the default queue of its service.
+The router routes only tasks of a service. The user's own routes come after it and route all other
+tasks. Celery prefers a queue that the caller gives. The router never raises: if anything fails, the
+task goes to the default queue of its service.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class TierRouter:
     """Chooses one of the three queues of a task's service.
 
     Args:
-        stamp: Knows who a message is charged to.
-        directory: Knows the tiers in force.
-        notices: Where failures are logged.
+        stamp: Makes the headers of messages.
+        directory: Returns the tiers in force.
+        notices: Logs failures.
     """
 
     def __init__(self, stamp: Stamp, directory: TierLookup, notices: Notices) -> None:
@@ -47,7 +47,7 @@ class TierRouter:
         task: Any = None,
         **_: Any,
     ) -> dict[str, str] | None:
-        """Return ``{"queue": …}``, None for a task that is not ours to route."""
+        """Return ``{"queue": …}``; None for a task without a service."""
         service = service_of(task)
         try:
             headers = options.get("headers") or {}
@@ -59,9 +59,9 @@ class TierRouter:
         return None if queue is None else {"queue": queue}
 
     def again(self, task: Any, current: str | None, headers: Mapping[str, Any]) -> str | None:
-        """Return the queue of a message that is sent again, None where it stays where it was.
+        """Return the new queue of a message that is sent again; None if it keeps its queue.
 
-        Only a message in one of its service's three queues moves: elsewhere somebody put it there.
+        Only a message in one of its service's three queues moves. A user chose any other queue.
         """
         service = service_of(task)
         current = queue_of_route(current or "")
@@ -92,7 +92,7 @@ class TierRouter:
 
 
 class LazyRouter:
-    """Stands in ``task_routes`` for the router, which is made at the first task."""
+    """The entry in ``task_routes``. It makes the router at the first task."""
 
     def __init__(self, fairness: Any) -> None:
         self._fairness = fairness
@@ -101,14 +101,14 @@ class LazyRouter:
         return "<TierRouter>"
 
     def is_of(self, fairness: Any) -> bool:
-        """Say whether it stands for the router of ``fairness``."""
+        """Return whether this is the router of ``fairness``."""
         return self._fairness is fairness
 
     def __call__(self, *args: Any, task: Any = None, **kwargs: Any) -> dict[str, str] | None:
-        """Ask the router, and say whose app is publishing."""
+        """Return the route, and record the app that is publishing."""
         publishing.set(self._fairness)
         if task is None and args:
-            # send_task looks only among tasks registered by now.
+            # send_task does not finalize the app, so it does not find a task that is not yet made.
             task = self._fairness.app.tasks.get(args[0])
         kwargs["task"] = task
         route: dict[str, str] | None = self._fairness.router(*args, **kwargs)

@@ -1,10 +1,15 @@
-"""Stamping: the ``fairness`` header of a message that is about to be published.
+"""Stamping: makes the ``fairness`` header of a message before it is published.
 
-An explicit header wins; else the task's declared tenant; else the tenant of the task that is
-publishing; else a FairTask is a system task and another task gets no header. The stamp is made in
-``FairTask.apply_async``, where a wrong tenant can still be an error of the caller, and again in
-Celery's ``before_task_publish``, which sees what ``apply_async`` does not: ``send_task``, beat,
-canvas.
+The first of these sources applies:
+
+1. an explicit header
+2. the tenant that the task declares
+3. the tenant of the task that is publishing
+4. none: a FairTask becomes a system task, and another task gets no header
+
+``FairTask.apply_async`` makes the stamp, so that its caller gets the error of an invalid tenant.
+Celery's ``before_task_publish`` makes it again, for messages that do not pass ``apply_async``:
+``send_task``, beat and canvas.
 """
 
 from __future__ import annotations
@@ -22,12 +27,12 @@ from celery_fairness.errors import (
     TenantMissing,
 )
 from celery_fairness.message.headers import HEADER, Header, parse_header
-from celery_fairness.message.partition import nobodys, partition_of
+from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.message.tier_lookup import TierLookup
 from celery_fairness.util.throttled_log import Notices
 
-#: Set by Celery's beat on everything it sends.
+#: The header that Celery's beat sets on each message.
 BEAT_HEADER = "celery_beat_task"
 
 
@@ -35,9 +40,9 @@ class Stamp:
     """Makes the header of a message.
 
     Args:
-        settings: What a task without a tenant is.
-        directory: Tiers of tenants.
-        notices: Where tenants that cannot be read are logged.
+        settings: The app's settings.
+        directory: Returns the tiers of tenants.
+        notices: Logs invalid tenants.
     """
 
     def __init__(self, settings: Settings, directory: TierLookup, notices: Notices) -> None:
@@ -57,22 +62,22 @@ class Stamp:
         strict: bool = False,
         always: bool = False,
     ) -> Any:
-        """Return the ``fairness`` header, None where the message needs none.
+        """Return the ``fairness`` header; None if the message needs none.
 
         Args:
             name: The task's name.
-            task: The task where this process knows it, else None.
-            headers: The headers given so far.
+            task: The task; None if this process has not registered it.
+            headers: The headers so far.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            parent: Headers of the task that is publishing, None outside a task.
-            strict: Raise where the tenant is wrong or missing; else such a message is stamped as
-                invalid, charged to a tenant of its own, and logged.
-            always: A message that would need none is a system task with a header.
+            parent: The headers of the task that is publishing; None outside a task.
+            strict: Raise if the tenant is invalid or missing. Otherwise such a message is logged,
+                and its tenant is ``_invalid``.
+            always: Return the header of a system task instead of None.
 
         Raises:
-            TenantInvalid: Strict, and the declared tenant cannot be one.
-            TenantMissing: Strict, and there is none although ``no_tenant="error"``.
+            TenantInvalid: With ``strict``, the declared tenant is invalid.
+            TenantMissing: With ``strict`` and ``no_tenant="error"``, there is no tenant.
         """
         if name.startswith("celery."):
             return headers.get(HEADER)
@@ -114,20 +119,20 @@ class Stamp:
         queue: str | None,
         called: Any,
     ) -> Any:
-        """Return the header of a message that is about to leave, with its limits.
+        """Return the header of a message that is about to be published, with its limits.
 
-        Nobody is there to whom an error could be raised: it is logged, the message is charged to a
-        tenant of its own, and keeps the limits that can be made.
+        No caller could handle an error here. So it is logged, the message's tenant is
+        ``_invalid``, and the message keeps its valid limits.
 
         Args:
             name: The task's name.
-            task: The task where this process knows it, else None.
-            headers: The headers so far; one that has limits already is only completed.
+            task: The task; None if this process has not registered it.
+            headers: The headers so far. A header that has limits already is only completed.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            parent: Headers of the task that is publishing, None outside a task.
-            queue: Where it goes, None where that is not known.
-            called: The option ``limits`` of a call that did not read it; None where there is none.
+            parent: The headers of the task that is publishing; None outside a task.
+            queue: The message's queue; None if it is not known.
+            called: The option ``limits`` of the call, if no ``apply_async`` has read it yet.
         """
         if called is not None and name.startswith("celery."):
             self._notices.error(
@@ -156,7 +161,7 @@ class Stamp:
                 key = partition_of(policy, str(queue), name, body, args, kwargs)
             except KeyMissing as error:
                 problems.append(error)
-                key = nobodys(str(queue))
+                key = unnamed_partition(str(queue))
             header = {**header, "partition": {"queue": queue, "key": key}}
         if not problems:
             return header
@@ -167,16 +172,16 @@ class Stamp:
         return {**header, "invalid": text[:200]}
 
     def is_scheduled(self, task: Any, headers: Mapping[str, Any]) -> bool:
-        """Say whether a message is scheduled: sent by beat, or declared so by its task."""
+        """Return whether a message is scheduled: beat sent it, or its task declares it."""
         declared = hasattr(task, "tenant_source") and task.scheduled
         return bool(declared or self.by_beat(headers))
 
     def by_beat(self, headers: Mapping[str, Any]) -> bool:
-        """Say whether a message is sent by beat."""
+        """Return whether beat sent a message."""
         return bool(headers.get(BEAT_HEADER))
 
     def _completed(self, name: str, given: Any) -> Any:
-        """Return an explicit header with the tenant's tier as it is known now."""
+        """Return an explicit header with the tenant's current tier."""
         try:
             header = parse_header(given)
         except HeaderInvalid as error:

@@ -1,7 +1,7 @@
-"""What a FairTask declares: where its tenant and keys are in the arguments, its limits and service.
+"""The options of a FairTask: its tenant, limits and service.
 
-Checked when the task is registered, so that a misspelled parameter is an error then and not a task
-that nobody is charged for, or that a limit does not count.
+They are checked when the task is registered. So a misspelled parameter is an error at that time,
+and not a task without a tenant or without one of its limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_fairness.message.limits import FIELD, check_keys, no_list, read_poli
 
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
 
-#: The options of a FairTask, each with the type of a value that may be meant for it.
+#: The options of a FairTask. An attribute is a misspelled option only if it has this type.
 OPTIONS: Mapping[str, type] = {
     "tenant": object,
     "limits": object,
@@ -42,14 +42,14 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class ArgumentSource:
-    """Reads one argument of a task, or what a dotted path finds in it.
+    """Reads one argument of a task, or a value inside it by a dotted path.
 
     Args:
         task: The task's name, for messages.
         path: A parameter's name, or a dotted path that begins with one.
-        body: The task's function; its signature says where the parameter stands.
+        body: The task's function, whose signature gives the parameter's position.
         option: The option of the task that names the argument, for messages.
-        within: What of the option names it, for messages: ``"key 'a:{args.b}': "``.
+        within: The part of the option that names it, for messages: ``"key 'a:{args.b}': "``.
 
     Raises:
         TaskDeclarationError: There is no such parameter.
@@ -79,11 +79,11 @@ class ArgumentSource:
             )
 
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value, None where there is none: not given, no default, no such mapping key.
+        """Return the value; None if the argument, its default or a mapping's key is absent.
 
         Raises:
-            AttributeError: The path goes over an object without such an attribute; a property may
-                raise anything else.
+            AttributeError: An object on the path lacks the attribute. A property may raise other
+                errors.
         """
         if self._name in kwargs:
             value = kwargs[self._name]
@@ -105,7 +105,7 @@ class TenantSource:
         task: The task's name, for messages.
         option: A parameter's name, a dotted path that begins with one, or a callable
             ``(args, kwargs) -> tenant``.
-        body: The task's function; its signature says where the parameter stands.
+        body: The task's function, whose signature gives the parameter's position.
 
     Raises:
         TaskDeclarationError: There is no such parameter, or the option is of another type.
@@ -128,10 +128,10 @@ class TenantSource:
             )
 
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Return the tenant, None where there is none.
+        """Return the tenant; None if there is none.
 
         Raises:
-            TenantInvalid: The value cannot be a tenant, or the callable raised.
+            TenantInvalid: The value cannot be a tenant, or the callable raised an error.
         """
         try:
             return normalise(self._value(args, kwargs))
@@ -143,12 +143,12 @@ class TenantSource:
 
 
 class KeyArguments:
-    """Reads the arguments that the keys of a task's limits are made from.
+    """Reads the arguments for the keys of a task's limits.
 
     Args:
         task: The task's name, for messages.
-        templates: The keys as they are declared.
-        body: The task's function; its signature says where the parameters stand.
+        templates: The declared keys.
+        body: The task's function, whose signature gives the parameters' positions.
 
     Raises:
         TaskDeclarationError: A field ``{args.NAME}`` names no parameter of the task.
@@ -164,7 +164,7 @@ class KeyArguments:
         }
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], Any]:
-        """Return what reads one message: from a path such as ``order.id`` to its value."""
+        """Return a function that reads one message's value at a path such as ``order.id``."""
         return lambda path: self._sources[path].read(args, kwargs)
 
 
@@ -174,11 +174,11 @@ class LimitSource:
     Args:
         task: The task's name, for messages.
         option: Its option ``limits``.
-        body: The task's function; its signature says where arguments stand. None where this process
-            does not know the task: its limits can have no keys with arguments.
+        body: The task's function, whose signature gives the positions of arguments. If it is None,
+            keys must not have arguments.
 
     Raises:
-        TaskDeclarationError: A policy is wrong, or names an argument that the task has not.
+        TaskDeclarationError: A policy is invalid, or names an argument that the task lacks.
     """
 
     def __init__(self, task: str, option: Any, body: Callable[..., Any] | None) -> None:
@@ -193,11 +193,11 @@ class LimitSource:
 
     @property
     def declares(self) -> bool:
-        """Whether the task declares any."""
+        """Whether the task declares limits."""
         return bool(self._declared)
 
     def declared(self, key: str) -> list[Limit]:
-        """Return the declared limits of a key that is made of nothing but the task's name."""
+        """Return the declared limits of this key, if it depends only on the task's name."""
         values = KeyValues(task=self._task)
         return [
             each.limit(key)
@@ -212,45 +212,44 @@ class LimitSource:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         queue: Callable[[], str | None],
-        wrong: OnError = raise_it,
+        on_error: OnError = raise_it,
     ) -> Any:
         """Return the ``fairness`` header of one message with its limits.
 
         Args:
-            called: The option ``limits`` of the call, added to what the task declares; None where
-                it gives none.
-            header: The header without them; limits that it has stand for the declared ones, which
-                are in it already where it was sent before.
+            called: The option ``limits`` of the call, added to the declared limits; None if the
+                call has none.
+            header: The header so far. If it has limits, the message was sent before, and they
+                replace the declared ones.
             args: Positional arguments.
             kwargs: Keyword arguments.
-            queue: Returns where the message goes; asked where a key needs it.
-            wrong: Told of each error; where it goes on, all limits that can be made are kept.
+            queue: Returns the message's queue. It is called only if a key needs the queue.
+            on_error: Called with each error. If it returns, the header gets all valid limits.
 
         Raises:
             KeyMissing: A field of a key has no value.
             KeyInvalid: A value cannot stand in a key.
-            PolicyInvalid: The call's option is wrong, or there are more than 16 keys.
-            HeaderInvalid: The header is no object or its limits are no list, so that none can be
-                added; or there are so many of one key that it is too long.
-            TaskDeclarationError: The call's policies name an argument that the task has not.
+            PolicyInvalid: The call's option is invalid, or there are more than 16 keys.
+            HeaderInvalid: The header is no object, its limits are no list, or it is too long.
+            TaskDeclarationError: The call's policies name an argument that the task lacks.
         """
         if called is None and not self._declared:
             return header
-        added = () if called is None else read_policies(called, wrong)
-        header, carried = _opened(header, wrong)
+        added = () if called is None else read_policies(called, on_error)
+        header, carried = _opened(header, on_error)
         policies = (*self._declared, *added) if carried is None else added
         if not policies:
             return header
-        made = self._made(policies, header, args, kwargs, queue, wrong)
+        made = self._made(policies, header, args, kwargs, queue, on_error)
         limits = [*(carried or ()), *made]
         header = {**header, FIELD: limits}
         try:
             check_keys(limits)
             if len(limits) > MAX_LIMITS:
-                # As many keys as there may be are short; limits of one key have no bound.
+                # 16 limits always fit. Any number of limits may have the same key.
                 check_size(header)
         except FairnessError as error:
-            wrong(error)
+            on_error(error)
         return header
 
     def _made(
@@ -260,9 +259,9 @@ class LimitSource:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         queue: Callable[[], str | None],
-        wrong: OnError,
+        on_error: OnError,
     ) -> list[dict[str, Any]]:
-        """Return policies as they travel, without those whose keys cannot be made."""
+        """Return policies as a message carries them, without those that have no valid key."""
         routed = queue() if any("queue" in each.template.fields for each in policies) else None
         made: list[dict[str, Any]] = []
         for each in policies:
@@ -273,7 +272,7 @@ class LimitSource:
                 tenant, tier = header.get("tenant"), header.get("tier")
                 made.append(to_wire(each, KeyValues(self._task, routed, tenant, tier, reader)))
             except FairnessError as error:
-                wrong(error)
+                on_error(error)
         return made
 
     def _arguments_of(self, policies: Iterable[RateLimitPolicy]) -> KeyArguments:
@@ -289,50 +288,50 @@ class LimitSource:
         return KeyArguments(self._task, (), lambda: None)
 
 
-def _opened(header: Any, wrong: OnError) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
-    """Return a header that limits can be put into, and those that it has; None where it has none.
+def _opened(header: Any, on_error: OnError) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+    """Return a header to which limits can be added, and its limits; None if it has none.
 
-    Where it, or its field, cannot carry any and ``wrong`` goes on, it is one without them.
+    If the header or its limits are invalid and ``on_error`` returns, the result has no limits.
     """
     if not isinstance(header, Mapping):
-        wrong(HeaderInvalid(f"expected an object, to put limits into, got: {got(header)}"))
+        on_error(HeaderInvalid(f"expected an object, to put limits into, got: {got(header)}"))
         return Header().to_wire(), None
     carried = header.get(FIELD)
     if FIELD in header and not isinstance(carried, (list, tuple)):
-        wrong(no_list(carried))
+        on_error(no_list(carried))
         return header, None
     return header, carried
 
 
 def source_of(task: Any) -> LimitSource | None:
-    """Return what makes the limits of a FairTask's messages, None of another task's."""
+    """Return the LimitSource of a FairTask; None for another task."""
     source = getattr(task, "limit_source", None)
     return source if isinstance(source, LimitSource) else None
 
 
 def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
-    """Return the limit that tasks declare for a key whatever their arguments are."""
+    """Return the limit that tasks declare for a key that does not depend on their arguments."""
     sources = filter(None, map(source_of, tasks))
     found = merge(limit for source in sources for limit in source.declared(key))
     return found[0] if found else None
 
 
 def service_of(task: Any) -> str | None:
-    """Return the service of a FairTask; an attribute of that name on another task is not ours."""
+    """Return the service of a FairTask; None for another task, also if it has such an attribute."""
     return task.service if hasattr(task, "tenant_source") else None
 
 
 def check_names(task: str, given: Iterable[tuple[str, Any]]) -> None:
     """Check that no attribute of a task is a misspelled option.
 
-    Celery takes any attribute, so a misspelled option would be one that nobody reads.
+    Celery accepts any attribute, so a misspelled option would silently have no effect.
 
     Args:
         task: The task's name, for messages.
         given: Name and value of each attribute that is neither Celery's nor ours.
 
     Raises:
-        TaskDeclarationError: One is.
+        TaskDeclarationError: An attribute is a misspelled option.
     """
     for name, value in given:
         near = misspelled(name, tuple(OPTIONS))
@@ -346,12 +345,12 @@ def check_names(task: str, given: Iterable[tuple[str, Any]]) -> None:
 
 
 def check_call(task: str, options: Mapping[str, Any]) -> None:
-    """Check that a call of a FairTask gives none of its options but ``limits``, rightly spelled.
+    """Check that a call has no option of FairTask except ``limits``, and no misspelled one.
 
-    Celery would make a property of the message of it, which nobody reads.
+    Celery would make a message property of it, which silently has no effect.
 
     Raises:
-        PolicyInvalid: It does.
+        PolicyInvalid: The call has such an option.
     """
     name = misplaced(options, options.get("stamped_headers"), tuple(OPTIONS))
     if name is None:
@@ -368,12 +367,12 @@ def check_call(task: str, options: Mapping[str, Any]) -> None:
 
 
 def misplaced(options: Mapping[str, Any], stamps: Any, known: tuple[str, ...]) -> str | None:
-    """Return the option of a call that is one of ``known``, or nearly, and has no effect there.
+    """Return an option of a call that equals or misspells one of ``known``; None if there is none.
 
     Args:
-        options: By name.
-        stamps: Names that the caller has stamped, which are free.
-        known: Names of ours; the option ``limits`` itself has an effect.
+        options: The call's options by name.
+        stamps: Names that the caller has stamped. These may have any name.
+        known: Names of options of a FairTask. The correct name ``limits`` is never returned.
     """
     free = stamps if isinstance(stamps, (list, tuple, set)) else ()
     for name in options:
@@ -386,7 +385,7 @@ def check_service(task: str, service: Any) -> None:
     """Check the option ``service`` of a task.
 
     Raises:
-        TaskDeclarationError: It is neither None nor a name that queues can have.
+        TaskDeclarationError: It is neither None nor a valid part of a queue's name.
     """
     if service is not None and not is_service_name(service):
         raise TaskDeclarationError(

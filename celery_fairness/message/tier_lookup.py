@@ -1,4 +1,4 @@
-"""What stamps and routers ask of the tier cache, which is in a room above them."""
+"""The tier cache as stamps and routers use it. Its module is in a room above them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from celery_fairness.config.tiers import Tier
 
 
 class TierLookup(Protocol):
-    """Returns tiers; :class:`~celery_fairness.limiter.tier_cache.TierCache` is the real one."""
+    """Returns tiers. :class:`~celery_fairness.limiter.tier_cache.TierCache` implements it."""
 
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force by name."""
 
     def tier_of(self, tenant: str, header: str | None = None) -> str:
-        """Return the name of a tenant's tier; ``header`` is what a message already names."""
+        """Return the name of a tenant's tier. ``header`` is the tier in the message's header."""
 
     def look(self) -> None:
-        """Read changes of tiers from Redis if the last look is a while ago."""
+        """Read changes of tiers from Redis if the last look is older than a second."""

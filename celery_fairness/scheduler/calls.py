@@ -118,7 +118,7 @@ def put_args(
     ]
 
 
-def aside_args(queue: str, plain: str, entry: bytes) -> list[Any]:
+def quarantine_args(queue: str, plain: str, entry: bytes) -> list[Any]:
     """Return the arguments of moving aside what nobody can read in a plain list."""
     return [queue, plain, entry]
 
@@ -252,7 +252,7 @@ def size_args(queue: str, now_text: str = "") -> list[str]:
     return [queue, now_text]
 
 
-def unused_args(
+def expire_queues_args(
     kept_ms: Mapping[str, int], declared: bool = False, now_text: str = ""
 ) -> list[str]:
     """Return the arguments of a look at queues that end when nobody uses them.
@@ -437,7 +437,7 @@ def requeue_args(queue: str, record: str, outcome: str = "") -> list[str]:
     return [queue, record, outcome]
 
 
-def move_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:
+def reroute_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:
     """Return the arguments of moving tasks to another queue.
 
     Args:
@@ -448,11 +448,11 @@ def move_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> li
     return [queue, target, *chain.from_iterable(records)]
 
 
-def watch_args(wait_ms: int, now_text: str = "") -> list[str]:
+def trace_args(wait_ms: int, now_text: str = "") -> list[str]:
     """Return the arguments of watching what becomes of tasks for so long."""
     return [str(wait_ms), now_text]
 
 
-def read_move(answer: Sequence[Any]) -> list[bool]:
+def read_reroute(answer: Sequence[Any]) -> list[bool]:
     """Read the answer to it: of each whether it was moved."""
     return [int(each) == 1 for each in answer]

@@ -1,1 +1,1 @@
-"""Where the limiter's state lies: key names, functions and the connection to Redis."""
+"""The state of the limiter in Redis: key names, the function library and the connection."""

@@ -1,8 +1,12 @@
-"""Where the limiter's Redis is: read from a URL or from a Celery app's broker.
+"""The address of the limiter's Redis, read from a URL or from a Celery app's broker.
 
-RULES: ``redis_url`` or ``FAIRNESS_REDIS_URL``; else the broker where that is Redis, Sentinel and
-TLS included; else a start-up error that names the variable. Never the result backend. A password
-is in the address only, never in its text or repr.
+The first of these applies:
+
+1. the setting ``redis_url`` or the variable ``FAIRNESS_REDIS_URL``
+2. the broker, if that is Redis, also with Sentinel or TLS
+3. a start-up error that names the variable
+
+The result backend is never used. The text and the repr of an address have no password.
 """
 
 from __future__ import annotations
@@ -23,15 +27,15 @@ NO_REDIS = (
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One Redis, Sentinel group or cluster, or a list of servers of which one is asked.
+    """One Redis, a Sentinel group, a cluster, or a list of servers of which one is used.
 
     Attributes:
-        urls: URLs that redis-py reads: of one server, of those of a list in the order in which they
-            are tried, or of a Sentinel group.
+        urls: URLs for redis-py: one server, a list of servers in the order of tries, or the
+            Sentinels of a group.
         options: Further arguments of the client: TLS, credentials.
-        master_name: The Sentinel group's name; "" for a server.
-        setting: Where it was set: ``redis_url``, or ``broker_url``.
-        of_broker: It is a broker at ``fairredis``: the limits cannot lie elsewhere.
+        master_name: The name of the Sentinel group. "" for a server.
+        setting: The setting that has it: ``redis_url`` or ``broker_url``.
+        of_broker: Whether it is a ``fairredis`` broker, which always has the limits too.
     """
 
     urls: tuple[str, ...] = field(repr=False)
@@ -47,7 +51,7 @@ class Address:
 
 
 def hide_password(url: str) -> str:
-    """Return ``url`` without user, password and query, also where it is malformed."""
+    """Return ``url`` without user, password and query, even if it is malformed."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0].partition('#')[0]}"
 
@@ -58,14 +62,14 @@ def address_from_url(
     master_name: str = "",
     setting: str = "redis_url",
 ) -> Address:
-    """Read an address as the setting ``redis_url`` or a broker URL gives it.
+    """Read the setting ``redis_url`` or a broker URL.
 
     Args:
-        text: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://``, several of them with
+        text: URLs of ``redis://``, ``rediss://``, ``unix://`` or ``redis+socket://``, joined by
             ``;``, or ``sentinel://host:port;sentinel://…?master_name=NAME``.
         options: Further arguments of the client.
-        master_name: The Sentinel group's name, where the URL does not say it.
-        setting: Where it was set.
+        master_name: The name of the Sentinel group if the URL lacks it.
+        setting: The setting that has it, for messages.
 
     Raises:
         SettingsError: A Sentinel address without a master name.
@@ -100,7 +104,7 @@ def address_from_broker(app: Any) -> Address:
     """Read the address from the broker of a Celery app.
 
     Raises:
-        SettingsError: The broker is not Redis, or none that kombu knows.
+        SettingsError: The broker is not Redis, or kombu has no such transport.
     """
     try:
         connection = app.connection_for_write()
@@ -114,7 +118,7 @@ def address_from_broker(app: Any) -> Address:
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
     configured = app.conf.broker_write_url
     text = configured if isinstance(configured, str) else ";".join(configured)
-    # Ours are called as the stock ones, with "fair" before.
+    # The names of our transports are those of the stock ones after "fair".
     text = ";".join(url.removeprefix("fair") for url in text.split(";"))
     transport = connection.transport_options or {}
     options: dict[str, Any] = {}
@@ -138,7 +142,7 @@ def _loaded(provider: Any) -> Any:
 
 
 def _plain_url(url: str, options: dict[str, Any]) -> str:
-    """Return ``url`` in redis-py's words, moving kombu's spellings out of the query."""
+    """Return ``url`` in redis-py's form. Kombu's own names in the query become ``options``."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     number = parts.path.strip("/")
@@ -158,6 +162,6 @@ def _plain_url(url: str, options: dict[str, Any]) -> str:
             query["db"] = unquote(database).strip("/")
         parts = parts._replace(scheme="unix")
     if parts.scheme == "unix":
-        # urlunsplit leaves out the empty host, which redis-py asks for.
+        # urlunsplit leaves out the empty host, which redis-py needs.
         return f"unix://{parts.netloc}{parts.path}?{urlencode(query)}".rstrip("?")
     return urlunsplit(parts._replace(query=urlencode(query)))

@@ -1,11 +1,11 @@
-"""The connection to the limiter's Redis: the one edge where errors of redis-py are translated.
+"""The connection to the limiter's Redis, and the only place that translates errors of redis-py.
 
-Every call has a time limit, so a server that hangs costs a bounded wait. A call is sent again once
-after a lost connection: every function does nothing the second time. A node of a cluster that
-points elsewhere makes the client a cluster's.
+Every call has a timeout, so a server that hangs costs a bounded wait. After a lost connection a
+call is sent once more, because a second call of a function with the same arguments changes nothing.
+If a node redirects a call, the client becomes a cluster client.
 
-An address may list several servers, as a list of brokers does: the first is asked until it fails,
-then the next, and so on in a circle.
+An address may list several servers, like a list of brokers. The client uses the first until it
+fails, then the next, and after the last the first again.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from celery_fairness.store.spin import Spin
 #: Errors of redis-py.
 AWAY = (RedisError, RedisClusterException, OSError)
 
-#: How long after an answer a connection is trusted to take a command whose answer is read later.
+#: For so long after an answer a connection may send a command whose answer is read later, in s.
 TRUST_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class _Line:
-    """One connection and what is owed on it.
+    """One connection, and the command on it whose answer is still unread.
 
     Attributes:
-        connection: Of redis-py.
-        answered_at: When the server last answered on it (monotonic seconds).
-        posted: What was sent without waiting for the answer: function, prefix, arguments.
-        spin: Waits a moment for an answer.
+        connection: A connection of redis-py.
+        answered_at: The time of the server's last answer on it (monotonic seconds).
+        posted: The command that was sent without waiting: function, prefix, arguments.
+        spin: Polls briefly for an answer.
     """
 
     connection: Any
@@ -61,14 +61,13 @@ class _Line:
 class Connection:
     """Calls the function library, and runs simple reads, on the limiter's Redis.
 
-    Safe to share between threads, greenlets and forked processes: redis-py's pool opens new
-    connections in a new process.
+    Threads, greenlets and forked processes may share it. A new process gets new connections.
 
     Args:
-        address: Where the Redis is.
-        timeout_seconds: Longest wait for a connection or an answer, each.
+        address: The address of the Redis.
+        timeout_seconds: Longest wait for a connection, and longest wait for an answer.
         retries: How often a call is sent again after a lost connection.
-        make: Makes the client in the place of one from the address, in every process anew.
+        make: Makes the client instead of one from the address, once in every process.
     """
 
     def __init__(
@@ -87,16 +86,16 @@ class Connection:
             "socket_connect_timeout": timeout_seconds,
             "retry": Retry(NoBackoff(), 0),
             "client_name": "celery_fairness",
-            # As many as there are callers at once: the pool's own bound would be an outage.
+            # One per concurrent caller. With the pool's own maximum, callers would get errors.
             "max_connections": 2**31,
         }
         self._retries = retries
-        #: Which server of a list is asked, and how many others there are.
+        #: The position of the current server in the list, and the number of other servers.
         self._at = 0
         self._others = 0 if address.master_name or make else len(address.urls) - 1
-        #: How many connections were taken; behind a new one may be another server.
+        #: The number of connections taken. A new connection may lead to another server.
         self.opened = 0
-        #: The server has answered a call: it has the library.
+        #: The server has answered a call, so it has the library.
         self._has_library = False
         self._made: Any = None
         self._made_in = 0
@@ -107,7 +106,7 @@ class Connection:
         """Check, without connecting, that redis-py can read the address.
 
         Raises:
-            SettingsError: It cannot.
+            SettingsError: redis-py cannot read it.
         """
         try:
             for _ in range(self._others + 1):
@@ -117,7 +116,7 @@ class Connection:
                 if self._others:
                     self._turn_from(client)
         except (ValueError, TypeError):
-            # The error itself may hold a part of the password.
+            # The error itself may contain a part of the password.
             raise SettingsError(
                 f"{self.address.setting}: expected an address and options that redis-py can read, "
                 f"got: {self.address}"
@@ -127,7 +126,7 @@ class Connection:
         """Call ``function`` of the library for the installation with the keys of ``prefix``.
 
         Raises:
-            LimiterUnavailable: No answer, or an error; the message says which.
+            LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
             return self.execute(function, prefix, args)
@@ -137,13 +136,13 @@ class Connection:
     def execute(
         self, function: str, prefix: str, args: Sequence[Any], made: Library | None = None
     ) -> Any:
-        """Call ``function`` as :meth:`run` does, with the errors of redis-py.
+        """Call ``function`` like :meth:`run`, but raise the errors of redis-py.
 
         Args:
-            function: Its name in the library.
-            prefix: What every key begins with.
-            args: As the function reads them.
-            made: Another library than the one that workers call.
+            function: The function's name in the library.
+            prefix: The beginning of every key.
+            args: The function's arguments.
+            made: Another library than that of workers.
         """
         parts = ("FCALL", (made or library()).function(function), "1", prefix, *args)
         try:
@@ -162,14 +161,14 @@ class Connection:
         return answer
 
     def load_library(self, prefix: str, made: Library | None = None) -> None:
-        """Load the library where it is absent, on a cluster on the node that has ``prefix``.
+        """Load the library if it is absent. In a cluster, use the node that has ``prefix``.
 
         Args:
-            prefix: What every key begins with.
-            made: Another library than the one that workers call.
+            prefix: The beginning of every key.
+            made: Another library than that of workers.
 
         Raises:
-            LibraryUnusable: The server cannot have it; the text has the address and the next step.
+            LibraryUnusable: The server cannot load it. The text has the address and the next step.
         """
         try:
             load(functools.partial(self._of_prefix, prefix), made)
@@ -177,10 +176,10 @@ class Connection:
             raise LibraryUnusable(f"{self.address}: {error}") from None
 
     def about_functions(self, prefix: str, *parts: str) -> Any:
-        """Run one command about functions, on a cluster on the node that has ``prefix``.
+        """Run one ``FUNCTION`` command. In a cluster, use the node that has ``prefix``.
 
         Raises:
-            LimiterUnavailable: No answer, or an error.
+            LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
             return self._of_prefix(prefix, *parts)
@@ -194,17 +193,17 @@ class Connection:
         return client.execute_command(*parts, target_nodes=client.get_node_from_key(prefix))
 
     def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
-        """Call ``function``, whose answer nobody needs, without waiting for it.
+        """Call ``function`` without waiting for its answer.
 
-        The next call on the same connection reads the answer, and calls again where there was
-        none. A connection that has been quiet may be dead without our knowing; there, and on a
-        cluster, this waits as :meth:`run` does.
+        The next call on the same connection reads the answer. If there is none, it sends the call
+        again. An idle connection may be dead, so this waits like :meth:`run` on an idle connection
+        and in a cluster.
 
         Raises:
-            LimiterUnavailable: No answer, or an error, where it waited.
+            LimiterUnavailable: It waited, and Redis did not answer or answered with an error.
         """
         if not self._has_library:
-            # An answer that says so would be read too late for the slot that it frees.
+            # An error about the missing library would be read too late, so wait for this answer.
             self.run(function, prefix, args)
             return
         client = self.client()
@@ -232,7 +231,7 @@ class Connection:
         """Run one plain command.
 
         Raises:
-            LimiterUnavailable: No answer, or an error.
+            LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
             return self._call((command, *args))
@@ -240,13 +239,13 @@ class Connection:
             raise self.unavailable(error) from error
 
     def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run plain commands that only read as one, and return their answers in order.
+        """Run plain reads in one transaction, and return their answers in order.
 
-        No other client's write comes between them, but on a Redis at its memory limit: that refuses
-        to queue what is to be run as one, so there they are sent one behind the other.
+        A Redis at its memory limit rejects transactions. There the reads are sent one after the
+        other, and writes of other clients may come between them.
 
         Raises:
-            LimiterUnavailable: No answer, or an error.
+            LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         as_one, tries_left = True, self._retries + self._others
         while True:
@@ -270,22 +269,22 @@ class Connection:
                 raise self.unavailable(error) from error
 
     def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections. The next call opens new ones."""
         made, self._made = self._made, None
         idle, self._idle = self._idle, []
         if made is None:
             return
         if self._made_in == os.getpid():
-            # A client that was given its pool leaves the pool's connections open.
+            # The client does not close the pool's connections if it was given the pool.
             for line in idle:
                 made.connection_pool.release(closed(line.connection))
         made.close()
 
     def _call(self, parts: Sequence[Any]) -> Any:
-        """Send one command and read its answer, on a connection of its own for that time.
+        """Send one command and read its answer on a connection that no other caller uses.
 
-        This is what a client's ``execute_command`` does without what it does besides; a task asks
-        twice, and that half of the time was the client's.
+        This does less than ``execute_command`` of a client. A task makes two calls, and the client
+        would take half of their time.
         """
         packed: list[bytes] = []
         for others_left in range(self._others, -1, -1):
@@ -302,7 +301,7 @@ class Connection:
         raise AssertionError("the last server's error is raised")
 
     def _turn_from(self, client: Any) -> None:
-        """Ask the next server of the list from now on, unless somebody has turned to it already."""
+        """Use the next server of the list, unless another thread has changed it already."""
         with self._making:
             if self._made is client:
                 self._at = (self._at + 1) % len(self.address.urls)
@@ -324,7 +323,7 @@ class Connection:
                 self._idle.append(line)
                 raise
             except (ConnectionLost, AnswerLate, OSError):
-                # What one idle connection suffered, a restart for instance, the others did too.
+                # The cause, for example a restart, most likely broke all idle connections.
                 stale, self._idle = [line, *self._idle], []
                 for each in stale:
                     client.connection_pool.release(closed(each.connection))
@@ -334,7 +333,7 @@ class Connection:
                     if each.posted is not None:
                         self.run(*each.posted)
             except BaseException:
-                # A greenlet that was killed here leaves an answer behind that is not the next's.
+                # A greenlet was killed. The next command must not read this one's answer.
                 client.connection_pool.release(closed(line.connection))
                 raise
             else:
@@ -344,7 +343,7 @@ class Connection:
         raise AssertionError("the last try raises")
 
     def _trusted(self) -> _Line | None:
-        """Take the idle connection that was used last, if its server answered just now."""
+        """Take the idle connection that was used last, if its server answered a moment ago."""
         try:
             line = self._idle.pop()
         except IndexError:
@@ -352,7 +351,7 @@ class Connection:
         if line.posted is not None:
             posted = line.posted
             try:
-                # Sent some time ago: mostly the answer is here.
+                # It was sent some time ago, so usually the answer has arrived.
                 self._settle(line)
             except (ConnectionLost, AnswerLate, OSError):
                 self.client().connection_pool.release(closed(line.connection))
@@ -365,13 +364,13 @@ class Connection:
         return None
 
     def _settle(self, line: _Line) -> None:
-        """Read the answer that is owed on ``line``; run again what the server could not run."""
+        """Read the unread answer on ``line``. If it is an error, call the function again."""
         if line.posted is None:
             return
         try:
             line.connection.read_response()
         except RedisResponseError:
-            # While it fails too, the caller still owes it.
+            # If this raises, the call stays in ``posted``.
             self.run(*line.posted)
         line.posted = None
 
@@ -380,13 +379,13 @@ class Connection:
         made = self._made
         if made is not None and self._made_in == os.getpid():
             return made
-        # Two clients would be one too many: the dropped one closes its connections when it is
-        # collected, also those that a thread is using.
+        # Never make two clients: the dropped one would close its connections when it is collected,
+        # even those that a thread is using.
         with self._making:
             if self._made is None or self._made_in != os.getpid():
-                # A forked child leaves its parent's connections alone.
+                # A forked child must not use its parent's connections.
                 self._idle = []
-                # Behind a new client may be another server.
+                # A new client may lead to another server.
                 self._has_library = False
                 if self._make is not None:
                     self._made = self._make()
@@ -422,7 +421,7 @@ class Connection:
         timeouts = {
             name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")
         }
-        group = Sentinel(  # type: ignore[no-untyped-call]  # redis-py says no types
+        group = Sentinel(  # type: ignore[no-untyped-call]  # redis-py has no types here
             hosts, sentinel_kwargs={**timeouts, **given.pop("sentinel_kwargs", {})}
         )
         return group.master_for(  # type: ignore[no-untyped-call]  # nor here
@@ -435,7 +434,7 @@ class Connection:
         )
 
     def unavailable(self, error: Exception) -> LimiterUnavailable:
-        """Return what an error of redis-py is for callers."""
+        """Return the LimiterUnavailable for an error of redis-py, without a password."""
         problem = str(error).replace("\n", " ") or type(error).__name__
         for url in self.address.urls:
             password = urlsplit(url).password
@@ -445,7 +444,7 @@ class Connection:
 
 
 def pack(parts: Sequence[Any]) -> bytes:
-    """Return a command of texts and numbers as the server reads it (RESP: byte strings)."""
+    """Return a command of texts and numbers in the server's protocol (RESP, byte strings)."""
     try:
         packed = "".join([f"${len(part)}\r\n{part}\r\n" for part in parts])
     except TypeError:
@@ -453,7 +452,7 @@ def pack(parts: Sequence[Any]) -> bytes:
         return pack([str(part) for part in parts])
     if packed.isascii():
         return f"*{len(parts)}\r\n{packed}".encode("ascii")
-    # Lengths are in bytes, and some of these have more of them than characters.
+    # Lengths are in bytes, and some of these texts have more bytes than characters.
     out = [b"*%d\r\n" % len(parts)]
     for part in parts:
         data = part.encode()
@@ -462,6 +461,6 @@ def pack(parts: Sequence[Any]) -> bytes:
 
 
 def closed(connection: Any) -> Any:
-    """Close a connection, for its pool."""
+    """Close a connection and return it, for its pool."""
     connection.disconnect()
     return connection

@@ -1,7 +1,7 @@
-"""The names of the limiter's keys: the only place that spells them.
+"""The names of the limiter's keys.
 
-The table of keys with type, meaning and lifetime is ``lua/README.md``. All keys of an installation
-share one hash tag.
+``lua/README.md`` has a table of all keys with type, meaning and lifetime. All keys of an
+installation share one hash tag.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class Names:
     """Key names of one installation.
 
     Args:
-        namespace: The setting of that name.
-        before: What the broker puts before every key (``global_keyprefix``), on the dispatch path.
+        namespace: The setting ``namespace``.
+        before: The broker's ``global_keyprefix``, on the dispatch path.
     """
 
     def __init__(self, namespace: str, before: str = "") -> None:
@@ -24,35 +24,35 @@ class Names:
         self.tiers = prefix + "tiers"
         self.news = prefix + "news"
         self.counts = prefix + "counts"
-        #: What happened.
+        #: The stream of events.
         self.events = prefix + "events"
-        #: How often each key has refused.
+        #: The number of rejections of each key.
         self.exceeded = prefix + "exceeded"
-        #: When the leases of claimed tasks end.
+        #: The ends of the leases of claimed tasks.
         self.ends = prefix + "ends"
-        #: Heard by who promotes parked tasks.
+        #: The wake-ups of promoters.
         self.gate_bell = prefix + "gate_bell"
-        #: How many parked tasks wait at each key.
+        #: The number of parked tasks that wait at each key.
         self.gate_waiting = prefix + "gate_waiting"
 
     @property
     def prefix(self) -> str:
-        """What every key begins with."""
+        """The beginning of every key."""
         return self._prefix
 
     def leases(self, key: str) -> str:
-        """Return the leases of the limit ``key``."""
+        """Return the name of the leases of the limit ``key``."""
         return f"{self._prefix}leases:{key}"
 
     def minute(self, minute: str) -> str:
-        """Return what was in one minute, by its number; "": what stands before any number."""
+        """Return the name of one minute's stats. ``minute`` is its number; "" gives the prefix."""
         return f"{self._prefix}minute:{minute}"
 
     def tenant(self, tenant: str) -> str:
-        """Return the record of ``tenant``."""
+        """Return the name of the record of ``tenant``."""
         part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
         return f"{self._prefix}tenant:{part}"
 
     def copy(self, message: str) -> str:
-        """Return the memory of the copies of ``message``."""
+        """Return the name of the row of the copies of ``message``."""
         return f"{self._prefix}copy:{message}"

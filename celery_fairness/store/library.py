@@ -1,16 +1,16 @@
 """The Redis function library: every module of ``lua/`` as one text.
 
-A module is a table; each file stands in a block of its own, so a file's constants are its own and
+A module is a table. Each file is in a block of its own, so its constants are local to it, and
 modules may call each other in any order. Functions that clients call are in ``lua/functions``.
 
-A second library has the same modules, and those of ``lua/check`` in the place of these functions.
-Only the command that checks an installation loads it.
+A second library has the same modules, and those of ``lua/check`` instead of these functions. Only
+the command that checks an installation loads it.
 
-The name of the library and of each function carries the digest of the text. Two versions of this
-package therefore use one server side by side, and no version replaces what another one runs. A
-server keeps an old library until a person deletes it.
+The names of the library and of each function contain the digest of the text. So two versions of
+this package can use one server, and no version replaces the library of another one. A server keeps
+an old library until a person deletes it.
 
-While a library loads there are only literals, operators and functions: no ``string``, no
+While a library loads, only literals, operators and functions are available: no ``string``, no
 ``redis.call``.
 """
 
@@ -27,11 +27,11 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
-#: What a library's name begins with.
+#: The beginning of a library's name.
 FAMILY = "cf_"
-#: What a server needs for functions.
+#: The oldest servers that have functions.
 FLOOR = "Redis 7.0 or newer, or Valkey 7.2 or newer"
-#: What a user needs to load and call the library, beside the keys.
+#: The rights to load and call the library, in addition to those on the keys.
 RIGHTS = "+fcall +function|list +function|load"
 
 _CODE = re.compile(r'"(?:[^"\\\n]|\\.)*"|--\[\[.*?\]\]|--[^\n]*', re.DOTALL)
@@ -45,9 +45,9 @@ Call = Callable[..., Any]
 
 
 class LibraryUnusable(ResponseError):
-    """The server cannot have the library, or has tables of another version.
+    """The server cannot load the library, or its tables have another schema.
 
-    The text says what to do next.
+    The text names the next step.
     """
 
 
@@ -56,15 +56,15 @@ class Library:
     """One text and its name.
 
     Attributes:
-        name: With the digest of the text.
-        code: What ``FUNCTION LOAD`` takes.
+        name: The library's name, which contains the digest of the text.
+        code: The argument of ``FUNCTION LOAD``.
     """
 
     name: str
     code: str
 
     def function(self, name: str) -> str:
-        """Return the name under which a server knows the function ``name``."""
+        """Return the full name of the function ``name`` on a server."""
         return f"{self.name}_{name}"
 
 
@@ -84,8 +84,8 @@ def build(constants: Mapping[str, object] | None = None, *, checks: bool = False
     """Join the modules.
 
     Args:
-        constants: Other values of numbers in the modules, by name; for tests.
-        checks: With the modules of ``lua/check`` in the place of ``lua/functions``.
+        constants: Other values for numeric constants of the modules by name, for tests.
+        checks: Use the modules of ``lua/check`` instead of ``lua/functions``.
 
     Raises:
         ValueError: No module has such a constant.
@@ -104,12 +104,12 @@ def load(call: Call, wanted: Library | None = None) -> None:
 
     Args:
         call: Sends one command, each part an argument, and returns its answer.
-        wanted: Another one than that of this version.
+        wanted: The library. None means that of this version.
 
     Raises:
         LibraryUnusable: The server has no functions, the user lacks the rights, memory is full, or
             the name belongs to another text.
-        RedisError: No answer.
+        RedisError: Redis does not answer.
     """
     made = wanted or library()
     try:
@@ -131,7 +131,7 @@ def load(call: Call, wanted: Library | None = None) -> None:
 
 
 def loaded(call: Call) -> dict[str, int]:
-    """Return the libraries of this package on a server: the bytes of each text by name."""
+    """Return the libraries of this package on a server: the size of each text by name."""
     found = {}
     for row in call("FUNCTION", "LIST", "LIBRARYNAME", f"{FAMILY}*", "WITHCODE"):
         fields = _fields(row)
@@ -140,9 +140,9 @@ def loaded(call: Call) -> dict[str, int]:
 
 
 def is_missing(error: ResponseError) -> bool:
-    """Say whether a call failed because the server does not have its function."""
+    """Return whether a call failed because the server does not have its function."""
     text = str(error)
-    # A pipeline puts the command before it.
+    # A pipeline puts the command before the server's text.
     return "Function not found" in text or ("unknown command" in text and "FCALL" in text.upper())
 
 

@@ -1,9 +1,9 @@
-"""A server that answers and takes no command now: an outage like any other.
+"""Treats a server that answers but runs no commands now as an outage.
 
-redis-py reports it by five classes and, for some codes, by a plain error with a text. Stock kombu
-takes both for a fault of the command, and a worker ends with them. Here one kind of connection
-raises :class:`ServerNotReady`, a lost connection to every caller, and closes itself: behind the
-name of the server, or in its Sentinel group, another one may be the master by now.
+redis-py has five error classes for this, and for some codes a plain error with a text. Stock kombu
+takes both for an error of the command, and the worker ends. The connections of this module raise
+:class:`ServerNotReady` instead, which callers handle as a lost connection. They also close
+themselves, because another server may have become the master.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 else:
     _Connection = object
 
-#: What the first word of an answer means: the same command may succeed when it is sent again.
+#: First words of an error after which the same command may succeed later.
 NOT_NOW = frozenset(
     (
         "READONLY",  # A replica, such as the master before a failover.
-        "UNBLOCKED",  # It became one while it was waited on.
+        "UNBLOCKED",  # The server became a replica during a blocking command.
         "NOREPLICAS",  # Fewer replicas than min-replicas-to-write.
         "MISCONF",  # The disk takes no snapshot, with stop-writes-on-bgsave-error.
         "MASTERDOWN",  # A replica without its master, with replica-serve-stale-data no.
-        "LOADING",  # It reads its memory from the disk.
-        "BUSY",  # Somebody's script runs.
+        "LOADING",  # The server loads its data from the disk.
+        "BUSY",  # A script or function runs for too long.
         "CLUSTERDOWN",  # Slots of the cluster have no master.
         "TRYAGAIN",  # Keys of one command move to another node.
     )
 )
-#: The same words where redis-py leaves them out of the text.
+#: The words that redis-py leaves out of the texts of these classes.
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ReadOnlyError, "READONLY"),
     (exceptions.BusyLoadingError, "LOADING"),
@@ -42,11 +42,11 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class ServerNotReady(exceptions.ConnectionError):
-    """The server takes no such command now; its text begins with the server's word for it."""
+    """The server does not run such a command now. The text begins with the server's error code."""
 
 
 def not_ready(error: Exception) -> ServerNotReady | None:
-    """Return what an answer of the server is where it says "not now", None for any other."""
+    """Return a ServerNotReady for such an error of the server; None for any other."""
     text = str(error)
     for kind, word in _WORDS:
         if isinstance(error, kind):
@@ -54,14 +54,14 @@ def not_ready(error: Exception) -> ServerNotReady | None:
     return ServerNotReady(text) if text.partition(" ")[0] in NOT_NOW else None
 
 
-class _Attentive(_Connection):  # type: ignore[misc]  # it stands before a class of redis-py's
-    """The part of a connection that tells an outage from a wrong command."""
+class _Attentive(_Connection):  # type: ignore[misc]  # it precedes a class of redis-py
+    """A mixin for connections that distinguishes an outage from a wrong command."""
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read one answer.
 
         Raises:
-            ServerNotReady: The server takes no such command now; the connection is closed.
+            ServerNotReady: The server does not run such a command now. The connection is closed.
         """
         try:
             return super().read_response(*args, **kwargs)
@@ -74,7 +74,7 @@ class _Attentive(_Connection):  # type: ignore[misc]  # it stands before a class
 
 
 def attentive(connection_class: type[Any]) -> type[Any]:
-    """Return a connection class of redis-py, or of kombu's, that raises :class:`ServerNotReady`."""
+    """Return a subclass of a connection class that raises :class:`ServerNotReady`."""
     if issubclass(connection_class, _Attentive):
         return connection_class
     return type(connection_class.__name__, (_Attentive, connection_class), {})

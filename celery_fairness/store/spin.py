@@ -1,8 +1,8 @@
-"""Spinning: looking for an answer again and again for a moment, before sleeping for it.
+"""Spinning: polls a socket for up to 0.4 ms before the client blocks on it.
 
-A Redis that is near answers in a tenth of a millisecond, and who sleeps meanwhile is woken a good
-part of that later (ADR 11). Between two looks the core and the interpreter are given to whoever
-wants them. Where no answer came in time the next ones are slept for: the server is far, or busy.
+A near Redis answers in a tenth of a millisecond, and waking from a blocking read costs a good part
+of that (ADR 11). Between two polls, other threads and processes get the core and the interpreter.
+If an answer does not come in time, the server is far or busy, and the next reads block at once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-#: How long an answer is looked for, in seconds.
+#: How long a socket is polled for an answer, in seconds.
 SPIN_SECONDS = 0.0004
-#: How many answers are slept for after one that had not come by then.
+#: The number of reads without polling after an answer that came too late.
 REST = 16
 
 
 class Spin:
-    """ScanCursor for the answers on one connection after the other, in one thread at a time."""
+    """Polls for the answers on one connection after the other, in one thread at a time."""
 
     def __init__(self) -> None:
         self._number = -1
@@ -29,16 +29,17 @@ class Spin:
         self._rest = 0
 
     def wait(self, connection: Any) -> None:
-        """Return when something can be read, or after SPIN_SECONDS; what it is, a read tells.
+        """Return when the connection can be read, or after SPIN_SECONDS.
 
         Args:
-            connection: Of redis-py. One that has no socket, or a green one, is not looked at.
+            connection: A connection of redis-py. Without a socket, or with a green one, return at
+                once.
         """
         if self._rest:
             self._rest -= 1
             return
         socket = connection._sock  # noqa: SLF001 - it has no public name
-        # By its number, which is all that is polled: who keeps a socket keeps it open.
+        # Compare file numbers: a reference to the socket would keep it open.
         number = -1 if socket is None else socket.fileno()
         if number != self._number:
             self._number, self._look = number, _look_at(socket)
@@ -54,8 +55,8 @@ class Spin:
 
 
 def _look_at(socket: Any) -> Callable[[int], Any] | None:
-    """Return what says whether ``socket`` can be read; None where one cannot spin."""
-    # Those of gevent and eventlet only hold one: while this looks, no other greenlet would run.
+    """Return a function that polls ``socket``; None if it cannot be polled here."""
+    # Sockets of gevent and eventlet are wrappers. During the poll no other greenlet could run.
     if not isinstance(socket, _socket.socket) or not hasattr(os, "sched_yield"):
         return None
     poll = select.poll()

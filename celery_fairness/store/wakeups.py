@@ -1,10 +1,10 @@
-"""Listening to a bell: a BLPOP that is waited for no longer than was asked.
+"""Waits for a wake-up with a BLPOP, but never longer than the caller wants.
 
-A server looks ten times a second whose time is over, and a BLPOP alone ends up to 0.1 s late: too
-late for a throttle of twenty a second. So one goes on behind the waits, and what it takes meanwhile
-is found by the next.
+A server checks timeouts ten times a second, so a BLPOP may end 0.1 s late. That is too late for a
+throttle of twenty per second. So a BLPOP continues after a wait has timed out, and the next wait
+gets the entry that it took meanwhile.
 
-Weakness: what it takes when nobody waits any more is lost; whoever listens looks once a second too.
+Weakness: an entry that it takes after the last wait is lost, so callers also poll once a second.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from redis.exceptions import TimeoutError as AnswerLate
 
 from celery_fairness.store.connection import AWAY, Connection, closed, pack
 
-#: How long one BLPOP takes, in seconds.
+#: The timeout of one BLPOP, in seconds.
 LISTEN_SECONDS = 1.0
-#: How long after that it may be silent, in seconds.
+#: How late its answer may come after that, in seconds.
 LATE_SECONDS = 2.0
 
 
@@ -28,21 +28,21 @@ class Listener:
     """Waits for entries of lists, for one thread.
 
     Args:
-        connection: Of the Redis; the listener takes a line of its own.
+        connection: The connection to Redis. The listener takes one of its pool for itself.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._redis = connection
         self._line: Any = None
         self._pid = 0
-        #: When the BLPOP that goes on was sent (monotonic seconds); None where none does.
+        #: When the current BLPOP was sent, in monotonic seconds; None if there is none.
         self._asked_at: float | None = None
 
     def wait(self, key: str, seconds: float) -> bool:
-        """Wait, at most so long, until a list has an entry, and take it; say whether it had one.
+        """Wait at most ``seconds`` for a list's entry and take it. Return whether there was one.
 
         Raises:
-            LimiterUnavailable: No answer, or an error.
+            LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         client = self._redis.client()
         if not isinstance(client, redis.Redis):
@@ -65,14 +65,14 @@ class Listener:
             raise
 
     def close(self) -> None:
-        """Give the line up; the next wait takes another."""
+        """Release the connection. The next wait takes another one."""
         line, self._line, self._asked_at = self._line, None, None
         if line is not None and self._pid == os.getpid():
             self._redis.client().connection_pool.release(closed(line))
 
     def _ask(self, client: Any, key: str) -> None:
         if self._line is None or self._pid != os.getpid():
-            # A forked child leaves its parent's connections alone.
+            # A forked child must not use its parent's connections.
             self._line, self._asked_at, self._pid = None, None, os.getpid()
             self._line = client.connection_pool.get_connection()
         if self._asked_at is None:

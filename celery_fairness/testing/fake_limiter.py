@@ -1,7 +1,7 @@
 """A limiter whose answers a test chooses. It records every call.
 
-It tests what a gate, or your own code, does with an answer. It has no rule of a limit: a test of
-the limits themselves needs a private server (:mod:`celery_fairness.testing.server`).
+With it a test checks how a gate, or your own code, handles an answer. It does not implement limits.
+A test of the limits themselves needs a private server (:mod:`celery_fairness.testing.server`).
 
 ::
 
@@ -85,7 +85,7 @@ class FakeLimiter(Limiter):
         self._rejections_left = 0
 
     def lose_memory(self) -> None:
-        """Forget all leases and start another epoch, as a Redis that restarts empty."""
+        """Remove all leases and start another epoch, like a Redis that restarts empty."""
         self.leases.clear()
         self.epoch += 1
         self._lost_memory_at = self.epoch
@@ -114,7 +114,7 @@ class FakeLimiter(Limiter):
         return Admitted(request.lease, request.tier, None, held, news=self._version)
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
-        """Return which leases are gone; enter them again if another epoch has begun."""
+        """Return the leases that are gone. If another epoch has begun, register them again."""
         self._record("renew", leases, epoch)
         gone = tuple(lease for lease in leases if lease.id not in self.leases)
         if epoch in (None, self.epoch):
@@ -128,7 +128,7 @@ class FakeLimiter(Limiter):
         return epoch is not None and epoch < self._lost_memory_at
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End leases and return how many slots they held."""
+        """End leases and return the number of slots that they held."""
         self._record("release", leases, died)
         ended = [self.leases.pop(lease.id) for lease in leases if lease.id in self.leases]
         return sum(len(lease.keys) for lease in ended)
@@ -145,9 +145,9 @@ class FakeLimiter(Limiter):
         self._record("idle", lease, short_seconds, least_seconds, every_seconds)
         return 0, 0.0
 
-    def supersede(self, refused: Copy, next_serial: str) -> bool:
+    def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Return that no copy has started."""
-        self._record("supersede", refused, next_serial)
+        self._record("supersede", rejected, next_serial)
         return True
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
@@ -168,13 +168,13 @@ class FakeLimiter(Limiter):
         return len(messages)
 
     def put_off(self, message: str) -> int:
-        """Return how often this message was put off."""
+        """Return the number of calls for this message."""
         self._record("put_off", message)
         return self.called("put_off").count((message,))
 
-    def forgo(self, message: str, keys: Sequence[str]) -> None:
+    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
         """Record the call."""
-        self._record("forgo", message, keys)
+        self._record("release_reservation", message, keys)
 
     def parked(self, key: str) -> int:
         """Return 0."""
@@ -186,7 +186,7 @@ class FakeLimiter(Limiter):
         self._record("await_parked", timeout_seconds)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        """Return how many leases of ``key`` are held."""
+        """Return the number of held leases of ``key``."""
         self._record("inspect", key, tenant, tier)
         return LimitState(key, tier, None, self._held(key), ())
 
@@ -234,7 +234,7 @@ class FakeLimiter(Limiter):
         return {}
 
     def news(self) -> int:
-        """Return how often something was published."""
+        """Return the number of publications."""
         self._record("news")
         return self._version
 

@@ -21,8 +21,8 @@ from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import was_accepted
-from celery_fairness.message.limits import word_of
-from celery_fairness.message.partition import partition_of, partition_word
+from celery_fairness.message.limits import limits_text
+from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.util.throttled_log import Notices, log_misspelling
@@ -132,12 +132,12 @@ def _charged(
             name,
             charge.problem,
         )
-    limits = word_of(charge.limits) if charge.limits else ""
+    limits = limits_text(charge.limits) if charge.limits else ""
     of_queue, key = charge.partition or ("", "")
     if of_queue != queue:
         key = _partition(queue, message, name, options)
     if key:
-        limits = ",".join(filter(None, (limits, partition_word(key))))
+        limits = ",".join(filter(None, (limits, partition_limit_text(key))))
     if charge.tenant is None:
         return "", "", "", 1.0, limits
     part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)

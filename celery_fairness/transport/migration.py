@@ -92,7 +92,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 waiting = _read(channel, queue, entry)
             except Exception as error:  # noqa: BLE001 - anybody may have written anything
                 problem = error
-                aside += int(call(calls.QUARANTINE, calls.aside_args(queue, key, entry)))
+                aside += int(call(calls.QUARANTINE, calls.quarantine_args(queue, key, entry)))
             else:
                 answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
                 moved += calls.read_put(answer) is not Put.GONE

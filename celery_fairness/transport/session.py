@@ -239,7 +239,7 @@ class Session:
         Returns:
             In how many ms to look again: 0 if another queue is ending, -1 if none will.
         """
-        args = calls.unused_args(kept_ms, declared)
+        args = calls.expire_queues_args(kept_ms, declared)
         while (wait_ms := int(call(calls.EXPIRE_QUEUES, args))) == calls.ENDS_FIRST:
             pass
         return wait_ms

@@ -62,7 +62,7 @@ def _held_by(
 ) -> Iterator[str]:
     """Yield the keys that keep a task, now or after what refused it, and that its parent holds."""
     # What is full by its own numbers; of the tier, and of what refused it, the limiter has said so.
-    full_from = {limit.key: limit.concurrency for limit in read_limits(charge.words)}
+    full_from = {limit.key: limit.concurrency for limit in read_limits(charge.limits_text)}
     if refused.key:
         by_lease = refused.reason is Reason.AT_CONCURRENCY_LIMIT
         full_from = {refused.key: 0 if by_lease else None} | {

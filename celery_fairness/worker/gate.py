@@ -253,7 +253,7 @@ class Gate:
         charge, lease, copy, serial, job, _ = asked
         tenant = charge.tenant or ""
         tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        return SlotRequest(lease, tenant, tier, copy, serial, charge.words, job, asked.is_new)
+        return SlotRequest(lease, tenant, tier, copy, serial, charge.limits_text, job, asked.is_new)
 
     def _enter(self, task: Any, asked: _Asked) -> Attempt | Rejected:
         charge = asked.charge
@@ -261,11 +261,16 @@ class Gate:
             answer = self._limiter.acquire(self._request(asked), self._enforcement)
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
-        self._directory.heard(answer.news)
+        self._directory.set_version(answer.news)
         if charge.problem or self._uncounted:
             self._count(task, charge)
         if isinstance(answer, Admitted):
-            if asked.copy.serial and charge.tenant and not charge.words and not self._tier_waits:
+            if (
+                asked.copy.serial
+                and charge.tenant
+                and not charge.limits_text
+                and not self._tier_waits
+            ):
                 self._log_idle(asked.lease)
             return Attempt(task, asked.lease, self._limiter, watched=answer.watched)
         return answer

@@ -70,7 +70,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         lease = self._fair_lease
         if revoked and lease is not None and copy is not None and copy.serial:
             with contextlib.suppress(LimiterUnavailable):  # The promise ends by itself.
-                self._fair_wired.limiter.forgo(copy.message, lease.keys)
+                self._fair_wired.limiter.release_reservation(copy.message, lease.keys)
         return revoked
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:

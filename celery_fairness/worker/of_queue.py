@@ -7,7 +7,7 @@ from typing import Any
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import KeyMissing
-from celery_fairness.message.partition import nobodys, partition_of, words_of
+from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 
 
 def queue_of(request: dict[str, Any]) -> str:
@@ -39,5 +39,5 @@ def words_of_queue(
         try:
             key = partition_of(policy, queue, task.name, task.run, args, kwargs)
         except KeyMissing as error:
-            key, problem = nobodys(queue), str(error)
-    return words_of(queue, key), problem
+            key, problem = unnamed_partition(queue), str(error)
+    return queue_limits_text(queue, key), problem

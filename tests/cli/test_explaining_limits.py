@@ -8,7 +8,7 @@ import re
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.message.partition import partition_word
+from celery_fairness.message.partition import partition_limit_text
 from tests.cli.clearing import send
 from tests.cli.test_explaining import ONE, by_no_limit, shop, told
 from tests.cli.test_queue_limits import declare
@@ -136,7 +136,7 @@ def test_a_local_limit_keeps_where_each_process_holds_as_much(run, shop, fairnes
 def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
     declare(fairness, emails={"local_limit": 1, "by_args": ["customer_id"]})
     for number in range(4):
-        word = partition_word(f"queue:emails:{number % 2}")
+        word = partition_limit_text(f"queue:emails:{number % 2}")
         send(shop, f"u{number}", f"t{number}", queue="emails", limits=word)
     assert len(shop.claim(queue="emails", want=1)) == 1
     assert fairness.tasks.explain("t1").blocked_by == ()
@@ -202,7 +202,7 @@ def test_what_a_limit_has_put_back_says_which(run, shop, client):
 def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):
     fairness.queues.set_limit("emails", rate="1/PT1M", on_limit="reschedule")
     declare(fairness, reports={"rate": "1/PT1M", "on_limit": "reschedule", "by_args": ["id"]})
-    word = partition_word("queue:reports:6")
+    word = partition_limit_text("queue:reports:6")
     for number in range(2):
         send(shop, f"u{number}", f"e{number}", queue="emails")
         send(shop, f"v{number}", f"r{number}", queue="reports", limits=word)

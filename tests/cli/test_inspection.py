@@ -16,16 +16,16 @@ from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import Admitted, LimitState, Rejected, SlotRequest
 from celery_fairness.limiter.types import Lease as Slot
 from celery_fairness.message.headers import Copy
-from celery_fairness.message.limits import word_of
-from celery_fairness.message.partition import words_of
+from celery_fairness.message.limits import limits_text
+from celery_fairness.message.partition import queue_limits_text
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 
-API = word_of((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))
-ONE = word_of((RateLimitPolicy("api", 1).limit(),))
-RATE = word_of((RateLimitPolicy("api", rate="2/PT1H").limit(),))
-SPACED = word_of((RateLimitPolicy("api", throttle="1/PT1H").limit(),))
+API = limits_text((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))
+ONE = limits_text((RateLimitPolicy("api", 1).limit(),))
+RATE = limits_text((RateLimitPolicy("api", rate="2/PT1H").limit(),))
+SPACED = limits_text((RateLimitPolicy("api", throttle="1/PT1H").limit(),))
 HOSTILE = ["a b\n}|,", "Größe", "h_42", "a:b", "x" * 150]
 HOUR = timedelta(hours=1)
 
@@ -59,13 +59,13 @@ class Gate:
         return SlotRequest(slot, tenant, "free", Copy(tag), f"{tag}-next", limits)
 
     def start(self, tag, tenant="", limits="", queue="celery"):
-        of_queue = words_of(queue, None) if queue != "celery" else ""
+        of_queue = queue_limits_text(queue, None) if queue != "celery" else ""
         request = self.ask(tag, tenant, ",".join(filter(None, (limits, of_queue))))
         assert isinstance(self.limiter.acquire(request), Admitted)
         return request.lease
 
     def wait(self, tag, tenant="", limits="", queue="celery"):
-        of_queue = words_of(queue, None) if queue != "celery" else ""
+        of_queue = queue_limits_text(queue, None) if queue != "celery" else ""
         request = self.ask(tag, tenant, ",".join(filter(None, (limits, of_queue))))
         assert isinstance(self.limiter.acquire(request), Rejected)
         self.limiter.park(request, "{}")
@@ -159,7 +159,7 @@ def test_s43_a_tenants_key_is_computed_from_its_tier(fairness, world):
 
 
 def test_s43_a_policy_with_a_tenants_key_is_held_by_its_tier_too(fairness, world):
-    limits = word_of((RateLimitPolicy("tenant:42", 9, "5/PT1H").limit(),))
+    limits = limits_text((RateLimitPolicy("tenant:42", 9, "5/PT1H").limit(),))
     world.start("t1", "42", limits)
     world.wait("t2", "42", limits)
     found = dumped(fairness, "tenant:42")
@@ -210,7 +210,7 @@ def test_s43_a_partition_has_the_numbers_of_its_queue(fairness, world):
         {"queues": {"emails": {"global_limit": 1, "by_args": ["customer"]}}}
     )
     publish_queues(parts_of(fairness).limiter, settings.queues, parts_of(fairness).notices)
-    one, other = (words_of("emails", f"queue:emails:{number}") for number in "12")
+    one, other = (queue_limits_text("emails", f"queue:emails:{number}") for number in "12")
     if isinstance(world, Dispatch):
         # There a claim adds the limit of the whole.
         one, other = (word.partition(",")[0] for word in (one, other))
@@ -279,10 +279,10 @@ def test_s43_s42_a_cool_down_is_in_the_times(fairness, world):
 
 
 def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
-    world.start("t1", "a", word_of((RateLimitPolicy("api", rate="1/PT1H").limit(),)))
+    world.start("t1", "a", limits_text((RateLimitPolicy("api", rate="1/PT1H").limit(),)))
     for number, limit in enumerate((1, 0, 3, 2)):
         policy = RateLimitPolicy("api", limit, rate="1/PT2H")
-        world.wait(f"w{number}", f"u{number}", word_of((policy.limit(),)))
+        world.wait(f"w{number}", f"u{number}", limits_text((policy.limit(),)))
         found = fairness.limits.inspect("api")
         assert (found.limit, found.rate.period) == (limit, "PT2H")
 
@@ -290,7 +290,7 @@ def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
 def test_d14_what_waits_is_counted_wherever_it_does(client, make_fairness):
     fairness, world = make_fairness(), Dispatch(client)
     running = world.start("t1", "a", ONE)
-    both = word_of((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
+    both = limits_text((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
     for number, limits in enumerate((ONE, ONE, both, both)):
         world.wait(f"w{number}", f"u{number % 2}", limits)
     world.put("u0", "other", "other", limits=ONE)
@@ -303,7 +303,7 @@ def test_d14_what_waits_is_counted_wherever_it_does(client, make_fairness):
 
 
 def test_d14_what_a_gate_has_parked_is_counted_for_each_of_its_limits(fairness, world):
-    both = word_of((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
+    both = limits_text((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
     world.start("t1", "a", ONE)
     for number in range(3):
         world.wait(f"w{number}", f"u{number}", both)
@@ -371,7 +371,7 @@ def test_d18_what_this_app_declares_answers_and_fills_in_what_redis_does_not_say
     }
     assert fairness.limits.inspect("type:shop.report").limit == 4
     # What a task says that runs or waits goes before it.
-    world.start("t1", "a", word_of((RateLimitPolicy("reports", 8).limit(),)))
+    world.start("t1", "a", limits_text((RateLimitPolicy("reports", 8).limit(),)))
     if isinstance(world, Dispatch):
         assert fairness.limits.inspect("reports").limit == 8
     with pytest.raises(NotFound):

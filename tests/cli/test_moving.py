@@ -244,4 +244,4 @@ def test_elsewhere_nothing_moves(make_fairness, redis_url):
 
 def test_a_task_does_not_move_where_it_is(client):
     with pytest.raises(ResponseError, match="expected two queues, got: q"):
-        call(client, calls.REROUTE, "{f}:", calls.move_args("q", "q", []))
+        call(client, calls.REROUTE, "{f}:", calls.reroute_args("q", "q", []))

@@ -11,7 +11,7 @@ from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.views import QueueLimit
 from celery_fairness.errors import NotFound, PolicyInvalid
-from celery_fairness.message.partition import partition_word
+from celery_fairness.message.partition import partition_limit_text
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 
@@ -158,7 +158,7 @@ def test_a_partition_is_steered_by_its_key_and_a_key_that_is_used_is_meant(clien
     assert fairness.limits.pause("queue:a:b").key == "queue:a:b"
     assert not fairness.limits.resume("queue:a:b").paused
     installation = Installation(client)
-    word = partition_word("queue:a:b")
+    word = partition_limit_text("queue:a:b")
     installation.put("42", "t1", "a", limits=word)
     installation.put("42", "t2", "a:b")
     fairness.limits.override("queue:a:b", concurrency=0)
@@ -254,7 +254,7 @@ def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
     installation = Installation(client)
     declare(fairness, emails={"global_limit": 1, "by_args": ["customer_id"]})
     for number in range(6):
-        word = partition_word(f"queue:emails:{number % 2}")
+        word = partition_limit_text(f"queue:emails:{number % 2}")
         installation.put(f"u{number}", f"t{number}", "emails", limits=word)
     assert len(installation.claim(queue="emails")) == 2
     installation.claim(queue="emails")

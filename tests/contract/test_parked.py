@@ -337,7 +337,7 @@ def test_what_was_promised_to_a_task_that_ended_is_given_to_the_next(limiter: Li
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
     assert limiter.unpark(["a"]) == 1
-    limiter.forgo("a", ["api"])
+    limiter.release_reservation("a", ["api"])
     assert names(promote(limiter)) == ["b"]
 
 

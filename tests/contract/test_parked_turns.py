@@ -135,7 +135,7 @@ def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
     # Who comes with a higher number stands behind those that wait, and lets them start.
     assert isinstance(limiter.acquire(newest), Rejected)
     assert names(promote(limiter)) == ["old"]
-    limiter.forgo("old", ["api"])
+    limiter.release_reservation("old", ["api"])
     limiter.release([held])
     assert limiter.parked("api") == 1
 
@@ -203,7 +203,7 @@ def order_of(limiter: Limiter, held: Lease, times: int) -> tuple[str, Lease]:
         given += task.copy.message[0]
         limiter.unpark([task.copy.message])
         held = take(limiter, Limit("api"))
-        limiter.forgo(task.copy.message, ["api"])
+        limiter.release_reservation(task.copy.message, ["api"])
     return given, held
 
 

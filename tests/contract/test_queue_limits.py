@@ -10,14 +10,14 @@ from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNum
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
-from celery_fairness.message.partition import words_of
+from celery_fairness.message.partition import queue_limits_text
 from tests.contract.conftest import FrozenClock
 
 _ids = itertools.count(1)
 
-WHOLE = words_of("emails", None)
+WHOLE = queue_limits_text("emails", None)
 #: Two customers of one queue.
-ONE, TWO = (words_of("emails", f"queue:emails:{number}") for number in (1, 2))
+ONE, TWO = (queue_limits_text("emails", f"queue:emails:{number}") for number in (1, 2))
 
 
 def ask(words: str) -> SlotRequest:

@@ -13,10 +13,12 @@ class Unused(Dispatch):
     """A worker and a producer that also use queues which end."""
 
     def use(self, **kept_ms: int) -> int:
-        return self.run(calls.EXPIRE_QUEUES, calls.unused_args(kept_ms, False, str(self.now)))
+        return self.run(
+            calls.EXPIRE_QUEUES, calls.expire_queues_args(kept_ms, False, str(self.now))
+        )
 
     def declare(self, **kept_ms: int) -> int:
-        return self.run(calls.EXPIRE_QUEUES, calls.unused_args(kept_ms, True, str(self.now)))
+        return self.run(calls.EXPIRE_QUEUES, calls.expire_queues_args(kept_ms, True, str(self.now)))
 
     def ends(self) -> dict[str, float]:
         """When each queue ends, from now."""

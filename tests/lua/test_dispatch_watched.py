@@ -18,7 +18,7 @@ def dispatch(client):
 
 
 def watch(dispatch, wait_ms=60_000):
-    return dispatch.run(calls.TRACE, calls.watch_args(wait_ms, str(dispatch.now)))
+    return dispatch.run(calls.TRACE, calls.trace_args(wait_ms, str(dispatch.now)))
 
 
 def told(dispatch):

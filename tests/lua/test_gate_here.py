@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.config.queue_limits import SET, QueueNumbers
 from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
-from celery_fairness.message.partition import words_of
+from celery_fairness.message.partition import queue_limits_text
 from celery_fairness.store.keys import Names
 from tests.lua.test_scripts import fill_leases
 
@@ -22,7 +22,7 @@ MOST_COMMANDS = 30
 
 
 def ask(lease, word=""):
-    words = ",".join(filter(None, (word, words_of("emails", None))))
+    words = ",".join(filter(None, (word, queue_limits_text("emails", None))))
     keys = dict.fromkeys(each.partition("|")[0] for each in words.split(","))
     return SlotRequest(Lease(lease, ",".join(keys)), "", "", limits=words)
 

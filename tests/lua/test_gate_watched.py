@@ -48,7 +48,7 @@ def limiter(make_limiter):
 @pytest.fixture
 def watch(limiter, clock):
     def begin(wait_ms=60_000):
-        args = calls.watch_args(wait_ms, str(clock.now_ms))
+        args = calls.trace_args(wait_ms, str(clock.now_ms))
         return limiter.connection.run(calls.TRACE, NAMES.prefix, args)
 
     return begin

@@ -152,7 +152,7 @@ def test_what_was_promised_to_a_task_that_never_came_is_given_to_the_next(make_l
     assert task.copy.message == "a"
     limiter.unpark(["a"])
     assert limiter.promote(16, "s").tasks == ()
-    limiter.forgo("a", ["tenant:42", "api"])
+    limiter.release_reservation("a", ["tenant:42", "api"])
     assert {"gate_promoted", "gate_promised:api", "gate_promised:tenant:42"}.isdisjoint(
         gate_keys(client)
     )

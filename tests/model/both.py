@@ -297,7 +297,7 @@ class Both:
         return ours, theirs
 
     def do_watch(self, wait_ms):
-        args = calls.watch_args(wait_ms, str(self.now))
+        args = calls.trace_args(wait_ms, str(self.now))
         return self.model.watch_tasks(wait_ms), self.scripts.run(calls.TRACE, args)
 
     def do_override(self, key, numbers, lasts_ms, enforcement):
@@ -366,8 +366,8 @@ class Both:
             if tasks
         ]
         given = [(task, parts[n % len(parts)]) for n, task in enumerate(chosen)]
-        args = calls.move_args(queue, target, [(task.record, part) for task, part in given])
-        theirs = calls.read_move(self.scripts.run(calls.REROUTE, args))
+        args = calls.reroute_args(queue, target, [(task.record, part) for task, part in given])
+        theirs = calls.read_reroute(self.scripts.run(calls.REROUTE, args))
         return self.model.move(queue, target, given), theirs
 
     def do_requeue(self, queue, pick, knows):

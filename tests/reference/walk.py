@@ -279,7 +279,7 @@ class Walk:
 
     def do_watch(self, wait_ms):
         """A trace changes no answer."""
-        self.call(calls.TRACE, calls.watch_args(wait_ms, str(self.now)))
+        self.call(calls.TRACE, calls.trace_args(wait_ms, str(self.now)))
 
     # -- operators --------------------------------------------------------------------------------
 
@@ -350,8 +350,8 @@ class Walk:
             (task, text, parts[number % len(parts)])
             for number, (task, text) in enumerate(self.chosen(queue, picks))
         ]
-        args = calls.move_args(queue, others[0], [(text, part) for _, text, part in chosen])
-        answer = calls.read_move(self.call(calls.REROUTE, args))
+        args = calls.reroute_args(queue, others[0], [(text, part) for _, text, part in chosen])
+        answer = calls.read_reroute(self.call(calls.REROUTE, args))
         given = [(task, part) for task, _, part in chosen]
         self.reference.move(others[0], given, answer, self.seen)
 

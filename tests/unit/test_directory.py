@@ -139,17 +139,17 @@ def test_news_that_a_limiter_answered_with_count_at_once(make, limiter):
     directory = make(tier_resolver=Resolver(a="pro"))
     assert directory.tier_of("a") == "pro"
     limiter.publish_tenant("a", "enterprise", "")
-    directory.heard(1)
+    directory.set_version(1)
     assert directory.tier_of("a") == "enterprise"
 
 
 def test_a_redis_that_came_back_empty_is_news_too(make, limiter):
     limiter.publish_tenant("a", "enterprise", "")
     directory = make()
-    directory.heard(1)
+    directory.set_version(1)
     assert directory.tier_of("a") == "enterprise"
     limiter.publish_tenant("a", None, "")
-    directory.heard(0)
+    directory.set_version(0)
     assert directory.tier_of("a") == "free"
 
 
@@ -157,7 +157,7 @@ def test_published_tiers_are_in_force(make, limiter):
     limiter.publish_tiers([Tier("free", 1), Tier("gold", 9, 2.0, "priority")], "database")
     directory = make(tier_resolver=Resolver(a="gold", b="pro"))
     assert directory.tiers() == DEFAULT_TIERS
-    directory.heard(1)
+    directory.set_version(1)
     assert set(directory.tiers()) == {"free", "gold"}
     assert directory.tier_of("a") == "gold"
     assert directory.tier_of("b") == "free"
@@ -167,7 +167,7 @@ def test_published_tiers_are_read_once(make, limiter):
     limiter.publish_tiers([Tier("free", 1)], "database")
     directory = make()
     for _ in range(10):
-        directory.heard(1)
+        directory.set_version(1)
         directory.tiers()
     assert asked(limiter) == ["published_tiers"]
 

@@ -348,7 +348,7 @@ class TestSteering:
     def test_a_tenant_can_be_forgotten(self, shop):
         shop.fairness.tenants.set_tier("42", "enterprise", concurrency=9)
         shop.fairness.tenants.clear_tier("42")
-        parts_of(shop.fairness).directory.heard(shop.limiter.news())
+        parts_of(shop.fairness).directory.set_version(shop.limiter.news())
         assert shop.limiter.published_tenant("42") is None
         assert shop.fairness.limits.inspect("tenant:42").limit == 1
 

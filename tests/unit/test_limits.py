@@ -21,7 +21,7 @@ from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import HeaderInvalid, TaskDeclarationError
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import parse_header
-from celery_fairness.message.limits import parse_limits, word_of
+from celery_fairness.message.limits import limits_text, parse_limits
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -379,7 +379,7 @@ def test_limits_of_one_key_are_one_and_private_ones_stand_first():
         Limit("c:42", throttle=Rate(1, 2.0), private=True),
         Limit("b", 2, (Rate(5, 1.0),)),
     )
-    assert word_of(limits) == "c:42|||1/2000|wp,b|2|5/1000||w"
+    assert limits_text(limits) == "c:42|||1/2000|wp,b|2|5/1000||w"
 
 
 class TestPut:

@@ -55,7 +55,7 @@ def make(notices, clock):
 
 
 def put(puts, headers=TASK, queue="q"):
-    puts.tell("shop.pay", None, headers, (), {}, queue)
+    puts.emit("shop.pay", None, headers, (), {}, queue)
 
 
 def test_while_somebody_watches_each_is_told(make, limiter):

@@ -16,7 +16,7 @@ from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import KEY_PATTERN, key_hash
 from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.message.headers import parse_header
-from celery_fairness.message.partition import nobodys, partition_of, words_of
+from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.book import LeaseTable
 from celery_fairness.transport.envelope import waiting_of
@@ -205,9 +205,9 @@ def test_a_missing_value_may_be_an_error():
 
 def test_who_names_no_partition_is_in_that_of_no_values():
     policy = QueuePolicy(by_args=("a", "b"))
-    assert nobodys("q") == partition_of(policy, "q", "shop.t", None, (), {}) == "queue:q:"
-    assert words_of("q", None) == "queue:q|q|||w"
-    assert words_of("q", "queue:q:1") == "queue:q:1|q|||w,queue:q||||w"
+    assert unnamed_partition("q") == partition_of(policy, "q", "shop.t", None, (), {}) == "queue:q:"
+    assert queue_limits_text("q", None) == "queue:q|q|||w"
+    assert queue_limits_text("q", "queue:q:1") == "queue:q:1|q|||w,queue:q||||w"
 
 
 # -- the header and the message -------------------------------------------------------------------
