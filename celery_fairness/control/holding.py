@@ -26,7 +26,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import KeyOverride, KeyStops
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
-from celery_fairness.scheduler.types import Said
+from celery_fairness.scheduler.types import Overridden
 from celery_fairness.util.durations import Milliseconds, milliseconds
 from celery_fairness.util.retry_after import wait_after, wait_until
 
@@ -94,7 +94,7 @@ class Holding:
         text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
         told = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
-        if calls.read_override(self._run(calls.OVERRIDE, args)) is Said.PAST:
+        if calls.read_override(self._run(calls.OVERRIDE, args)) is Overridden.PAST:
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:

@@ -1,4 +1,4 @@
-"""What a claim tells of the tasks that it leased: each behind its length, in one string."""
+"""Reads the tasks in the answer to a claim: one string, in which each task follows its length."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from celery_fairness.scheduler.types import Claimed
 
 
-def read_tasks(told: bytes) -> Iterator[Claimed]:
-    """Yield the tasks, in their order."""
+def read_tasks(text: bytes) -> Iterator[Claimed]:
+    """Yield the tasks in their order."""
     at = 0
-    while at < len(told):
-        begins = told.index(b" ", at) + 1
-        at = begins + int(told[at:begins])
-        yield _claimed(told[begins:at])
+    while at < len(text):
+        begins = text.index(b" ", at) + 1
+        at = begins + int(text[at:begins])
+        yield _claimed(text[begins:at])
 
 
-def _claimed(told: bytes) -> Claimed:
-    lease, attempt, key, rank, length, rest = told.split(b" ", 5)
+def _claimed(text: bytes) -> Claimed:
+    lease, attempt, key, rank, length, rest = text.split(b" ", 5)
     queue_ends = int(length)
     return Claimed(
         lease.decode(),

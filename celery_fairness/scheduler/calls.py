@@ -1,7 +1,6 @@
-"""The functions of the dispatch path: how they are asked, and how their answers are read.
+"""The functions of the library: their names, the arguments of a call, and the reading of answers.
 
-Keys and arguments are apart from the connection they travel on, because a worker sends a claim on
-the connection that it polls.
+This module sends nothing, because a worker sends a claim on the connection that kombu polls.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from celery_fairness.scheduler.types import (
     Claim,
     Full,
     Outcome,
+    Overridden,
     Passing,
     Put,
     Rules,
-    Said,
     Settle,
     Settled,
     Waiting,
@@ -35,7 +34,7 @@ from celery_fairness.scheduler.types import (
 from celery_fairness.util.durations import Milliseconds
 
 PUT = "put"
-#: A put of a message that lies in a plain list.
+#: A put of a message from a plain list.
 ADOPT = "adopt"
 CLAIM = "claim"
 SETTLE = "settle"
@@ -44,7 +43,7 @@ PURGE = "purge"
 SIZE = "size"
 RENEW = "renew"
 EXPIRE_QUEUES = "expire_queues"
-#: Its answer if a queue that is used now has ended, and is not forgotten whole.
+#: Its answer if a queue has ended that is in use again, and is not removed completely yet.
 ENDS_FIRST = -2
 NEXT_OUTCOME = "next_outcome"
 STOP = "stop"
@@ -56,7 +55,7 @@ REROUTE = "reroute"
 TRACE = "trace"
 TRACE_PUT = "trace_put"
 ANNOUNCE = "announce"
-#: The gate's.
+#: Functions of the gate.
 ACQUIRE = "acquire"
 RENEW_GATE = "renew_gate"
 RELEASE = "release"
@@ -68,7 +67,7 @@ PARK = "park"
 PROMOTE = "promote"
 UNPARK = "unpark"
 PUT_OFF = "put_off"
-#: Of what is published and asked.
+#: Functions of tiers, tenants and inspect.
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
 INSPECT = "inspect"
@@ -87,12 +86,12 @@ def put_args(
     Args:
         waiting: The task.
         now_text: The server's time in tests, in ms.
-        bindings: Key of the exchange's bindings where they were looked up before; "" elsewhere.
-        bound: Those that there were, as kombu writes them.
-        plain: Key of the plain list that the message is taken from; "" elsewhere.
-        entry: What lies there.
+        bindings: The key of the exchange's bindings if the producer has looked them up. "" if not.
+        bound: The bindings that the producer found, in kombu's form.
+        plain: The key of the plain list from which the message comes. "" for a new message.
+        entry: The message's entry in that list.
     """
-    words = (
+    fields = (
         waiting.tag,
         waiting.tenant,
         waiting.service,
@@ -108,7 +107,7 @@ def put_args(
     )
     return [
         waiting.queue,
-        " ".join(words),
+        " ".join(fields),
         waiting.message,
         now_text,
         bindings,
@@ -119,7 +118,7 @@ def put_args(
 
 
 def quarantine_args(queue: str, plain: str, entry: bytes) -> list[Any]:
-    """Return the arguments of moving aside what nobody can read in a plain list."""
+    """Return the arguments of a quarantine of an unreadable entry of a plain list."""
     return [queue, plain, entry]
 
 
@@ -145,16 +144,16 @@ def claim_args(
     """Return the arguments of a claim.
 
     Args:
-        owner: The process that asks; without a space.
-        number: Of this request; the same number again gives the same answer.
+        owner: The calling process, without a space.
+        number: The number of this request. The same number again gives the same answer.
         want: Most tasks, at least 1.
-        queues: In the order in which they are asked.
+        queues: The queues, in the order in which they are tried.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
-        passing: What this process does not take.
-        epoch: In which what this process holds is known; None where it holds nothing. In another
-            one nothing is leased.
-        ends: What became of tasks that were claimed before.
+        passing: The tasks that this process skips.
+        epoch: The epoch in which this process took its leases. None if it holds none. In another
+            epoch the claim leases nothing.
+        ends: The ends of tasks that were claimed before.
     """
     return [
         owner,
@@ -177,9 +176,9 @@ def read_claim(answer: bytes | str) -> Claim:
     """Read the answer to a claim."""
     data = answer.encode() if isinstance(answer, str) else answer
     sleep_ms, epoch, length, rest = data.split(b" ", 3)
-    passed, told = rest[: int(length)], rest[int(length) :]
+    passed, tasks = rest[: int(length)], rest[int(length) :]
     return Claim(
-        tuple(read_tasks(told)),
+        tuple(read_tasks(tasks)),
         Milliseconds(int(sleep_ms)),
         json.loads(passed) if passed else {},
         int(epoch),
@@ -204,7 +203,7 @@ def renew_args(
     Args:
         held: Leases, each with its keys (``Claimed.key``).
         lease_ms: How long a lease lives without a renewal.
-        epoch: In which they were known; None where the caller does not know.
+        epoch: The epoch in which they were taken. None if it is not known.
         now_text: The server's time in tests, in ms.
     """
     args = [str(lease_ms), epoch_text(epoch), now_text]
@@ -214,9 +213,9 @@ def renew_args(
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
-    """Read the answer to a renewal: the epoch, and the positions (from 1) of what was missing.
+    """Read the answer to a renewal: the epoch, and the positions (from 1) of missing leases.
 
-    It is gone, and in another epoch than the caller knew it was entered again.
+    In the epoch that the caller gave they have ended. In another one they were registered again.
     """
     epoch, *missing = answer
     return int(epoch), [int(each) for each in missing]
@@ -229,24 +228,24 @@ def announce_args(
 
     Args:
         lease_ms: How long a lease lives without a renewal.
-        worker: The worker as JSON; "" if the caller is none.
-        lives_ms: How long it is listed without another announcement; 0 ends it.
-        epoch: The one that the caller knew; None if it knew none.
+        worker: The worker as JSON. "" if the caller is no worker.
+        lives_ms: How long it is listed without another announcement. 0 removes it.
+        epoch: The last epoch of the caller. None if it has none.
         now_text: The server's time in tests, in ms.
     """
     return [str(lease_ms), worker, str(lives_ms), epoch_text(epoch), now_text]
 
 
 def read_announce(answer: bytes | str) -> bool:
-    """Return whether the memory was lost since the epoch that the caller knew."""
+    """Return whether Redis has lost its memory since the epoch of the caller."""
     return as_text(answer) == "lost"
 
 
 def size_args(queue: str, now_text: str = "") -> list[str]:
-    """Return the arguments of a count of what waits in a queue.
+    """Return the arguments of a count of a queue's waiting tasks.
 
     Args:
-        queue: Whose tasks.
+        queue: The queue.
         now_text: The server's time in tests, in ms.
     """
     return [queue, now_text]
@@ -255,11 +254,12 @@ def size_args(queue: str, now_text: str = "") -> list[str]:
 def expire_queues_args(
     kept_ms: Mapping[str, int], declared: bool = False, now_text: str = ""
 ) -> list[str]:
-    """Return the arguments of a look at queues that end when nobody uses them.
+    """Return the arguments of the expiry of unused queues.
 
     Args:
-        kept_ms: Queues in use now, each with how long it is kept without; 0: for ever.
-        declared: They are declared now.
+        kept_ms: Queues in use now, each with the time for which it is kept unused. 0 means for
+            ever.
+        declared: Whether they are declared now.
         now_text: The server's time in tests, in ms.
     """
     args = [now_text, "declared" if declared else ""]
@@ -272,7 +272,7 @@ def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[st
     """Return the arguments of a call for the next outcome.
 
     Args:
-        written: Text of the outcome whose result is written; "" for none.
+        written: The text of the outcome whose result is written. "" for none.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
     """
@@ -301,30 +301,30 @@ def stop_args(
     reason: str = "",
     by: str = "",
 ) -> list[str]:
-    """Return the arguments of a change of a key's stops.
+    """Return the arguments of a change of a key's holds.
 
     Args:
         how: ``pause``, ``resume``, ``cool`` or ``clear``.
-        key: Of the limits.
-        wait_ms: How long it cools down or is paused; 0: a pause until it is resumed.
+        key: The key of the limits.
+        wait_ms: The length of the cool-down or the pause. 0 is a pause without end.
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
-        reason: Of a cool-down, for its event.
-        by: The person who pauses or resumes it.
+        reason: The reason of a cool-down, for its event.
+        by: The person who pauses or resumes the key.
     """
     return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason, by]
 
 
 class Stopped(NamedTuple):
-    """What stops a key after such a change.
+    """The holds of a key after such a change.
 
     Attributes:
-        cool_ms: How long it still cools down; 0: it does not.
-        pause_ms: How long it is paused; 0: it is not; None: until it is resumed.
+        cool_ms: The rest of the cool-down. 0 if there is none.
+        pause_ms: The rest of the pause. 0 if there is none, None if it has no end.
         now_ms: The server's time.
-        since_ms: When the pause began; None: it is not paused.
-        by: The person who paused it.
+        since_ms: The beginning of the pause. None if there is none.
+        by: The person who paused the key.
     """
 
     cool_ms: Milliseconds
@@ -335,7 +335,7 @@ class Stopped(NamedTuple):
 
 
 def read_stop(answer: Sequence[Any]) -> Stopped:
-    """Read the answer to it."""
+    """Read the answer to a change of a key's holds."""
     cool_ms, pause_ms, now_ms = map(int, answer[:3])
     return Stopped(
         Milliseconds(cool_ms),
@@ -346,7 +346,7 @@ def read_stop(answer: Sequence[Any]) -> Stopped:
 
 
 def read_paused_by(text: str) -> tuple[int | None, str]:
-    """Return when a pause began, and the person, as Redis keeps it; None and "": no pause."""
+    """Read the beginning of a pause and the person; None and "" for no pause."""
     since, _, by = text.partition(" ")
     return (int(since) if since else None), by
 
@@ -364,11 +364,11 @@ def override_args(
     """Return the arguments of an override.
 
     Args:
-        key: Of the limits, or of a tenant.
-        numbers: Those that it says (``scheduler.overrides.Override.text``); "" clears them.
-        lasts_ms: For how long from now; 0: see ``ends_ms``.
-        ends_ms: Server time at which it ends; None: when it is cleared.
-        details: What functions do not read.
+        key: The key of the limits, or of a tenant.
+        numbers: The overridden numbers (``scheduler.overrides.Override.text``). "" clears them.
+        lasts_ms: The length from now. 0 if ``ends_ms`` has the end.
+        ends_ms: The end, server time. None for no end.
+        details: Reason and author as JSON, which the functions only store.
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
@@ -378,9 +378,9 @@ def override_args(
     return [key, numbers, lasts_text, ends_text, details, lease_text, enforcement, now_text]
 
 
-def read_override(answer: Any) -> Said:
-    """Read the answer to it."""
-    return Said(int(answer))
+def read_override(answer: Any) -> Overridden:
+    """Read the answer to an override."""
+    return Overridden(int(answer))
 
 
 def queue_args(
@@ -393,14 +393,14 @@ def queue_args(
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of what is said of a queue's limit.
+    """Return the arguments of a change of a queue's limit.
 
     Args:
         how: ``declare``, ``set``, ``clear`` or ``know`` (``config.queue_limits``).
-        queue: Whose.
-        key: Of the queue as a whole.
-        parts: What is declared is of each partition.
-        numbers: ``QueueNumbers.text``; "" where there are none.
+        queue: The queue.
+        key: The key of the whole queue.
+        parts: Whether the declared numbers are those of each partition.
+        numbers: ``QueueNumbers.text``. "" for none.
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         now_text: The server's time in tests, in ms.
@@ -413,8 +413,8 @@ def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str
     """Return the arguments of cancelling tasks.
 
     Args:
-        queue: Where they wait.
-        records: Each as it was read where it waits.
+        queue: The tasks' queue.
+        records: The records of the waiting tasks.
         lease_ms: How long a lease lives without a renewal.
         now_text: The server's time in tests, in ms.
     """
@@ -422,37 +422,37 @@ def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str
 
 
 def read_cancel(answer: Sequence[Any]) -> list[bool]:
-    """Read the answer to it: of each whether it was cancelled."""
+    """Read the answer to a cancel: for each task whether it was cancelled."""
     return [int(each) == 1 for each in answer]
 
 
 def requeue_args(queue: str, record: str, outcome: str = "") -> list[str]:
-    """Return the arguments of a dead letter's return.
+    """Return the arguments of a dead letter's requeue.
 
     Args:
-        queue: Of whose dead letters it is one.
-        record: As it lies there.
-        outcome: Its own, where its result is not written yet.
+        queue: The queue that has the dead letter.
+        record: The record of the dead letter.
+        outcome: Its outcome, if the result is not written yet.
     """
     return [queue, record, outcome]
 
 
 def reroute_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the arguments of moving tasks to another queue.
+    """Return the arguments of rerouting tasks to another queue.
 
     Args:
-        queue: Where they wait.
-        target: Where they go to.
-        records: Each as it was read, and the key of its partition there, "" where it says none.
+        queue: The queue in which they wait.
+        target: The new queue.
+        records: For each task its record, and the key of its partition there or "".
     """
     return [queue, target, *chain.from_iterable(records)]
 
 
 def trace_args(wait_ms: int, now_text: str = "") -> list[str]:
-    """Return the arguments of watching what becomes of tasks for so long."""
+    """Return the arguments of turning the trace on for ``wait_ms``."""
     return [str(wait_ms), now_text]
 
 
 def read_reroute(answer: Sequence[Any]) -> list[bool]:
-    """Read the answer to it: of each whether it was moved."""
+    """Read the answer to a reroute: for each task whether it was moved."""
     return [int(each) == 1 for each in answer]

@@ -1,10 +1,10 @@
-"""Numbers that people put in the place of a key's own, for a time or until they clear them.
+"""Overrides: numbers that an operator sets for a key, for a time or until they are cleared.
 
-An override says some numbers of a limit; what it does not say is as the tasks have it. It may raise
-or lower them. It changes what is asked, and nothing that is counted: starts and leases are those of
-the key. Of a tenant's key it says the concurrency.
+An override has some numbers of a limit, higher or lower ones. For the others the tasks' own numbers
+apply. It changes only the numbers: the counted starts and leases stay those of the key. For a
+tenant's key it has the concurrency.
 
-Its end is a time of the server's clock, as people say it.
+Its end is a time of the server's clock.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from celery_fairness.config.limit_spec import window_text
 
-#: What stands for a number that an override does not say.
+#: The placeholder for a number that an override does not change.
 UNCHANGED = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One key's.
+    """The override of one key.
 
     Attributes:
-        numbers: Of ``concurrency``, ``rates`` and ``throttle`` those that it says, as in
+        numbers: The overridden ones of ``concurrency``, ``rates`` and ``throttle``, as in
             :class:`Limit`.
-        ends_ms: When it ends, server time; None: when it is cleared.
+        ends_ms: Its end, server time. None if it has no end.
     """
 
     numbers: Mapping[str, Any]
@@ -34,11 +34,11 @@ class Override:
 
     @property
     def text(self) -> str:
-        """The same as the functions keep it, without its end."""
-        said = self.numbers
-        concurrency = said.get("concurrency", UNCHANGED)
-        throttle = said.get("throttle", UNCHANGED)
-        rates = "+".join(map(window_text, said["rates"])) if "rates" in said else UNCHANGED
+        """The numbers in the text form that Redis stores."""
+        numbers = self.numbers
+        concurrency = numbers.get("concurrency", UNCHANGED)
+        throttle = numbers.get("throttle", UNCHANGED)
+        rates = "+".join(map(window_text, numbers["rates"])) if "rates" in numbers else UNCHANGED
         return "|".join(
             (
                 "" if concurrency is None else str(concurrency),

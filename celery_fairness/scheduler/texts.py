@@ -1,4 +1,4 @@
-"""Words of the dispatch path's functions that several verbs share."""
+"""Arguments in text form that several functions of the dispatch path share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from celery_fairness.scheduler.types import Bounds, Rules, Settle
 
 
 def bounds_args(bounds: Bounds | None) -> tuple[str, str, str]:
-    """Return what a put must know of bounds."""
+    """Return the arguments of a put about bounds."""
     if bounds is None:
         return "", "", ""
     return bounds.default_tier, most_text(bounds.of_tier), most_text(bounds.of_queue)
 
 
 def most_text(most: int | None) -> str:
-    """Return a bound; None is none."""
+    """Return a bound as text; "" for None."""
     return "" if most is None else str(most)
 
 
 def triples(ends: Sequence[Settle]) -> list[str]:
-    """Return ends as settle and claim read them."""
+    """Return ends in the form that settle and claim read: three arguments each."""
     args: list[str] = []
     for end in ends:
         args += (end.lease, end.verdict.value + ("" if end.begun else "-"), end.lane)
@@ -29,7 +29,7 @@ def triples(ends: Sequence[Settle]) -> list[str]:
 
 
 def rules_args(rules: Rules) -> tuple[str, ...]:
-    """Return what functions that judge are told of a worker's settings."""
+    """Return the arguments about a worker's settings."""
     return (
         str(rules.lease_ms),
         rules.enforcement,
@@ -40,12 +40,12 @@ def rules_args(rules: Rules) -> tuple[str, ...]:
 
 
 def limit_text(rules: Rules) -> str:
-    """Return the limit of the default tier."""
+    """Return the limit of the default tier as text."""
     return "unlimited" if rules.default_limit is None else str(rules.default_limit)
 
 
 def epoch_text(epoch: int | None) -> str:
-    """Return an epoch; None is not known."""
+    """Return an epoch as text; "" for None."""
     return "" if epoch is None else str(epoch)
 
 

@@ -1,7 +1,7 @@
-"""What goes into the scheduler and what comes out of it.
+"""The requests and answers of the scheduler, as plain values.
 
-The same values are the arguments and answers of the functions in ``store/lua/functions`` and of the
-model that they are compared with.
+They are the arguments and answers of the functions in ``store/lua/functions``. Tests compare these
+functions with a second implementation, which uses the same values.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from celery_fairness.util.durations import Milliseconds
 
-#: The key of tasks without a tenant: one member of each ring, without a limit.
+#: The key of tasks without a tenant. A queue treats them as one tenant without a limit.
 SYSTEM = "_system"
 
 
 class Bounds(NamedTuple):
-    """How many may wait, as the producer's settings say it.
+    """The most waiting tasks, from the producer's settings.
 
     Attributes:
-        default_tier: For a tier that is not known.
-        of_tier: Of one tenant, where nobody has published tiers yet; None is any number.
-        of_queue: In the queue; None is any number.
+        default_tier: The tier that replaces an unknown one.
+        of_tier: Most waiting tasks of one tenant, until tiers are published. None is unlimited.
+        of_queue: Most waiting tasks in the queue. None is unlimited.
     """
 
     default_tier: str = "free"
@@ -32,23 +32,26 @@ class Bounds(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """One task that begins to wait.
+    """One task to put.
 
     Attributes:
-        queue: Where.
-        tag: Its delivery tag, which no other message has; without a space.
-        tenant: Who is charged, as written in keys; "" is a system task.
-        service: "" unless each service counts apart.
-        tier: The tenant's tier as the producer knows it, may be "".
-        rank: 0 to 9; 9 goes first.
-        cost: What the tenant is charged, before the weight.
-        eta_ms: Server time before which it does not start; 0: none.
-        message: What the broker keeps.
-        kind: Name of the task as written in keys; "": the message does not say it in its headers.
-        limits: Those beside the tier's, as one word (``config.limit_spec.write_limits``).
-        expires_ms: Server time from which it does not start any more; 0: none.
-        bounds: Over which it is refused; None: it was accepted before, or nothing is enforced.
-        is_new: Its limits are the newest of their keys; False where it was accepted before.
+        queue: The task's queue.
+        tag: The message's delivery tag, unique and without a space.
+        tenant: The task's tenant, in the form that keys have. "" for a system task.
+        service: The task's service. "" unless each service counts apart.
+        tier: The tenant's tier in the message. "" if the message has none.
+        rank: The priority, 0 to 9. Rank 9 goes first.
+        cost: The cost for the tenant, before division by the weight.
+        eta_ms: The server time before which the task must not start. 0 for none.
+        message: The message.
+        kind: The task's name, in the form that keys have. "" if the headers lack it.
+        limits: Its limits without the tier's, as text
+            (``celery_fairness.config.limit_spec.write_limits``).
+        expires_ms: The server time from which the task must not start. 0 for none.
+        bounds: The most waiting tasks. None if the task was accepted before, or nothing is
+            enforced.
+        is_new: Whether the numbers of its limits replace those of their keys. False if it was
+            accepted before.
     """
 
     queue: str
@@ -68,12 +71,12 @@ class Waiting(NamedTuple):
 
 
 class Full(NamedTuple):
-    """A put was refused: too many wait.
+    """A put was rejected, because too many tasks wait.
 
     Attributes:
-        key: Whose tasks: the key of the tenant's tier limit, or ``queue:QUEUE``.
-        limit: How many may wait.
-        waiting: How many do.
+        key: The key that has too many: the tenant's tier limit, or ``queue:QUEUE``.
+        limit: The most waiting tasks.
+        waiting: The number of waiting tasks.
     """
 
     key: str
@@ -81,37 +84,37 @@ class Full(NamedTuple):
     waiting: int
 
 
-class Said(enum.IntEnum):
-    """What became of an override."""
+class Overridden(enum.IntEnum):
+    """The result of an override."""
 
     DONE = 1
-    #: Its end is past: nothing was done.
+    #: Its end is in the past, so nothing was changed.
     PAST = 0
 
 
 class Put(enum.IntEnum):
-    """What became of a put."""
+    """The result of a put."""
 
     KNOWN = 0
     WAITS = 1
     WAITS_FOR_ITS_TIME = 2
-    #: Nothing was put: the exchange has other bindings than the producer knew.
+    #: Nothing was put, because the bindings of the exchange have changed.
     BINDINGS_CHANGED = 3
-    #: Nothing was put: another has taken the message out of its plain list.
+    #: Nothing was put, because another process has taken the message out of its plain list.
     GONE = 4
 
 
 class Claimed(NamedTuple):
-    """One task that was leased to the process that asked.
+    """One task that a claim leased to the calling process.
 
     Attributes:
-        lease: Its name, of this attempt alone.
-        queue: Where it waited.
-        attempt: Which claim of the task this is, from 1.
-        key: Who is charged: the key of the tenant's tier limit, or ``_system``; and with commas the
-            keys of its other limits.
-        rank: Its rank.
-        message: As it was put.
+        lease: The lease, unique to this attempt.
+        queue: The task's queue.
+        attempt: The number of this claim of the task, from 1.
+        key: The key of the tenant's tier limit, or ``_system``, and the keys of its other limits,
+            joined by commas.
+        rank: The task's priority.
+        message: The message.
     """
 
     lease: str
@@ -123,7 +126,7 @@ class Claimed(NamedTuple):
 
     @property
     def lane(self) -> str:
-        """Where it waited, as the functions name it."""
+        """Its lane, in the form that the functions use."""
         return f"{self.key} {self.rank} {self.queue}"
 
 
@@ -132,10 +135,10 @@ class Claim:
     """The answer to a claim.
 
     Attributes:
-        tasks: What may start now, in this order.
-        sleep_ms: How long there is nothing more to ask, unless a bell rings; 0: ask again.
-        passed: By queue, how many members at the beginning of its ring were passed over.
-        epoch: When the memory that answered began, in ms.
+        tasks: The tasks to start now, in this order.
+        sleep_ms: The time until the next claim, unless a wake-up comes. 0 means claim again.
+        passed: By queue, the number of tenants at its beginning that were skipped.
+        epoch: The beginning of the Redis memory that answered, in ms.
     """
 
     tasks: tuple[Claimed, ...]
@@ -146,17 +149,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """What one claim leaves where it is, for reasons of its own process alone.
+    """Tasks that a claim skips for reasons of its own process.
 
     Attributes:
-        never: TaskFilter that it does not take.
-        once: TaskFilter of which it takes one task at most.
-        places: By queue, how many members of its ring the claim before has passed over: where a
-            look goes on that one call could not finish.
-        held: By key, how many slots of limits of queues this process holds.
-        rooms: By queue, how many tasks it takes of its share; of other queues any number.
-        lends: Of a queue without room it takes more where no queue with room has any.
-        strict: A queue is served only if nothing may start in the queues before it.
+        never: Names of tasks that it does not take.
+        once: Names of tasks of which it takes at most one.
+        places: By queue, the number of tenants that the previous claim has skipped. This claim
+            continues there.
+        held: By key, the number of slots of queues' limits that this process holds.
+        rooms: By queue, the number of tasks that its share allows. Other queues are unlimited.
+        lends: Take more tasks than a queue's share if no queue below its share has any.
+        strict: Take tasks of a queue only if nothing may start in the queues before it.
     """
 
     never: tuple[str, ...] = ()
@@ -174,18 +177,25 @@ class Passing:
 
 
 class Outcome(NamedTuple):
-    """A task that ended for good while nobody was there to write its result.
+    """A task that ended while no worker ran it, so that its result is not written yet.
+
+    ``state`` is one of these:
+
+    - ``acked``: the lease of an acknowledged task ended
+    - ``dead``: a dead letter, because the task's process died too often
+    - ``unreadable``: a dead letter, because the message could not be read
+    - ``dropped``: a limit rejected it
+    - ``cancelled``: an operator cancelled it
+    - ``expired``: it expired while it waited
 
     Attributes:
-        text: All of it, as it is kept: says which one was written.
-        owner: The process that held it last; of what was dropped, the key of the limit that did.
-        state: ``acked``: its lease ended; ``dead``: it is a dead letter, as its process died too
-            often; ``unreadable``: it is one, as its message could not be read; ``dropped``: a limit
-            refused it; ``cancelled``: somebody did; ``expired``: its expiry came while it waited.
-        queue: Where it waited.
-        tenant: Who was charged, as written in keys; "" is a system task.
-        deaths: How often its process died after its body began, where that was counted.
-        message: As it was put.
+        text: The whole outcome as Redis stores it. It identifies the outcome after the write.
+        owner: The last process that held the task. If it was dropped, the key of the limit.
+        state: The cause of its end.
+        queue: The task's queue.
+        tenant: The task's tenant, in the form that keys have. "" for a system task.
+        deaths: How often its process died after the body began, if that was counted.
+        message: The message.
     """
 
     text: str
@@ -198,7 +208,7 @@ class Outcome(NamedTuple):
 
 
 class Verdict(enum.Enum):
-    """What became of a claimed task."""
+    """The end or the new state of a claimed task."""
 
     #: Its body runs.
     BEGUN = "begun"
@@ -206,34 +216,34 @@ class Verdict(enum.Enum):
     ACKED = "acked"
     #: It ended.
     DONE = "done"
-    #: It waits again, in its place.
+    #: It waits again, at its old position.
     HEAD = "head"
-    #: It waits again, behind all others.
+    #: It waits again, at the end of its lane.
     TAIL = "tail"
-    #: Its process died: as HEAD, until that was too often.
+    #: Its process died. It waits like HEAD, or is a dead letter after too many deaths.
     DIED = "died"
-    #: Its message cannot be read: it is a dead letter.
+    #: Its message cannot be read. It is a dead letter.
     UNREADABLE = "unreadable"
 
 
 class Settled(enum.IntEnum):
-    """What a settle found."""
+    """The result of a settle."""
 
-    #: The lease had ended: the verdict changed nothing.
+    #: The lease had ended, so nothing was changed.
     LATE = 0
     SETTLED = 1
-    #: The lease had ended, and the task was taken out of its lane before it could run twice.
+    #: The lease had ended. The task was removed from its lane, so that it does not run twice.
     WITHDRAWN = 2
 
 
 class Settle(NamedTuple):
-    """One end, as it is told to the scheduler.
+    """One end to settle.
 
     Attributes:
-        lease: Whose.
-        verdict: What became of the task.
-        lane: Where it waited.
-        begun: Its body may have begun; False: it has not, and its starts do not count.
+        lease: The lease.
+        verdict: The end or the new state of the task.
+        lane: The task's lane.
+        begun: Whether its body may have begun. If False, its starts are given back.
     """
 
     lease: str
@@ -244,18 +254,17 @@ class Settle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a worker's settings say to a claim.
+    """The settings of a worker that a claim needs.
 
     Attributes:
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
-        default_tier: For a tier that is not known.
-        default_limit: Of the default tier; None is unlimited.
-        max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
-        fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
-        snooze_ms: How long a task waits at most that a limit puts back, where nobody knows when it
-            may start.
-        priority_scope: What a rank orders: the tasks of one ``tenant``, or of the whole ``queue``.
+        default_tier: The tier that replaces an unknown one.
+        default_limit: The limit of the default tier. None is unlimited.
+        max_deliveries: Deaths after which a task goes to the dead letters. 0 means never.
+        fairness_by: The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``.
+        snooze_ms: How long a rescheduled task waits if the time of its start is not known.
+        priority_scope: The tasks that a priority orders: of one ``tenant``, or of the ``queue``.
     """
 
     lease_ms: int = 15_000

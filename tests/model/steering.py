@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.overrides import Override
-from celery_fairness.scheduler.types import Rules, Said
+from celery_fairness.scheduler.types import Overridden, Rules
 from tests.model.moving import Moving
 from tests.model.window import NEVER
 
@@ -75,19 +75,19 @@ class Steering(Moving):
         """Tell what becomes of each task for so long; return until when that is told."""
         return self.watch.go_on(self.now_ms(), wait_ms)
 
-    def override(self, key: str, override: Override | None, rules: Rules) -> Said:
+    def override(self, key: str, override: Override | None, rules: Rules) -> Overridden:
         """Set or replace a key's numbers; None clears what was set."""
         now = self.now_ms()
         logical = self.begin(rules.lease_ms)
         if override is not None and override.ends_ms is not None and override.ends_ms <= now:
-            return Said.PAST
+            return Overridden.PAST
         if override is not None:
             self.happenings.tell("fairness.override_set", key=key, numbers=override.text)
         elif key in self.overrides.rows:
             self.happenings.tell("fairness.override_ended", key=key)
         self.overrides.put(key, override)
         self._says_of(key, logical, rules)
-        return Said.DONE
+        return Overridden.DONE
 
     def _end_steering(self, logical: int, rules: Rules) -> int:
         """End pauses and overrides whose time has come; return how many of a kind at most."""

@@ -73,7 +73,7 @@ def keys_of(key: str, limits: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((key, *(limit.key for limit in read_limits(limits)))))
 
 
-def limits_text(limit: Limit) -> str:
+def word_of(limit: Limit) -> str:
     """Return the text of a queue's limit."""
     rates = "+".join(f"{starts}/{period_ms}" for starts, period_ms in limit.rates)
     throttle = "/".join(map(str, limit.throttle)) if limit.throttle else ""
@@ -244,7 +244,7 @@ class Admission:
     def whole_rejection(self, queue: str, rules: Any) -> Rejected | None:
         """Return why the limit of a whole queue allows no start."""
         whole = self.whole(queue)
-        return self.rejection(limits_text(whole), rules) if whole else None
+        return self.rejection(word_of(whole), rules) if whole else None
 
     def entitlement(self, key: str, tenant: str, tier: str, rules: Any) -> tuple[int | None, float]:
         """Return the concurrency of a tenant (None is unlimited) and its weight.

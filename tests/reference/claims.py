@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.reference.admission import NEVER, keys_of, whole_key, limits_text
+from tests.reference.admission import NEVER, keys_of, whole_key, word_of
 from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
@@ -123,7 +123,7 @@ class Claim:
         """Return the limits that reject a task, each with the time of the next try."""
         admission = self.state.admission
         whole = admission.whole(task.queue)
-        words = ",".join(filter(None, (whole and limits_text(whole), task.limits)))
+        words = ",".join(filter(None, (whole and word_of(whole), task.limits)))
         limits = [admission.numbers(limit) for limit in read_limits(words)]
         closed = [(limit, *admission.closed_ms(limit, self.rules)) for limit in limits]
         return [(limit, again) for limit, wait, again in closed if wait > 0]
@@ -219,7 +219,7 @@ class Claim:
         nonce = re.findall(r"\w+$", owner, re.ASCII)[0].rsplit("_", 1)[-1]
         lease = f"{tag}.{task.attempt + 1}.{nonce}"
         whole = self.state.admission.whole(task.queue)
-        limits = ",".join(filter(None, (task.limits, whole and limits_text(whole))))
+        limits = ",".join(filter(None, (task.limits, whole and word_of(whole))))
         expected = (lease, task.queue, task.attempt + 1, task.rank, task.message)
         got = (claimed.lease, claimed.queue, claimed.attempt, claimed.rank, claimed.message)
         require(got == expected, "a task is given as it was put", expected=expected, got=got)
