@@ -126,8 +126,8 @@ class TenantInvalid(TenantError, TypeError):
 
     Attributes:
         problem: What was given and what is expected. It never has the value, which may be long.
-        task: The task's name; "" if it is not known.
-        parameter: The parameter or source of the value; "" if it is not known.
+        task: The task's name. "" if it is not known.
+        parameter: The parameter or source of the value. "" if it is not known.
     """
 
     def __init__(self, problem: str, task: str = "", parameter: str = "") -> None:
@@ -349,7 +349,7 @@ class PublishFailed(FairnessError):
     Attributes:
         task: The task's name.
         task_id: Its id.
-        exchange: The exchange to which it was published; "" is the default exchange.
+        exchange: The exchange to which it was published. "" is the default exchange.
         routing_key: The routing key; on the default exchange, the queue.
         problem: The broker's error.
     """
@@ -397,7 +397,7 @@ class RateLimitExceeded(FairnessError):
     Attributes:
         until: The time from which requests are accepted: an aware datetime, or Unix seconds.
         retry_after: The wait: seconds, or text as in the header ``Retry-After``.
-        key: The only key that cools down; None means the keys of the task's limits.
+        key: The only key that cools down. None means the keys of the task's limits.
 
     If neither ``until`` nor ``retry_after`` is given, the wait is ``default_retry_delay`` of the
     task.

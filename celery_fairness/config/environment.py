@@ -50,7 +50,7 @@ class Loaded:
 
     Attributes:
         settings: The validated settings.
-        warnings: One sentence each, for the log of a starting process.
+        warnings: Log lines of a starting process, one sentence each.
     """
 
     settings: Settings

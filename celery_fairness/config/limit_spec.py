@@ -110,10 +110,10 @@ def shape_of(text: str) -> str:
 
     A concurrency of 0 stays, because it stops only the tasks that have it, not all of the key.
     """
-    return _NUMBERS.sub(_marks, text)
+    return _NUMBERS.sub(_with_placeholders, text)
 
 
-def _marks(found: re.Match[str]) -> str:
+def _with_placeholders(found: re.Match[str]) -> str:
     concurrency, rates, throttle = found.groups()
     if concurrency not in ("0", OF_QUEUE):
         concurrency = concurrency and SIZE

@@ -75,10 +75,10 @@ class RateLimitPolicy:
         missing: Missing = "error",
     ) -> None:
         problems: list[str] = []
-        template = _kept(problems, KeyTemplate, key, missing)
+        template = _collect(problems, KeyTemplate, key, missing)
         problems += _concurrency_problems(concurrency)
-        made_rate = None if rate is None else _kept(problems, Rate.parse, rate, "rate")
-        spacing = None if throttle is None else _kept(problems, Rate.parse, throttle, "throttle")
+        made_rate = None if rate is None else _collect(problems, Rate.parse, rate, "rate")
+        spacing = None if throttle is None else _collect(problems, Rate.parse, throttle, "throttle")
         problems += _on_limit_problems(on_limit)
         if template is None or problems:
             raise PolicyInvalid(*problems)
@@ -111,7 +111,7 @@ class RateLimitPolicy:
         problems: list[str] = []
         obj = _of_job(obj, problems)
         if not isinstance(obj, Mapping):
-            raise PolicyInvalid(_placed(where, f": expected an object, got: {got(obj)}"))
+            raise PolicyInvalid(_with_place(where, f": expected an object, got: {got(obj)}"))
         fields = {name: value for name, value in obj.items() if value is not None}
         key = fields.get("key")
         if not templates and isinstance(key, str) and ("{" in key or "}" in key):
@@ -120,16 +120,16 @@ class RateLimitPolicy:
         for name, strict_form in _DIALECT_FIELDS.items():
             if name in fields:
                 dialect = f"{name}: expected {strict_form}, got: {got(fields[name])}"
-                raise PolicyInvalid(_placed(where, dialect))
+                raise PolicyInvalid(_with_place(where, dialect))
         known = (*_OJS_FIELDS, "missing") if templates else _OJS_FIELDS
         problems += unknown_problems(f": expected fields of {', '.join(known)}", fields, known)
         given = {name: fields[name] for name in known if name in fields}
         for name in ("rate", "throttle"):
             if name in given:
-                given[name] = _kept(problems, Rate.from_ojs, given[name], name)
-        policy = _kept(problems, lambda: cls(**{"key": None, **given}))
+                given[name] = _collect(problems, Rate.from_ojs, given[name], name)
+        policy = _collect(problems, lambda: cls(**{"key": None, **given}))
         if policy is None or problems:
-            raise PolicyInvalid(*(_placed(where, problem) for problem in problems))
+            raise PolicyInvalid(*(_with_place(where, problem) for problem in problems))
         return policy
 
     def to_ojs(self, key: str | None = None) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _windows(rates: Iterable[Rate]) -> tuple[Rate, ...]:
     return tuple(reversed(kept))
 
 
-def _kept(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
+def _collect(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
     """Return ``make(*args)``. If it is invalid, add its problems to ``problems``, return None."""
     try:
         return make(*args)
@@ -263,7 +263,7 @@ def _kept(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
         return None
 
 
-def _placed(where: str, problem: str) -> str:
+def _with_place(where: str, problem: str) -> str:
     """Return a problem of a field, or of the whole policy (``: expected…``), after its place."""
     if problem.startswith(":"):
         return f"{where or 'rate_limit'}{problem}"

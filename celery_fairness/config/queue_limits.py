@@ -1,4 +1,4 @@
-"""The limits of queues, for a whole queue or for each of its partitions.
+"""The limits of queues: one for a whole queue, or one for each of its partitions.
 
 A queue's numbers are stored in one place. Each claim reads them, so new numbers act on tasks that
 already wait. The settings declare numbers. If an operator sets others, these replace them until
@@ -128,7 +128,7 @@ class QueueRow:
 
 
 def without_partition(limits: str) -> str:
-    """Return a task's limits without those of its queue, for a task that changes its queue."""
+    """Return a task's limits without those of its queue. A task that changes its queue needs it."""
     return write_limits(tuple(each for each in read_limits(limits) if each.of != OF_QUEUE))
 
 

@@ -1,6 +1,6 @@
 """Tiers: named plans, the four defaults of ADR-10, and the queue for a tier's tasks.
 
-Routing follows ADR-16. Scheduled tasks go to the scheduled queue, whatever their tier. Tiers of
+Routing follows ADR-16. Scheduled tasks of all tiers go to the scheduled queue. Tiers of
 queue class ``priority`` go to the priority queue, all others and unknown tiers to the default
 queue.
 """
@@ -54,7 +54,7 @@ class Tier:
 
 
 def waiting_problems(value: Any) -> list[str]:
-    """Return the problems of a ``max_waiting``: one sentence; empty if it is valid.
+    """Return the problem of a ``max_waiting`` as one sentence; empty if it is valid.
 
     Only a put checks it. A task that comes back, such as a retry, is accepted above it.
     """

@@ -56,11 +56,11 @@ class PutTrace:
 
         Args:
             name: The task's name.
-            task: The task; None if this process has not registered it.
+            task: The task. None if this process has not registered it.
             headers: The headers of its message, which is stamped.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            queue: Its queue; None if it is not known.
+            queue: Its queue. None if it is not known.
         """
         now = self._clock()
         if not self._watched and now < self._look_at:

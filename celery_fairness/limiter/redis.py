@@ -35,7 +35,7 @@ from celery_fairness.limiter.types import (
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.store.connection import AWAY, Connection
+from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
@@ -114,14 +114,14 @@ class RedisLimiter:
         try:
             self._redis.load_library(self._names.prefix)
             # This call writes nothing and checks the schema.
-            args = ("", "", self._lease_ms, *self._as_known(""), self._now_text())
+            args = ("", "", self._lease_ms, *self._tier_args(""), self._now_text())
             self._redis.execute(calls.INSPECT, self._names.prefix, args)
         except LibraryUnusable:
             raise
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
                 raise LibraryUnusable(f"{self._redis.address}: {error}") from None
-        except AWAY:
+        except REDIS_ERRORS:
             return
 
     def acquire(
@@ -134,7 +134,7 @@ class RedisLimiter:
             enforcement.value,
             request.tier_key,
             self._tenant_key(request),
-            *self._as_known(request.tier),
+            *self._tier_args(request.tier),
             request.limits,
             *self._copies(request),
             job_text(request.job),
@@ -142,8 +142,8 @@ class RedisLimiter:
             *(self._broker, "1" if request.is_new else "", "1" if self._tier_waits else ""),
             self._now_text(),
         )
-        told = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
-        code, held, limit, retry_after_ms, news, judged, key, action = told
+        answer = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
+        code, held, limit, retry_after_ms, news, judged, key, action = answer
         number = None if limit < 0 else limit
         if code > 0:
             watched = action == "t"
@@ -177,7 +177,7 @@ class RedisLimiter:
         """End ``leases`` and return the number of slots that they held."""
         held = 0
         for batch in _batches(leases):
-            if died or any(map(self._waited_for, leases)):
+            if died or any(map(self._may_be_waited_for, leases)):
                 what = "died" if died else "leases"
                 args = self._free_args(what, ((lease.id, key) for lease, key in batch))
                 held += self._redis.run(calls.FREE, self._names.prefix, args)
@@ -187,7 +187,7 @@ class RedisLimiter:
 
     def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
         """End ``lease`` without waiting for the answer."""
-        if watched or self._waited_for(lease):
+        if watched or self._may_be_waited_for(lease):
             args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
             self._redis.post(calls.FREE, self._names.prefix, args)
             return
@@ -216,7 +216,7 @@ class RedisLimiter:
             self._lease_ms,
             request.tier_key,
             self._tenant_key(request),
-            *self._as_known(request.tier),
+            *self._tier_args(request.tier),
             "1" if self._tier_waits else "",
             request.limits,
             *self._copies(request),
@@ -233,17 +233,17 @@ class RedisLimiter:
         args = (
             self._lease_ms,
             enforcement.value,
-            *self._as_known("")[2:],
+            *self._tier_args("")[2:],
             "1" if self._tier_waits else "",
             want,
             serial,
             self._copy_keep_ms,
             *(self._broker, self._now_text()),
         )
-        sleep_ms, *told = self._redis.run(calls.PROMOTE, self._names.prefix, args)
+        sleep_ms, *answer = self._redis.run(calls.PROMOTE, self._names.prefix, args)
         tasks = tuple(
             Promoted(Copy(message, named), text, bool(ended))
-            for message, named, ended, text in zip(*(told[n::4] for n in range(4)), strict=True)
+            for message, named, ended, text in zip(*(answer[n::4] for n in range(4)), strict=True)
         )
         return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms), sleep_ms == -2)
 
@@ -273,7 +273,7 @@ class RedisLimiter:
         """Return the state of ``key``."""
         names = self._names
         tenant_key = names.tenant(tenant).removeprefix(names.prefix)
-        args = (key, tenant_key, self._lease_ms, *self._as_known(tier), self._now_text())
+        args = (key, tenant_key, self._lease_ms, *self._tier_args(tier), self._now_text())
         held, limit, judged, *shown = self._redis.run(calls.INSPECT, names.prefix, args)
         leases = tuple(
             HeldLease(id_, seconds(ends_in_ms))
@@ -373,11 +373,11 @@ class RedisLimiter:
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 
-    def _waited_for(self, lease: Lease) -> bool:
+    def _may_be_waited_for(self, lease: Lease) -> bool:
         """Return whether parked tasks may wait for a slot of a lease."""
         return self._tier_waits or "," in lease.key or not lease.key.startswith("tenant:")
 
-    def _as_known(self, tier: str) -> tuple[str, str, str, str]:
+    def _tier_args(self, tier: str) -> tuple[str, str, str, str]:
         """Return a tier and the default tier with their numbers in this process's settings."""
         known = self._tiers.get(tier)
         default = self._tiers[self._default]

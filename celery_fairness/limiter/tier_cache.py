@@ -124,7 +124,7 @@ class TierCache:
 
         Args:
             tenant: The tenant.
-            hint: The tier in the message's header; None if there is none.
+            hint: The tier in the message's header. None if there is none.
         """
         default = self._settings.default_tier
         if isinstance(tenant, Reserved):

@@ -70,7 +70,7 @@ class Job(NamedTuple):
     Attributes:
         id: The task's id.
         type: The task's name.
-        queue: The queue of its message; "" if the message has none.
+        queue: The queue of its message. "" if the message has none.
     """
 
     id: str

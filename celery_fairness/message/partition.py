@@ -25,7 +25,7 @@ def partition_of(
     Args:
         policy: The queue's policy, which is partitioned.
         queue: The task's queue.
-        name: The task's name; "" if it is not known.
+        name: The task's name. "" if it is not known.
         body: The task's function, whose signature gives the positions of arguments. If it is None,
             only keyword arguments are found.
         args: Positional arguments.

@@ -5,7 +5,8 @@ The first of these sources applies:
 1. an explicit header
 2. the tenant that the task declares
 3. the tenant of the task that is publishing
-4. none: a FairTask becomes a system task, and another task gets no header
+
+Without any of them a FairTask becomes a system task, and another task gets no header.
 
 ``FairTask.apply_async`` makes the stamp, so that its caller gets the error of an invalid tenant.
 Celery's ``before_task_publish`` makes it again, for messages that do not pass ``apply_async``:
@@ -66,11 +67,11 @@ class Stamp:
 
         Args:
             name: The task's name.
-            task: The task; None if this process has not registered it.
+            task: The task. None if this process has not registered it.
             headers: The headers so far.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            parent: The headers of the task that is publishing; None outside a task.
+            parent: The headers of the task that is publishing. None outside a task.
             strict: Raise if the tenant is invalid or missing. Otherwise such a message is logged,
                 and its tenant is ``_invalid``.
             always: Return the header of a system task instead of None.
@@ -126,12 +127,12 @@ class Stamp:
 
         Args:
             name: The task's name.
-            task: The task; None if this process has not registered it.
+            task: The task. None if this process has not registered it.
             headers: The headers so far. A header that has limits already is only completed.
             args: The message's positional arguments.
             kwargs: Its keyword arguments.
-            parent: The headers of the task that is publishing; None outside a task.
-            queue: The message's queue; None if it is not known.
+            parent: The headers of the task that is publishing. None outside a task.
+            queue: The message's queue. None if it is not known.
             called: The option ``limits`` of the call, if no ``apply_async`` has read it yet.
         """
         if called is not None and name.startswith("celery."):

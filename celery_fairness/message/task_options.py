@@ -217,7 +217,7 @@ class LimitSource:
         """Return the ``fairness`` header of one message with its limits.
 
         Args:
-            called: The option ``limits`` of the call, added to the declared limits; None if the
+            called: The option ``limits`` of the call, added to the declared limits. None if the
                 call has none.
             header: The header so far. If it has limits, the message was sent before, and they
                 replace the declared ones.

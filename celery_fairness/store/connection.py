@@ -35,7 +35,7 @@ from celery_fairness.store.readiness import attentive
 from celery_fairness.store.spin import Spin
 
 #: Errors of redis-py.
-AWAY = (RedisError, RedisClusterException, OSError)
+REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
 
 #: For so long after an answer a connection may send a command whose answer is read later, in s.
 TRUST_SECONDS = 1.0
@@ -91,16 +91,16 @@ class Connection:
         }
         self._retries = retries
         #: The position of the current server in the list, and the number of other servers.
-        self._at = 0
-        self._others = 0 if address.master_name or make else len(address.urls) - 1
+        self._server = 0
+        self._other_servers = 0 if address.master_name or make else len(address.urls) - 1
         #: The number of connections taken. A new connection may lead to another server.
         self.opened = 0
         #: The server has answered a call, so it has the library.
         self._has_library = False
-        self._made: Any = None
-        self._made_in = 0
+        self._client: Any = None
+        self._client_pid = 0
         self._idle: list[_Line] = []
-        self._making = threading.Lock()
+        self._client_lock = threading.Lock()
 
     def check(self) -> None:
         """Check, without connecting, that redis-py can read the address.
@@ -109,12 +109,12 @@ class Connection:
             SettingsError: redis-py cannot read it.
         """
         try:
-            for _ in range(self._others + 1):
+            for _ in range(self._other_servers + 1):
                 client = self.client()
                 pool = client.connection_pool
                 pool.connection_class(**pool.connection_kwargs)
-                if self._others:
-                    self._turn_from(client)
+                if self._other_servers:
+                    self._use_next_server(client)
         except (ValueError, TypeError):
             # The error itself may contain a part of the password.
             raise SettingsError(
@@ -130,7 +130,7 @@ class Connection:
         """
         try:
             return self.execute(function, prefix, args)
-        except AWAY as error:
+        except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
     def execute(
@@ -149,7 +149,7 @@ class Connection:
             answer = self._call(parts)
         except MovedError:
             self.close()
-            self._made = self._cluster()
+            self._client = self._cluster_client()
             self.load_library(prefix, made)
             answer = self._call(parts)
         except RedisResponseError as error:
@@ -183,7 +183,7 @@ class Connection:
         """
         try:
             return self._of_prefix(prefix, *parts)
-        except AWAY as error:
+        except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
     def _of_prefix(self, prefix: str, *parts: str) -> Any:
@@ -208,8 +208,8 @@ class Connection:
             return
         client = self.client()
         try:
-            line = self._trusted() if isinstance(client, redis.Redis) else None
-        except AWAY as error:
+            line = self._take_recent() if isinstance(client, redis.Redis) else None
+        except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
         if line is None:
             self.run(function, prefix, args)
@@ -217,7 +217,7 @@ class Connection:
         parts = ("FCALL", library().function(function), "1", prefix, *args)
         try:
             line.connection.send_packed_command([pack(parts)], check_health=False)
-        except (*AWAY, ValueError):
+        except (*REDIS_ERRORS, ValueError):
             client.connection_pool.release(closed(line.connection))
             self.run(function, prefix, args)
         except BaseException:
@@ -235,7 +235,7 @@ class Connection:
         """
         try:
             return self._call((command, *args))
-        except AWAY as error:
+        except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
     def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -247,7 +247,7 @@ class Connection:
         Raises:
             LimiterUnavailable: Redis does not answer, or answers with an error.
         """
-        as_one, tries_left = True, self._retries + self._others
+        as_one, tries_left = True, self._retries + self._other_servers
         while True:
             client = self.client()
             try:
@@ -258,27 +258,27 @@ class Connection:
             except (ConnectionLost, AnswerLate, OSError) as error:
                 if not tries_left:
                     raise self.unavailable(error) from error
-                if tries_left <= self._others:
-                    self._turn_from(client)
+                if tries_left <= self._other_servers:
+                    self._use_next_server(client)
                 tries_left -= 1
             except MemoryLimit as error:
                 if not as_one:
                     raise self.unavailable(error) from error
                 as_one = False
-            except AWAY as error:
+            except REDIS_ERRORS as error:
                 raise self.unavailable(error) from error
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
-        made, self._made = self._made, None
+        client, self._client = self._client, None
         idle, self._idle = self._idle, []
-        if made is None:
+        if client is None:
             return
-        if self._made_in == os.getpid():
+        if self._client_pid == os.getpid():
             # The client does not close the pool's connections if it was given the pool.
             for line in idle:
-                made.connection_pool.release(closed(line.connection))
-        made.close()
+                client.connection_pool.release(closed(line.connection))
+        client.close()
 
     def _call(self, parts: Sequence[Any]) -> Any:
         """Send one command and read its answer on a connection that no other caller uses.
@@ -287,27 +287,27 @@ class Connection:
         would take half of their time.
         """
         packed: list[bytes] = []
-        for others_left in range(self._others, -1, -1):
+        for servers_left in range(self._other_servers, -1, -1):
             client = self.client()
             if not isinstance(client, redis.Redis):
                 return client.execute_command(*parts)
             packed = packed or [pack(parts)]
             try:
-                return self._ask(client, packed)
+                return self._send_and_read(client, packed)
             except (ConnectionLost, AnswerLate, OSError):
-                if not others_left:
+                if not servers_left:
                     raise
-                self._turn_from(client)
+                self._use_next_server(client)
         raise AssertionError("the last server's error is raised")
 
-    def _turn_from(self, client: Any) -> None:
+    def _use_next_server(self, client: Any) -> None:
         """Use the next server of the list, unless another thread has changed it already."""
-        with self._making:
-            if self._made is client:
-                self._at = (self._at + 1) % len(self.address.urls)
-                self._made = None
+        with self._client_lock:
+            if self._client is client:
+                self._server = (self._server + 1) % len(self.address.urls)
+                self._client = None
 
-    def _ask(self, client: Any, packed: list[bytes]) -> Any:
+    def _send_and_read(self, client: Any, packed: list[bytes]) -> Any:
         for tries_left in range(self._retries, -1, -1):
             try:
                 line = self._idle.pop()
@@ -315,7 +315,7 @@ class Connection:
                 line = _Line(client.connection_pool.get_connection())
                 self.opened += 1
             try:
-                self._settle(line)
+                self._read_posted(line)
                 line.connection.send_packed_command(packed, check_health=False)
                 line.spin.wait(line.connection)
                 answer = line.connection.read_response()
@@ -342,7 +342,7 @@ class Connection:
                 return answer
         raise AssertionError("the last try raises")
 
-    def _trusted(self) -> _Line | None:
+    def _take_recent(self) -> _Line | None:
         """Take the idle connection that was used last, if its server answered a moment ago."""
         try:
             line = self._idle.pop()
@@ -352,7 +352,7 @@ class Connection:
             posted = line.posted
             try:
                 # It was sent some time ago, so usually the answer has arrived.
-                self._settle(line)
+                self._read_posted(line)
             except (ConnectionLost, AnswerLate, OSError):
                 self.client().connection_pool.release(closed(line.connection))
                 self.execute(*posted)
@@ -363,7 +363,7 @@ class Connection:
         self._idle.append(line)
         return None
 
-    def _settle(self, line: _Line) -> None:
+    def _read_posted(self, line: _Line) -> None:
         """Read the unread answer on ``line``. If it is an error, call the function again."""
         if line.posted is None:
             return
@@ -376,38 +376,38 @@ class Connection:
 
     def client(self) -> Any:
         """Return the client of this process."""
-        made = self._made
-        if made is not None and self._made_in == os.getpid():
-            return made
+        client = self._client
+        if client is not None and self._client_pid == os.getpid():
+            return client
         # Never make two clients: the dropped one would close its connections when it is collected,
         # even those that a thread is using.
-        with self._making:
-            if self._made is None or self._made_in != os.getpid():
+        with self._client_lock:
+            if self._client is None or self._client_pid != os.getpid():
                 # A forked child must not use its parent's connections.
                 self._idle = []
                 # A new client may lead to another server.
                 self._has_library = False
                 if self._make is not None:
-                    self._made = self._make()
+                    self._client = self._make()
                 elif self.address.master_name:
-                    self._made = self._sentinel()
+                    self._client = self._sentinel_client()
                 else:
-                    self._made = self._server()
-                pool = self._made.connection_pool
+                    self._client = self._server_client()
+                pool = self._client.connection_pool
                 pool.connection_class = attentive(pool.connection_class)
-                self._made_in = os.getpid()
-            return self._made
+                self._client_pid = os.getpid()
+            return self._client
 
-    def _server(self) -> Any:
-        url = self.address.urls[self._at]
+    def _server_client(self) -> Any:
+        url = self.address.urls[self._server]
         return redis.Redis.from_url(url, **self._options, **self.address.options)
 
-    def _cluster(self) -> Any:
+    def _cluster_client(self) -> Any:
         return redis.RedisCluster.from_url(
-            self.address.urls[self._at], **self._options, **self.address.options
+            self.address.urls[self._server], **self._options, **self.address.options
         )
 
-    def _sentinel(self) -> Any:
+    def _sentinel_client(self) -> Any:
         from redis.sentinel import Sentinel
 
         given = dict(self.address.options)

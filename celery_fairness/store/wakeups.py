@@ -16,7 +16,7 @@ from typing import Any
 import redis
 from redis.exceptions import TimeoutError as AnswerLate
 
-from celery_fairness.store.connection import AWAY, Connection, closed, pack
+from celery_fairness.store.connection import REDIS_ERRORS, Connection, closed, pack
 
 #: The timeout of one BLPOP, in seconds.
 LISTEN_SECONDS = 1.0
@@ -33,10 +33,10 @@ class Listener:
 
     def __init__(self, connection: Connection) -> None:
         self._redis = connection
-        self._line: Any = None
+        self._connection: Any = None
         self._pid = 0
         #: When the current BLPOP was sent, in monotonic seconds; None if there is none.
-        self._asked_at: float | None = None
+        self._sent_at: float | None = None
 
     def wait(self, key: str, seconds: float) -> bool:
         """Wait at most ``seconds`` for a list's entry and take it. Return whether there was one.
@@ -50,14 +50,14 @@ class Listener:
         ends_at = time.monotonic() + seconds
         try:
             while True:
-                self._ask(client, key)
-                if not self._line.can_read(max(0.0, ends_at - time.monotonic())):
+                self._send(client, key)
+                if not self._connection.can_read(max(0.0, ends_at - time.monotonic())):
                     self._check()
                     return False
-                self._asked_at, found = None, self._line.read_response()
+                self._sent_at, found = None, self._connection.read_response()
                 if found is not None:
                     return True
-        except AWAY as error:
+        except REDIS_ERRORS as error:
             self.close()
             raise self._redis.unavailable(error) from error
         except BaseException:
@@ -66,20 +66,20 @@ class Listener:
 
     def close(self) -> None:
         """Release the connection. The next wait takes another one."""
-        line, self._line, self._asked_at = self._line, None, None
-        if line is not None and self._pid == os.getpid():
-            self._redis.client().connection_pool.release(closed(line))
+        connection, self._connection, self._sent_at = self._connection, None, None
+        if connection is not None and self._pid == os.getpid():
+            self._redis.client().connection_pool.release(closed(connection))
 
-    def _ask(self, client: Any, key: str) -> None:
-        if self._line is None or self._pid != os.getpid():
+    def _send(self, client: Any, key: str) -> None:
+        if self._connection is None or self._pid != os.getpid():
             # A forked child must not use its parent's connections.
-            self._line, self._asked_at, self._pid = None, None, os.getpid()
-            self._line = client.connection_pool.get_connection()
-        if self._asked_at is None:
+            self._connection, self._sent_at, self._pid = None, None, os.getpid()
+            self._connection = client.connection_pool.get_connection()
+        if self._sent_at is None:
             command = pack(("BLPOP", key, f"{LISTEN_SECONDS:.3f}"))
-            self._line.send_packed_command([command], check_health=False)
-            self._asked_at = time.monotonic()
+            self._connection.send_packed_command([command], check_health=False)
+            self._sent_at = time.monotonic()
 
     def _check(self) -> None:
-        if time.monotonic() - (self._asked_at or 0.0) > LISTEN_SECONDS + LATE_SECONDS:
+        if time.monotonic() - (self._sent_at or 0.0) > LISTEN_SECONDS + LATE_SECONDS:
             raise AnswerLate("a BLPOP has no end")

@@ -117,9 +117,9 @@ class RedisServer:
         """Describe a server; nothing runs before `start()`.
 
         Args:
-            binary: The server's executable; None looks for one (see `find_binary`).
-            port: Its port on 127.0.0.1; None takes a free one.
-            directory: Its working directory; None makes one, and `stop()` removes it.
+            binary: The server's executable. None looks for one (see `find_binary`).
+            port: Its port on 127.0.0.1. None takes a free one.
+            directory: Its working directory. None makes one, and `stop()` removes it.
             args: Further arguments of redis-server, such as `("--maxmemory", "1mb")`.
         """
         self._binary = None if binary is None else os.fspath(binary)

@@ -58,7 +58,7 @@ def parse_duration(text: str) -> float:
             without months and years, because their length varies.
 
     Raises:
-        ValueError: The text is none of these; the message says what is expected.
+        ValueError: The text is none of these. The message names the expected forms.
     """
     stripped = text.strip()
     if re.fullmatch(_NUMBER, stripped):

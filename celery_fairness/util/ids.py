@@ -32,16 +32,16 @@ def new_lease_id(task_id: str | None = None, worker: str = "") -> str:
     """Return the id of a new lease, unique for each attempt: ``WORKER@NONCE.TASK``.
 
     Args:
-        task_id: The task's id; None leaves it out.
-        worker: The worker that will run the body; "" leaves it out.
+        task_id: The task's id. None leaves it out.
+        worker: The worker that will run the body. "" leaves it out.
     """
     own = f"{worker}@{new_id(12)}" if worker else new_id(12)
-    return f"{own}.{_named(task_id)}" if task_id else own
+    return f"{own}.{_task_part(task_id)}" if task_id else own
 
 
 def is_lease_of(lease_id: str, task_id: str) -> bool:
     """Return whether a gate's lease belongs to an attempt of a task."""
-    return lease_id.endswith(f".{_named(task_id)}")
+    return lease_id.endswith(f".{_task_part(task_id)}")
 
 
 def holder_of(lease_id: str) -> tuple[str, str]:
@@ -51,7 +51,7 @@ def holder_of(lease_id: str) -> tuple[str, str]:
     return worker, task_id if _PLAIN.fullmatch(task_id) and not _DIGEST.fullmatch(task_id) else ""
 
 
-def _named(task_id: str) -> str:
+def _task_part(task_id: str) -> str:
     plain = _PLAIN.fullmatch(task_id) and not _DIGEST.fullmatch(task_id)
     return task_id if plain else _digest(task_id)
 

@@ -29,20 +29,20 @@ def wait_until(until: Any) -> float:
     """
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            return _moved(until, "a datetime with a time zone", LEAST_SECONDS)
+            return _replaced(until, "a datetime with a time zone", LEAST_SECONDS)
         wait = until.timestamp() - time.time()
     elif isinstance(until, (int, float)) and not isinstance(until, bool):
         wait = _number(until) - time.time()
     else:
-        return _moved(until, "a datetime with a time zone or Unix seconds", LEAST_SECONDS)
-    return _bounded(until, wait)
+        return _replaced(until, "a datetime with a time zone or Unix seconds", LEAST_SECONDS)
+    return _within_bounds(until, wait)
 
 
 def wait_after(retry_after: Any) -> float:
     """Return the wait in seconds, within the bounds.
 
     Args:
-        retry_after: Seconds; or text as in the header ``Retry-After``: seconds or an HTTP date.
+        retry_after: Seconds, or text as in the header ``Retry-After`` (seconds or an HTTP date).
     """
     if isinstance(retry_after, str):
         try:
@@ -51,10 +51,10 @@ def wait_after(retry_after: Any) -> float:
             try:
                 return wait_until(parsedate_to_datetime(retry_after))
             except (ValueError, OverflowError):
-                return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
+                return _replaced(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
     if isinstance(retry_after, bool) or not isinstance(retry_after, (int, float)):
-        return _moved(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
-    return _bounded(retry_after, _number(retry_after))
+        return _replaced(retry_after, "seconds or an HTTP date", LEAST_SECONDS)
+    return _within_bounds(retry_after, _number(retry_after))
 
 
 def _number(given: float) -> float:
@@ -64,13 +64,13 @@ def _number(given: float) -> float:
         return math.copysign(math.inf, given > 0 or -1)
 
 
-def _bounded(given: Any, wait: float) -> float:
+def _within_bounds(given: Any, wait: float) -> float:
     if math.isnan(wait) or wait < LEAST_SECONDS:
-        return _moved(given, "a second from now or later", LEAST_SECONDS)
-    return _moved(given, "a day from now at most", MOST_SECONDS) if wait > MOST_SECONDS else wait
+        return _replaced(given, "a second from now or later", LEAST_SECONDS)
+    return _replaced(given, "a day from now at most", MOST_SECONDS) if wait > MOST_SECONDS else wait
 
 
-def _moved(given: Any, expected: str, wait: float) -> float:
+def _replaced(given: Any, expected: str, wait: float) -> float:
     shown = given if isinstance(given, datetime) else got(given)
     logger.warning("a cool-down: expected %s, got: %s; %.0f s in its place", expected, shown, wait)
     return wait

@@ -327,7 +327,7 @@ def test_after_closing_it_can_be_used_again(connect):
 
 def test_a_sentinel_group_is_asked_for_its_master():
     address = address_from_url("sentinel://:pw@a:1/3;sentinel://b:2?master_name=main")
-    client = Connection(address, timeout_seconds=0.5)._sentinel()
+    client = Connection(address, timeout_seconds=0.5)._sentinel_client()
     assert isinstance(client, redis.Redis)
     pool = client.connection_pool
     assert pool.service_name == "main"

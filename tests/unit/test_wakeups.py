@@ -85,7 +85,7 @@ def test_a_server_that_is_silent_for_too_long_is_said(listener, monkeypatch):
     # The clock is everybody's: fixtures that clean up wait by it, too.
     with monkeypatch.context() as patch:
         patch.setattr("time.monotonic", lambda: next(times) + 1e6)
-        patch.setattr(type(listener._line), "can_read", lambda *_, **__: False)
+        patch.setattr(type(listener._connection), "can_read", lambda *_, **__: False)
         with pytest.raises(LimiterUnavailable, match="no end"):
             listener.wait("bell", 0)
 
