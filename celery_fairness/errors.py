@@ -296,7 +296,7 @@ class DeliveriesExhausted(FairnessError):
     def _text(self) -> str:
         return (
             f"task {self.task}[{self.task_id}] was delivered {self.deliveries} times and its "
-            f"process died each time: it lies in the dead letters of queue {self.queue!r}; "
+            f"process died each time: it is in the dead letters of queue {self.queue!r}; "
             "find what ends its process, then send it again"
         )
 
@@ -316,7 +316,7 @@ class MessageUnreadable(FairnessError):
 
     def _text(self) -> str:
         return (
-            f"task {self.task}[{self.task_id}] has a message that a worker could not read: it lies "
+            f"task {self.task}[{self.task_id}] has a message that a worker could not read: it is "
             f"in the dead letters of queue {self.queue!r}; give all workers the types and codecs "
             "of its producer, then send it again"
         )

@@ -45,7 +45,7 @@ AWAY_SECONDS = 5.0
 #: Why the tier of a tenant that has a hash in Redis is unknown.
 HASHED = (
     "Redis has a hash in place of this tenant's name, and the tier resolver needs the name: "
-    "ask by the name itself"
+    "use the name itself"
 )
 
 

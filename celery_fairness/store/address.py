@@ -111,7 +111,7 @@ def address_from_broker(app: Any) -> Address:
         transport_cls = connection.get_transport_cls()
     except KeyError as error:
         raise SettingsError(
-            "broker_url: expected one that kombu knows, such as fairredis://localhost:6379/0, "
+            "broker_url: expected a transport of kombu, such as fairredis://localhost:6379/0, "
             f"got: {error.args[0]}"
         ) from None
     if transport_cls.driver_type != "redis":

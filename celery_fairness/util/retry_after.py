@@ -72,5 +72,5 @@ def _within_bounds(given: Any, wait: float) -> float:
 
 def _replaced(given: Any, expected: str, wait: float) -> float:
     shown = given if isinstance(given, datetime) else got(given)
-    logger.warning("a cool-down: expected %s, got: %s; %.0f s in its place", expected, shown, wait)
+    logger.warning("invalid cool-down: expected %s, got: %s; %.0f s is used", expected, shown, wait)
     return wait

@@ -150,7 +150,7 @@ def test_a_name_that_redis_knows_by_its_hash_alone_has_an_unknown_tier(
     done = command("limit", "list")
     assert done.exit_code == 1
     assert "unknown" in done.stdout.splitlines()[1]
-    assert "ask by the name itself" in done.stdout
+    assert "use the name itself" in done.stdout
     fairness.tenants.set_tier("enterprise-me@example.org", "enterprise")
     assert command("limit", "list").exit_code == 0
 

@@ -88,4 +88,4 @@ def test_what_cannot_be_meant_is_moved_and_said(read, given, wait, expected, cap
     with caplog.at_level(logging.WARNING, "celery_fairness"):
         assert read(given) == wait
     (record,) = caplog.records
-    assert f"a cool-down: expected {expected}" in record.getMessage()
+    assert f"invalid cool-down: expected {expected}" in record.getMessage()
