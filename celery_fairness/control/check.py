@@ -13,7 +13,7 @@ from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import Check, Finding
 from celery_fairness.scheduler.texts import limit_text
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.store.connection import AWAY, Connection
+from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.library import check_library
 
 #: Keys that one call is given. It returns those to which it did not come.
@@ -132,7 +132,7 @@ def _call(connection: Connection, prefix: str, args: tuple[str, ...], *, repair:
     function = "repair" if repair else "check"
     try:
         return connection.execute(function, prefix, args, check_library())
-    except AWAY as error:
+    except REDIS_ERRORS as error:
         raise connection.unavailable(error) from error
 
 

@@ -204,7 +204,9 @@ def test_explain_names_the_workers_that_may_start_a_task_above_its_limits(
     eventually(lambda: len(shop.fairness.stats.status().workers) == 1, RESULT_SECONDS)
     (waiting,) = paused_tenant(shop)
     said = f"worker {off.hostname()}, pid {off.process.pid} does not enforce limits"
-    assert f"{said} (enabled is false): it may start" in command(shop, "task", "explain", waiting.id)
+    assert f"{said} (enabled is false): it may start" in command(
+        shop, "task", "explain", waiting.id
+    )
     shop.fairness.tenants.resume("paused")
     (shop.folder / "go").touch()
     assert waiting.get(timeout=RESULT_SECONDS) == "done"

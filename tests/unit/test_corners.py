@@ -50,7 +50,7 @@ def test_a_unix_socket_is_an_address(url):
 
 def test_a_sentinels_password_is_decoded_as_everywhere_else():
     address = address_from_url("sentinel://:p%40ss@a:1/0?master_name=main")
-    pool = Connection(address)._sentinel().connection_pool
+    pool = Connection(address)._sentinel_client().connection_pool
     assert pool.connection_kwargs["password"] == "p@ss"
 
 
