@@ -130,7 +130,7 @@ def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fai
 
 
 @pytest.mark.parametrize("gate", [False, True])
-def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_by_its_key(
+def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_with_the_tenant_command(
     run, make_fairness, redis_url, gate
 ):
     of = make_fairness(redis_url if gate else "", fairness={"tier_scope": "service"})
@@ -140,7 +140,7 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_by_its_key(
     assert (shown.exit_code, "paused until it is resumed" in shown.stdout) == (0, True)
     assert run("limit", "resume", "tenant:42:pdf", of=of).stdout == (
         "tenant:42:pdf: not paused; nothing starts by a pause of all services of its tenant, "
-        "until: celery -A APP fairness resume tenant:42\n"
+        "until: celery -A APP fairness tenant resume 42\n"
     )
     assert run("limit", "resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
     assert (

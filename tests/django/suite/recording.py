@@ -40,7 +40,7 @@ class Publications:
             self.tenants.append((tenant, tier))
             return publish_tenant(tenant, tier, concurrency)
 
-        monkeypatch.setattr(fairness, "publish_tiers", record_table)
+        monkeypatch.setattr(fairness.tenants, "publish_tiers", record_table)
         monkeypatch.setattr(parts_of(fairness).limiter, "publish_tenant", record_tenant)
 
     @property
