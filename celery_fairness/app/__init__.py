@@ -1,1 +1,1 @@
-"""What ties the package to a Celery app: Fairness, FairTask, signals and start-up."""
+"""The package's connection to a Celery app: Fairness, FairTask, signals and start-up."""

@@ -1,4 +1,4 @@
-"""What an app's worker and producers need so that its broker claims fairly."""
+"""The set-up of an app, its producers and workers for the broker ``fairredis://``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from celery_fairness.transport.session import homes
 
 logger = logging.getLogger("celery_fairness")
 
-#: Schemes of broker URLs that are ours begin so.
+#: The start of our schemes in broker URLs.
 SCHEME = "fair"
-#: What ``broker_transport`` begins with where it is ours.
+#: The start of ``broker_transport`` if it names one of our transports.
 _TRANSPORT = "celery_fairness.transport"
-#: Which of our transports a stock scheme asks for.
+#: Our transport for each stock scheme.
 _BY_SCHEME = {"rediss": "TLSTransport", "sentinel": "SentinelTransport"}
 
 
 def claims_fairly(app: Any) -> bool:
-    """Say whether the app's broker is ours, without connecting."""
+    """Return whether the app's broker is ours, without connecting."""
     if str(app.conf.broker_transport or "").startswith(_TRANSPORT):
         return True
     return _broker_url(app).startswith(SCHEME)
@@ -37,17 +37,17 @@ def _broker_url(app: Any) -> str:
 
 
 def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
-    """Make the app's connections know the settings, and its workers claim.
+    """Pass the settings to the app's connections, and make its workers claim.
 
     Args:
         app: The Celery app.
-        settings: Reads the settings, at the first connection.
+        settings: Returns the settings; called at the first connection.
     """
     from celery_fairness.worker.claim_step import ClaimStep
 
     register()
     if app.conf.broker_transport == f"{_TRANSPORT}:Transport":
-        # kombu does not tell a transport that is named so what the scheme was.
+        # kombu does not pass the scheme to a transport that ``broker_transport`` names.
         for scheme, name in _BY_SCHEME.items():
             if _broker_url(app).startswith(f"{scheme}://"):
                 app.conf.broker_transport = f"{_TRANSPORT}:{name}"
@@ -60,7 +60,7 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
 
 
 def prepare_worker(app: Any, settings: Settings) -> None:
-    """Put right what would lose tasks on this broker, and say what is ignored."""
+    """Correct settings that would lose tasks on this broker, and warn about ignored settings."""
     name = "worker_cancel_long_running_tasks_on_connection_loss"
     if app.conf.get(name):
         logger.warning(
@@ -88,19 +88,19 @@ def prepare_worker(app: Any, settings: Settings) -> None:
 
 
 def stop_claiming() -> None:
-    """Claim nothing more in this process: its worker was told to stop."""
+    """Claim nothing more in this process, because its worker is stopping."""
     for home in homes():
         home.stopping = True
 
 
 def worker_stopped() -> None:
-    """Give back what the pool of this process's worker, which is gone, has not begun."""
+    """Put back the tasks that the worker's pool, which has ended, did not begin."""
     for home in homes():
         home.pool_gone()
 
 
 class SettingsOption(Mapping[str, Any]):
-    """The transport option ``fairness``: the settings, read when a channel asks for them."""
+    """The transport option ``fairness``: the settings, read at the first use by a channel."""
 
     def __init__(self, settings: Callable[[], Settings], given: Mapping[str, Any]) -> None:
         self._settings = settings
@@ -137,7 +137,7 @@ class SettingsOption(Mapping[str, Any]):
         return len(self._values())
 
     def __repr__(self) -> str:
-        # By it kombu says whether two connections are one: apps of other settings have their own.
+        # kombu compares connections by it, so apps with other settings get their own connection.
         try:
             values = repr(self._values())
         except SettingsError:
@@ -146,10 +146,10 @@ class SettingsOption(Mapping[str, Any]):
         return f"<settings of celery_fairness, {digest[:16]}>"
 
     def __json__(self) -> dict[str, Any]:
-        # kombu's word for what remote control sends of it.
+        # kombu calls it for the answer of a remote-control command.
         values = self._values()
         return {**values, "partitions": [(n, asdict(q)) for n, q in values["partitions"]]}
 
     def __reduce__(self) -> Any:
-        # A copy of the app's configuration holds what the settings were.
+        # A copy of the app's configuration holds the values of that moment.
         return dict, (self._values(),)

@@ -1,4 +1,4 @@
-"""``Fairness(app)``: connects an app to its limits, and is what operators and programs use."""
+"""``Fairness(app)``: connects an app to its limits, and serves operators and programs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Fairness:
     ``stats``. No connection is opened before one is used.
 
     Args:
-        app: The Celery app; a second ``Fairness`` of the same app replaces the first.
+        app: The Celery app. A second ``Fairness`` of the same app replaces the first.
         environ: Environment variables, used before ``app.conf.fairness``.
         limiter: For tests: a limiter to use instead of the one in Redis.
 
     Raises:
-        SettingsError: A setting is invalid; raised at the first use.
+        SettingsError: At the first use, if a setting is invalid.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Fairness:
         """Return the ``Fairness`` of ``app``, by default of the current app.
 
         Raises:
-            NotWired: The app has none.
+            NotWired: The app has no ``Fairness``.
         """
         if app is None:
             from celery import current_app as app
@@ -82,12 +82,13 @@ class Fairness:
         self._parts.close()
 
     def check(self, *, repair: bool = False, progress: Progress | None = None) -> Check:
-        """Return every difference between tables in Redis that must agree.
+        """Return every contradiction between the tables in Redis.
 
-        It may run while workers claim and settle. Each call of it looks at about a hundred rows.
+        It may run while workers claim and settle. Each call to Redis reads about a hundred rows.
 
         Args:
-            repair: Whether to repair what needs no guess. A finding then holds what was done.
+            repair: Whether to repair rows whose correct value is certain. A finding then holds the
+                repair.
             progress: Called now and then with the number of keys that were compared.
 
         Raises:
@@ -130,7 +131,7 @@ class Fairness:
 
     @cached_property
     def events(self) -> EventsApi:
-        """What happened."""
+        """Events: a history of limits, tasks and operators' changes."""
         return EventsApi(self._parts.stream, self._parts.holding)
 
     @cached_property
@@ -146,7 +147,7 @@ class Fairness:
     @cached_property
     def _queue_limits(self) -> QueueLimits:
         parts = self._parts
-        # A gate checks no other queues than those that the settings name.
+        # A gate checks only the queues that the settings name.
         named = None if parts.claims else parts.settings.queues
         return QueueLimits(parts.limiter, named, self._known_queues)
 

@@ -1,7 +1,6 @@
-"""The parts of one app: the only place that wires them.
+"""The composition root of one app: it makes all parts and connects them.
 
-They read the settings when the app is finalised, or at the first publish if that comes first. They
-open no connection before one is needed.
+The settings are read at the first use. A connection is opened at its first use, too.
 """
 
 from __future__ import annotations
@@ -64,22 +63,22 @@ from celery_fairness.worker.unspent import PoolChild, give_token_back
 
 logger = logging.getLogger("celery_fairness")
 
-#: Longest wait of a producer for a connection, and for an answer, in seconds: with a Redis that
-#: hangs, one of the two is spent.
+#: Longest wait of a producer for a connection, and for an answer, in seconds. A Redis that hangs
+#: costs one of the two.
 PRODUCER_SECONDS = 0.08
 #: The same in workers, in seconds.
 WORKER_SECONDS = 2.0
-#: How long copies are remembered where the broker redelivers at once, in seconds.
+#: How long Redis remembers deliveries if the broker redelivers at once, in seconds.
 FORGET_COPIES_SECONDS = 600.0
 #: EX_UNAVAILABLE of sysexits.h: the server cannot serve this version.
 UNAVAILABLE = 69
 
 
 class Parts:
-    """What the tasks, workers and operators of one Celery app use; it is the app's ``Wiring``.
+    """The parts that tasks, workers and operators of one app use; the app's ``Wiring``.
 
     Args:
-        app: The Celery app; the parts of a former ``Fairness`` of the same app are closed.
+        app: The Celery app. The parts of a former ``Fairness`` of the same app are closed.
         environ: Environment variables, used before ``app.conf.fairness``.
         limiter: For tests: a limiter to use instead of the one in Redis.
     """
@@ -91,27 +90,27 @@ class Parts:
         limiter: Limiter | None = None,
     ) -> None:
         self.app = app
-        #: What a person uses of them; see :class:`~celery_fairness.Fairness`.
+        #: The public interface; see :class:`~celery_fairness.Fairness`.
         self.fairness: Any = None
         self._given_limiter = limiter
         self.notices = Notices(logger)
         self._environ = environ
         self._lock = threading.RLock()
-        #: What nobody else calls a worker: its main process and all its pool. Leases begin with it.
+        #: Unique name of this worker: its main process and its pool. Ids of leases begin with it.
         self.worker = new_id(6)
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
         self._forwarder: EventForwarder | None = None
-        # Whether the program has prepared the worker that is made next.
+        # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
-        #: Of this process's worker; None where there is none.
+        #: The consumer of this process's worker; None outside a worker.
         self.consumer: Any = None
-        #: What a worker of this process has for each queue, on a broker that claims fairly.
+        #: The slots of each queue in this process's worker, on a broker that claims fairly.
         self.shares = NO_SHARES
-        #: Called, in a thread of its own, when Redis lost its memory: whoever publishes tiers from
-        #: another place than the settings publishes them again.
+        #: Called in a thread of their own after Redis lost its memory, to publish tiers again that
+        #: come from another place than the settings.
         self.publishers: list[Callable[[], None]] = []
         before = wiring.find(app)
         if before is not None:
@@ -148,7 +147,7 @@ class Parts:
             return load_settings(self._configured(), self._environ)
 
     def _configured(self) -> Any:
-        """Return ``app.conf.fairness``, its password out of sight of whoever prints the app."""
+        """Return ``app.conf.fairness``, with its password hidden from a ``repr`` of the app."""
         from pydantic import SecretStr
 
         values: Any = self.app.conf.get("fairness")
@@ -164,7 +163,7 @@ class Parts:
         if not isinstance(url, str):
             return values
         if isinstance(values, dict):
-            # In place: a Django settings module shows the same object.
+            # In place, because a Django settings module holds the same object.
             values["redis_url"] = SecretStr(url)
             return values
         self.app.conf.fairness = {**values, "redis_url": SecretStr(url)}
@@ -179,7 +178,7 @@ class Parts:
 
     @cached_property
     def address(self) -> Address:
-        """Where the limiter's Redis is.
+        """The address of the limiter's Redis.
 
         Raises:
             SettingsError: No address is set and the broker is not Redis.
@@ -191,11 +190,11 @@ class Parts:
 
     @cached_property
     def claims(self) -> bool:
-        """Whether the app's broker claims fairly: then the gate asks nothing."""
+        """Whether the app's broker claims fairly, so that no gate is needed."""
         return claiming.claims_fairly(self.app)
 
     def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
-        """Make a limiter with connections of its own, or return the one that was given."""
+        """Make a limiter with connections of its own, or return the one from the constructor."""
         if self._given_limiter is not None:
             return self._given_limiter
         connection = Connection(self.address, timeout_seconds, retries)
@@ -231,7 +230,7 @@ class Parts:
 
     @cached_property
     def puts(self) -> PutTrace:
-        """Tells what a broker that does not claim fairly is given."""
+        """Records the tasks that this app sends to another broker."""
         return PutTrace(self.settings, self.directory)
 
     @cached_property
@@ -241,15 +240,15 @@ class Parts:
 
     @cached_property
     def keeper(self) -> LeaseRenewer:
-        """Keeps a worker's leases."""
+        """Renews a worker's leases."""
         return LeaseRenewer(
             self.make_limiter, self.settings.lease_seconds, self.notices, self.republish
         )
 
     @cached_property
     def promoter(self) -> Promoter:
-        """Brings parked tasks back to the broker."""
-        # Connections of its own: they belong to its thread.
+        """Sends parked tasks back to the broker."""
+        # It needs connections of its own, because it runs in a thread of its own.
         return Promoter(
             self.make_limiter,
             self._make_resender().promote,
@@ -270,7 +269,7 @@ class Parts:
 
     @cached_property
     def gate(self) -> Gate:
-        """Asks the limiter before a task's body runs."""
+        """Checks the limits before a task's body runs."""
         return Gate(
             self.settings,
             self.limiter,
@@ -286,10 +285,10 @@ class Parts:
 
     @cached_property
     def redis_limiter(self) -> RedisLimiter:
-        """The limiter, for what only Redis can answer.
+        """The limiter, as the type that gives access to Redis.
 
         Raises:
-            ValueError: A test has given another limiter.
+            ValueError: A test has passed another limiter.
         """
         if not isinstance(self.limiter, RedisLimiter):
             raise ValueError(f"limiter: expected one in Redis, got: {got(self.limiter)}")
@@ -301,16 +300,16 @@ class Parts:
         return Rerouting(self.limiter, self.settings, claims=self.claims)
 
     def holding(self) -> Holding:
-        """Return what writes pauses, cool-downs and overrides."""
+        """Return the writer of pauses, cool-downs and overrides."""
         return Holding(self.redis_limiter, self.settings)
 
     def clearing(self) -> Clearing:
-        """Return what finds, cancels and requeues tasks."""
+        """Return the object that finds, cancels and requeues tasks."""
         lease_ms = milliseconds(self.settings.lease_seconds)
         return Clearing(self.redis_limiter, lease_ms, claims=self.claims)
 
     def stream(self) -> tuple[Reader, str]:
-        """Return a reader of events, and the source that each event names."""
+        """Return a reader of events, and the ``source`` of each event."""
         limiter = self.redis_limiter
         source = events.source_of(self.app.main or "celery", limiter.connection.address)
         return Reader(limiter.connection, Keys(limiter.prefix)), source
@@ -334,11 +333,11 @@ class Parts:
             key: The key.
             wait_seconds: How long.
             reason: For the log and the event.
-            policy: A message carries the key, so it may begin as a tenant's key does; else a task
-                body named it, and it is checked.
+            policy: Whether the key comes from a message. Then it may begin like a tenant's key.
+                A key from a task body is checked.
 
         Raises:
-            ValueError: A task body named a key that is none.
+            ValueError: The key from a task body is not a valid key.
             LimiterUnavailable: Redis does not answer.
         """
         if policy:
@@ -347,7 +346,7 @@ class Parts:
             self.fairness.limits.cool_down(key, for_seconds=wait_seconds, reason=reason)
 
     def cancel_parked(self, queue: str) -> int:
-        """Cancel the tasks of a queue that gates have parked; return how many.
+        """Cancel the parked tasks of a queue; return their number.
 
         Raises:
             LimiterUnavailable: Redis does not answer.
@@ -368,7 +367,7 @@ class Parts:
             purge_parked_too(self.app)
 
     def install_router(self) -> None:
-        """Put the router before the user's own routes, which may have been set since."""
+        """Put the router before the user's own routes, which may be newer than the last call."""
         conf = self.app.conf
         routes = conf.task_routes
         given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
@@ -377,8 +376,7 @@ class Parts:
             conf.task_routes = [LazyRouter(self), *others]
 
     def _on_finalised(self, **_: Any) -> None:
-        # A signal would swallow an error of the settings: they are read at the first use, and by a
-        # worker when it starts.
+        # The settings are not read here: Celery's signal would swallow their error.
         self._configured()
         self.install_router()
 
@@ -386,8 +384,8 @@ class Parts:
         """Prepare a worker before it reads its options; signal ``celeryd_init``.
 
         Raises:
-            SystemExit: A setting cannot be meant, or the server cannot have the function library;
-                Celery would log any other error and go on.
+            SystemExit: A setting is invalid, or the server cannot load the function library.
+                Celery would log any other error and continue.
         """
         try:
             self._prepare_worker()
@@ -403,8 +401,8 @@ class Parts:
         """Prepare a worker that the program ``celery worker`` did not make.
 
         Raises:
-            SettingsError: A setting cannot be meant.
-            LibraryUnusable: The server cannot have the function library.
+            SettingsError: A setting is invalid.
+            LibraryUnusable: The server cannot load the function library.
         """
         if not self._prepared:
             self._prepare_worker()
@@ -412,9 +410,9 @@ class Parts:
 
     def _prepare_worker(self) -> None:
         self._stopping.lower_it()
-        # Workers may be forks of one process that made the app.
+        # Several workers may be forks of the process that made the app.
         self.worker = new_id(6)
-        # An address that cannot be had or read is an error now, not at the first task.
+        # A missing or wrong address is an error now, not at the first task.
         limiter = self.make_limiter()
         if isinstance(limiter, RedisLimiter):
             limiter.load_library()
@@ -424,7 +422,7 @@ class Parts:
         self.directory.prepare()
 
     def on_worker_start(self, worker: Any) -> None:
-        """Start keeping leases and promoting, and publish the tiers; ``WorkerParts``."""
+        """Start the lease renewer and the promoter, and publish the tiers; ``WorkerParts``."""
         prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
@@ -445,7 +443,7 @@ class Parts:
         self._publish_settings()
 
     def announcement(self, name: str) -> str:
-        """Return the worker ``name`` of this process as it announces itself to the others."""
+        """Return the status of this process's worker ``name``, as it is stored in Redis."""
         return WorkerStatus(
             name=name,
             pid=os.getpid(),
@@ -454,13 +452,13 @@ class Parts:
         ).announced
 
     def on_worker_stopping(self) -> None:
-        """Tell refused tasks that are being sent back; signal ``worker_shutting_down``."""
+        """Let rejected tasks that wait to be sent back stop; signal ``worker_shutting_down``."""
         self._stopping.raise_it()
         if self.claims:
             claiming.stop_claiming()
 
     def on_worker_stopped(self) -> None:
-        """Release what is left; ``WorkerParts``."""
+        """Stop the threads and end the remaining leases; ``WorkerParts``."""
         self._stop_forwarder()
         self.keeper.stop(self.limiter)
         if not self.claims:
@@ -484,17 +482,17 @@ class Parts:
             self._forwarder = None
 
     def on_pool_child(self) -> None:
-        """Drop what belongs to the process that forked; signal ``worker_process_init``."""
+        """Drop the connections of the parent process; signal ``worker_process_init``."""
         self._resender.forget_connections()
         self._pool_child.begin()
 
     def give_token_back(self, task_name: str) -> None:
-        """Give back what Celery's ``rate_limit`` counted for an attempt that has not begun."""
+        """Return the token of Celery's ``rate_limit`` for an attempt that has not begun."""
         if self.consumer is not None:
             give_token_back(self.consumer, task_name)
 
     def republish(self) -> None:
-        """Publish again what a Redis that lost its memory has lost."""
+        """Publish tiers and queue limits again after Redis lost its memory."""
         self._publish_settings()
         for publish in self.publishers:
             publish()

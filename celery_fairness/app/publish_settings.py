@@ -1,4 +1,4 @@
-"""A starting worker puts the settings' tiers and queue limits in force, and says what differs."""
+"""A starting worker publishes the tiers and queue limits of its settings, and logs differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("celery_fairness")
 def publish_settings(
     limiter: Limiter, tiers: Mapping[str, Tier], notices: Notices
 ) -> Mapping[str, Tier]:
-    """Put the settings' tiers in force unless the database's are, and say what differs.
+    """Publish the settings' tiers unless the database's are in force, and log each difference.
 
     Returns:
         The tiers that were in force before.
@@ -44,7 +44,7 @@ def publish_settings(
 
 
 def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy], notices: Notices) -> None:
-    """Put the settings' limits of queues in force, in the place of those declared before."""
+    """Publish the settings' limits of queues, which replace the limits declared before."""
     try:
         before = limiter.queue_rows()
         for name in sorted(set(before) | {n for n, each in queues.items() if each.limits}):

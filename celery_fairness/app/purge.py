@@ -1,7 +1,8 @@
-"""A purge of a queue ends the tasks of the queue that are parked, too.
+"""A purge of a queue also cancels the parked tasks of that queue.
 
-``celery purge``, ``app.control.purge`` and ``celery worker --purge`` all ask a channel of the app's
-connection to purge a queue. Parked tasks have left the broker: nothing else would tell Redis of it.
+``celery purge``, ``app.control.purge`` and ``celery worker --purge`` all purge a queue through a
+channel of the app's connection. Parked tasks have left the broker, so the channel must cancel them
+in Redis.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from celery_fairness.wiring import find
 
 
 def purge_parked_too(app: Any) -> None:
-    """Make the app's connections end parked tasks of a queue before they purge it.
+    """Make the app's connections cancel the parked tasks of a queue before they purge it.
 
     Args:
-        app: The Celery app; its broker does not claim fairly.
+        app: A Celery app whose broker does not claim fairly.
     """
     connection: Any = app.amqp.Connection
     if getattr(connection, "purges_parked", False):
         return
 
-    class PurgingConnection(connection):  # type: ignore[misc]  # whatever the app has
-        """A connection whose default channel ends parked tasks of a queue that it purges."""
+    class PurgingConnection(connection):  # type: ignore[misc]  # a class known only at run time
+        """A connection whose default channel cancels parked tasks when it purges a queue."""
 
         purges_parked = True
 
         @property
         def default_channel(self) -> Any:
-            """As kombu's."""
+            """The channel of kombu, with another ``queue_purge``."""
             channel = super().default_channel
             if "queue_purge" not in vars(channel):
                 channel.queue_purge = _purging(app, channel.queue_purge)
@@ -40,7 +41,7 @@ def purge_parked_too(app: Any) -> None:
 def _purging(app: Any, purge: Any) -> Any:
     def queue_purge(queue: str = "", *args: Any, **options: Any) -> Any:
         fairness = find(app)
-        # Before: what is published in between lies in the queue.
+        # Before the purge: a task that is promoted in between is then in the queue.
         parked = 0 if fairness is None else fairness.cancel_parked(queue)
         return parked + (purge(queue, *args, **options) or 0)
 

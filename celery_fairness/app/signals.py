@@ -1,7 +1,6 @@
-"""The Celery signals that this package listens to: the only place that connects them.
+"""The handlers of Celery's signals; no other module connects one.
 
-Signals are of the whole process and do not say which app they come from, so every handler asks
-whether the event is its app's.
+A signal belongs to the whole process, so handlers check that its sender is their own app.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from celery_fairness.worker.resend import resending
 
 
 def connect(listener: Wiring) -> Callable[[], None]:
-    """Connect ``listener`` to Celery's signals; returns what disconnects it again."""
+    """Connect ``listener`` to Celery's signals; return a function that disconnects it."""
     uid = f"celery_fairness:{id(listener)}"
     connected: list[tuple[Any, str]] = []
 
@@ -82,7 +81,7 @@ def _stamp_message(
 ) -> None:
     """Put the headers into a message that is about to be published.
 
-    An error that is raised here reaches nobody: Celery's signals log it and publish all the same.
+    It must not raise: Celery's signal would log the error and publish the message all the same.
     """
     publisher = publishing.get()
     if resending.get() is not None or (publisher is not None and publisher is not listener):
@@ -91,8 +90,7 @@ def _stamp_message(
         headers[ACCEPTED_HEADER] = True
     task = listener.app.tasks.get(name)
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
-    # An option that Celery does not know is a property of the message, as of 'send_task' and of a
-    # plain task's apply_async.
+    # Celery turns an unknown option of send_task or of a plain task's apply_async into a property.
     called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
     parent = parent_headers(listener.app)
     option = misplaced(properties or {}, headers.get("stamped_headers"), (FIELD,))

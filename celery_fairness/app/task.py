@@ -5,8 +5,8 @@
     @app.task(base=FairTask, tenant="user_id", service="analysis")
     def analyze(repository, user_id=None): ...
 
-It adds to the class of the app's own tasks and takes nothing away: in a Django project
-``delay_on_commit`` is there, and what a ``task_cls`` defines is too.
+It adds to the class of the app's own tasks and removes nothing: a Django project keeps
+``delay_on_commit``, and an app keeps the methods of its ``task_cls``.
 """
 
 from __future__ import annotations
@@ -36,36 +36,35 @@ from celery_fairness.wiring import find, wired
 from celery_fairness.worker.attempt import current_attempt
 from celery_fairness.worker.rate_limited import answer
 
-#: Stands for a value that is known where a task is sent.
-_UNTOLD = "eager"
-#: Set while Celery sends what follows a task that has ended.
+#: In an eager call: a stand-in for a value that only a real publish determines.
+_PLACEHOLDER = "eager"
+#: Set while Celery sends the successors of a task that has ended.
 _FOLLOWING: ContextVar[bool] = getattr(amqp, "_callback_publish_retry")  # noqa: B009 - no stub has it
 
 
 class FairTask(Task[Any, Any]):
     """A task that is charged to a tenant and holds one of the tenant's slots while it runs.
 
-    Options of the decorator, beside Celery's own:
+    Options of the decorator, in addition to Celery's own:
 
     Attributes:
-        tenant: Where the tenant is in the arguments: a parameter's name (positional or keyword), a
-            dotted path that begins with one (``"order.customer.id"``), or a callable
-            ``(args, kwargs) -> str | None``. None: the message's header, or the task that sends
-            it, says who it is.
-        limits: Policies that hold for every task of this name, beside the tenant's tier. Each is a
-            :class:`~celery_fairness.RateLimitPolicy` or a mapping in the form of the Open Job Spec.
-            A call adds its own with ``apply_async(limits=[...])``.
+        tenant: The place of the tenant in the arguments. Either a parameter's name (positional or
+            keyword), a dotted path that begins with one (``"order.customer.id"``), or a callable
+            ``(args, kwargs) -> str | None``. With None the tenant comes from the message's header
+            or from the task that sends it.
+        limits: Policies that hold for every task of this name, in addition to the tenant's tier.
+            Each is a :class:`~celery_fairness.RateLimitPolicy` or a mapping in the form of the
+            Open Job Spec. A call adds its own with ``apply_async(limits=[...])``.
         service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
             None: not routed by tier.
-        scheduled: Always goes to the scheduled queue, as what beat sends does.
+        scheduled: Whether every message goes to the scheduled queue, as messages of beat do.
 
     Raises:
-        TaskDeclarationError: When the task is registered, where an option cannot work or is
-            misspelled.
+        TaskDeclarationError: At registration, if an option cannot work or is misspelled.
     """
 
     abstract = True
-    #: It spends no retry.
+    #: A rejection spends no retry.
     dont_autoretry_for = (RateLimitExceeded,)
 
     tenant: TenantOption = None
@@ -73,13 +72,13 @@ class FairTask(Task[Any, Any]):
     service: str | None = None
     scheduled: bool = False
 
-    #: Makes the limits of its messages.
+    #: Makes the limits of this task's messages.
     limit_source: LimitSource
-    #: Reads the tenant from arguments; None where the task declares none.
+    #: Reads the tenant from arguments; None if the task declares no tenant.
     tenant_source: TenantSource | None = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Make the task of a class that also has what the app's own task class has."""
+        """Make the task from a class that also inherits from the app's own task class."""
         app = cls.__dict__.get("app")
         own = app.Task if app is not None and cls.__dict__.get("_decorated") else None
         if own is not None and not issubclass(cls, own):
@@ -92,7 +91,7 @@ class FairTask(Task[Any, Any]):
         name = self.name or f"{type(self).__module__}.{type(self).__qualname__}"
         check_names(name, _own_attributes(type(self)))
         check_service(name, self.service)
-        # As it stands in the class: read from the task, a function would be bound to it.
+        # Read from the class: an attribute of the task would be a bound method.
         option: Any = inspect.getattr_static(self, "tenant")
         option = option.__func__ if isinstance(option, (staticmethod, classmethod)) else option
         if option is not None:
@@ -109,7 +108,7 @@ class FairTask(Task[Any, Any]):
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
         fairness = find(self.app)
-        # What was claimed fairly holds its slot already.
+        # A claimed task already holds its slot, so it needs no gate.
         if tracer is not None and fairness is not None and not fairness.claims:
             tracer = fairness.gate.wrap(self, tracer)
         vars(self)["_fair_tracer"] = tracer
@@ -118,7 +117,7 @@ class FairTask(Task[Any, Any]):
         """Prepare the task in a worker's main process.
 
         Raises:
-            NotWired: The app has no ``Fairness``, so nobody would keep the limits.
+            NotWired: The app has no ``Fairness``, so nothing would enforce the limits.
         """
         from celery_fairness.worker.gated_request import fair_request
 
@@ -129,10 +128,10 @@ class FairTask(Task[Any, Any]):
         return super().start_strategy(app, consumer, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what Celery would call, had this class no ``__call__`` of its own.
+        """Call the method that Celery would call if this class had no ``__call__``.
 
-        A tracer runs ``run`` directly. ``Task.__call__`` is for direct calls: it pushes a request
-        of its own, under which an eager body would not find its id.
+        A tracer runs ``run`` directly. ``Task.__call__`` is for direct calls. It pushes a request
+        of its own, and an eager body would not find its id there.
         """
         request: Any = self.request_stack.top
         traced = request is not None and not request.called_directly
@@ -156,19 +155,19 @@ class FairTask(Task[Any, Any]):
     ) -> Any:
         """Send the task, charged to its tenant.
 
-        What is wrong is raised where a caller sees it. In a retry, in what beat sends, and in what
+        Errors are raised only if a caller sees them. Messages of beat, retries, and messages that
         Celery sends after a task has ended (links, errbacks, the next of a chain, the body of a
-        chord) it is logged, and the message is charged to the tenant ``_invalid``.
+        chord) have no such caller. For them the error is logged, and the message is charged to the
+        tenant ``_invalid``.
 
         Raises:
             TenantInvalid: The tenant is of a wrong type or too long.
-            TenantMissing: There is none and ``no_tenant`` is ``"error"``.
-            PolicyInvalid: A policy of the option ``limits`` is wrong.
+            TenantMissing: There is no tenant and ``no_tenant`` is ``"error"``.
+            PolicyInvalid: A policy of the option ``limits`` is wrong. Or an option of the call is
+                a misspelling of ``limits``, or a task option without effect in a call.
             KeyMissing: A limit's key has a field for which the message has no value.
-            KeyInvalid: Such a value cannot stand in a key.
-            PolicyInvalid: An option of the call is a misspelling of ``limits``, or an option of the
-                task that has no effect in a call.
-            HeaderInvalid: The ``fairness`` header that was given cannot carry the limits.
+            KeyInvalid: The value of such a field is not allowed in a key.
+            HeaderInvalid: The ``fairness`` header of the call cannot carry the limits.
             NotWired: The app has no ``Fairness``.
         """
         if self.app.conf.task_always_eager:
@@ -181,7 +180,7 @@ class FairTask(Task[Any, Any]):
         strict = _is_called(options) and not fairness.stamp.by_beat(headers)
         if strict:
             check_call(self.name, options)
-        # Routes that were set after the app was configured took the router's place.
+        # Routes that were set after the app was configured have replaced the router.
         fairness.install_router()
         header = fairness.stamp.header(
             self.name,
@@ -194,7 +193,7 @@ class FairTask(Task[Any, Any]):
         )
         if header is not None:
             if strict:
-                # Elsewhere they stay: the signal before the publish takes them, and never raises.
+                # Without a caller the signal before the publish reads them, and never raises.
                 called = options.pop(FIELD, None)
                 header = self.limit_source.of(
                     called,
@@ -209,7 +208,7 @@ class FairTask(Task[Any, Any]):
         )
 
     def _check_eager(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
-        """Find what sending would find wrong: nothing is sent, and no Redis is asked."""
+        """Raise the errors that sending would raise, without a publish or a call to Redis."""
         called = options.pop(FIELD, None)
         if not _is_called(options):
             return
@@ -219,15 +218,15 @@ class FairTask(Task[Any, Any]):
             source = self.tenant_source
             tenant = None if source is None else source.read(args, kwargs)
             if tenant is None and self.app.current_worker_task is not None:
-                # Its parent's would be taken, which eager tasks do not say.
-                tenant = _UNTOLD
+                # A publish would use the parent's tenant, which an eager parent does not have.
+                tenant = _PLACEHOLDER
             header = {} if tenant is None else {"tenant": tenant}
         if isinstance(header, Mapping) and header.get("tenant"):
-            header = {"tier": _UNTOLD, **header}
-        self.limit_source.of(called, header, args, kwargs, lambda: _UNTOLD)
+            header = {"tier": _PLACEHOLDER, **header}
+        self.limit_source.of(called, header, args, kwargs, lambda: _PLACEHOLDER)
 
     def _queue(self, args: Any, kwargs: Any, options: Any) -> str | None:
-        """Return where a message will go, None where no queue has a name."""
+        """Return the name of the queue that a message will go to; None if it has no name."""
         router: Any = self.app.amqp.router
         routed: dict[str, Any] = router.route(dict(options), self.name, args, kwargs, self)
         queue = routed.get("queue")
@@ -257,22 +256,21 @@ def parent_headers(app: Any) -> Any:
 
 
 def _is_called(options: Mapping[str, Any]) -> bool:
-    """Say whether ``apply_async`` was called by somebody who sees its errors, and not by Celery.
+    """Return whether user code called ``apply_async`` and sees its errors, and not Celery.
 
-    A retry must not be lost to what was wrong from the start. What follows a task that has ended
-    must not make a failure of it: links, errbacks and the next of a chain name their parent, which
-    callers leave to Celery; bodies of chords have Celery's own mark.
+    An error that was there from the start must not lose a retry. A wrong successor must not make
+    a failure of the task that ended before it. Links, errbacks and the next of a chain have
+    ``parent_id``, which only Celery sets. The body of a chord has Celery's own mark.
     """
     return not (options.get("retries") or options.get("parent_id") or _FOLLOWING.get())
 
 
 def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
-    """Say whether a message that leaves is of a task that was accepted before, or follows one.
+    """Return whether a message belongs to a task that was accepted before, or follows one.
 
-    A task that runs here sends itself again under its own id. Celery marks links, the next of a
-    chain and bodies of chords. Of an errback it says no more than of what a body sends: one that is
-    sent beside a task names its parent; in a pool it is a task that the one which runs has as an
-    errback.
+    A running task sends itself again under its own id. Celery marks links, the next of a chain
+    and bodies of chords. It does not mark errbacks. Outside a task an errback has ``parent_id``.
+    Inside a task it has the name of one of the task's errbacks.
     """
     if _FOLLOWING.get() or (isinstance(body, Mapping) and body.get("retries")):
         return True
@@ -286,9 +284,10 @@ def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
 
 
 def not_kept(task: Any) -> PolicyInvalid | None:
-    """Return the error of limits that a broker which does not claim fairly is sent for ``task``.
+    """Return the error if a message of ``task`` on another broker has limits that nothing enforces.
 
-    Its workers keep them for tasks behind the gate; whether one is that they alone may know.
+    Workers enforce them at the gate, so for FairTasks only. A name that is not registered here
+    (None) may be a FairTask in the workers, so it is no error.
     """
     if task is None or isinstance(task, FairTask):
         return None
@@ -299,11 +298,11 @@ def not_kept(task: Any) -> PolicyInvalid | None:
 
 
 def _own_attributes(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield what the decorator and the classes of users add to FairTask, but for their methods."""
-    # Reading 'app' of a class binds it; of a task whose base is bound Celery reads no annotations.
+    """Yield the attributes that decorators and users' classes add to FairTask, without methods."""
+    # Not getattr: reading 'app' binds a class, and Celery reads no annotations below a bound base.
     known = set(dir(FairTask))
     for each in cls.__mro__[: cls.__mro__.index(FairTask)]:
-        # Celery makes a class of what the decorator is given.
+        # Celery makes a class from the decorator's options.
         decorated = "_decorated" in vars(each)
         for name, value in vars(each).items():
             if name not in known and (decorated or not hasattr(value, "__get__")):
@@ -311,17 +310,17 @@ def _own_attributes(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _has_other_call(cls: type) -> bool:
-    """Say whether a class behind FairTask, such as the app's ``task_cls``, has a ``__call__``."""
+    """Return whether a class after FairTask, such as the app's ``task_cls``, has ``__call__``."""
     behind = cls.__mro__[cls.__mro__.index(FairTask) + 1 :]
     return any("__call__" in vars(c) for c in behind if c not in (Task, object))
 
 
 def _in_slot(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``body`` so that its attempt's slot ends with it, and a 429 is answered.
+    """Wrap ``body``: the attempt's slot ends with the body, and ``RateLimitExceeded`` is handled.
 
-    It stands in the place of ``run``, inside what Celery puts around that for ``autoretry_for``: so
-    the error of a limiter that is away is retried as the body's own, and a 429 is not, whatever a
-    user's options and ``__call__`` say.
+    The wrapper replaces ``run``, inside Celery's wrapper for ``autoretry_for``. So Celery retries
+    the error of a limiter that is away like an error of the body. It never retries a
+    ``RateLimitExceeded``, with any options and any ``__call__`` of the user.
     """
 
     @functools.wraps(body)
@@ -338,9 +337,9 @@ def _in_slot(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
                 if attempt is not None:
                     attempt.end()
         except RateLimitExceeded as error:
-            told = answer(task, error)
-            if told is error:
+            raised = answer(task, error)
+            if raised is error:
                 raise
-            raise told from error
+            raise raised from error
 
     return run

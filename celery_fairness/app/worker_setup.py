@@ -1,4 +1,4 @@
-"""What a starting worker sets and warns about: queues, waiting times, Celery's own traps."""
+"""The start of a worker: it sets queues and Celery's options, and warns about risky settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from celery_fairness.config.settings import Enforcement, Settings, without_effec
 from celery_fairness.config.tenants import key_hash
 from celery_fairness.message.task_options import service_queues
 
-#: ``worker_lost_wait`` unless the user chose one, in seconds: billiard's ten are how long a killed
-#: child's slot would stay taken.
+#: ``worker_lost_wait`` unless the user sets it, in seconds. With billiard's ten seconds a killed
+#: child would keep its slot that long.
 WORKER_LOST_WAIT_SECONDS = 0.5
 #: kombu's default on Redis, in seconds.
 REDIS_VISIBILITY_SECONDS = 3600.0
@@ -23,10 +23,11 @@ VISIBILITY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What the broker does to messages that wait in a worker.
+    """The broker's redelivery of messages that wait in a worker.
 
     Attributes:
-        visibility_seconds: After this an unacknowledged message is delivered again; None: never.
+        visibility_seconds: Time after which the broker delivers an unacknowledged message again.
+            None is never.
     """
 
     visibility_seconds: float | None
@@ -43,16 +44,16 @@ class BrokerFacts:
 
     @property
     def longest_countdown_seconds(self) -> float | None:
-        """The longest countdown that is not delivered twice; None: any."""
+        """The longest countdown whose message is not delivered twice; None is no bound."""
         if self.visibility_seconds is None:
             return None
         return self.visibility_seconds * VISIBILITY_SHARE
 
 
 def broker_name(app: Any) -> str:
-    """Return what tells the app's broker from others: a hash of its addresses, which has no secret.
+    """Return the identity of the app's broker: a hash of its addresses, without their secrets.
 
-    Weakness: one broker that workers call by two names is two.
+    Weakness: if workers use two names for one broker, it counts as two brokers.
     """
     broker = app.connection_for_write()
     options = broker.transport_options or {}
@@ -66,7 +67,7 @@ def broker_name(app: Any) -> str:
 
 
 def startup_warnings(app: Any, settings: Settings) -> list[str]:
-    """Return what is legal and will hurt, one sentence each."""
+    """Return a sentence for each legal setting that causes trouble."""
     warnings = []
     longest = BrokerFacts.of(app).longest_countdown_seconds
     snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
@@ -86,7 +87,7 @@ def startup_warnings(app: Any, settings: Settings) -> list[str]:
 
 
 def effect_warnings(settings: Settings, claims: bool) -> list[str]:
-    """Return which settings were set and do not act on the path of this worker.
+    """Return a sentence for each setting that is set and has no effect on this worker's path.
 
     ``broker_setup.prepare_worker`` warns about ``redis_url`` and ``tier_on_limit``.
     """
@@ -97,10 +98,10 @@ def effect_warnings(settings: Settings, claims: bool) -> list[str]:
 
 
 def enforcement_text(settings: Settings, claims: bool) -> str:
-    """Return what a worker enforces, in one sentence.
+    """Return a sentence about the limits that a worker enforces.
 
     Args:
-        settings: Of the worker.
+        settings: The worker's settings.
         claims: Whether its broker claims fairly.
     """
     if settings.enforcement is Enforcement.ON:
@@ -121,18 +122,18 @@ def enforcement_text(settings: Settings, claims: bool) -> str:
 def prepare_worker(app: Any) -> None:
     """Make a worker consume the queues of the app's services and notice dead children soon.
 
-    ``-Q`` still says exactly what is consumed.
+    With ``-Q`` it consumes exactly the queues of that option.
     """
     if not app.conf.value_set_for("worker_lost_wait"):
         app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
     app.loader.import_default_modules()
     app.finalize()
     queues = app.amqp.queues
-    # Of a worker that is made without the program, -Q has been read by now.
+    # A worker that is made without ``celery worker`` has its queues already.
     if getattr(queues, "_consume_from", None) is not None:
         return
     for name in service_queues(app):
-        # Looked up and not made: a missing queue is made of the type that the settings say.
+        # By lookup: it makes a missing queue of the type that the settings name.
         known = name in queues or queues.create_missing
         queues.select_add(queues[name] if known else name)
 
@@ -140,10 +141,11 @@ def prepare_worker(app: Any) -> None:
 def prepare_reconnect(app: Any, pool: Any) -> None:
     """Make a worker keep its tasks when the connection to its broker is cut.
 
-    Celery fetches less after a cut, and with each ack more again. It asks the broker for that from
-    where the pool acknowledges, and waits for the answer there. On threads and greenlets that is
-    beside the loop, which reads the same connection: each takes bytes of the other's answers. The
-    worker hangs, loses the connection again, and tasks that were acknowledged early are lost.
+    After a cut Celery lowers the prefetch count, and raises it again with each ack. It sends that
+    request from the code that acknowledges, and waits there for the answer. With threads and
+    greenlets this code and the worker's loop read one connection at the same time, and each takes
+    bytes of the other's answers. The worker hangs, loses the connection again, and loses tasks
+    that were acknowledged early.
     """
     name = "worker_enable_prefetch_count_reduction"
     if (pool.is_green or isinstance(pool, ThreadPool)) and not app.conf.value_set_for(name):

@@ -1,9 +1,15 @@
 """The commands of ``celery -A APP fairness``: a noun, then a verb.
 
-Celery loads this module for each ``celery`` command, so importing it imports only click. The answer
-goes to stdout, problems and notes go to stderr.
+Celery loads this module for each ``celery`` command, so it imports only click. The answer goes to
+stdout, problems and notes go to stderr.
 
-==== ========================================================================================
+==== ==========================================================================================
+0    success
+1    ``check`` found something; a key, a task or a tenant's tier is unknown; ``task cancel``
+     found the task running
+2    wrong usage or settings
+69   Redis does not answer
+==== ==========================================================================================
 """
 
 from __future__ import annotations
@@ -89,7 +95,7 @@ def task_group(**_: Any) -> None:
 
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
-    """Make a command of what returns a value, its text, and the exit code."""
+    """Make a command from a function that returns a value, its text, and the exit code."""
 
     @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
     @click.pass_context
@@ -100,14 +106,14 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
         from celery_fairness.store.library import LibraryUnusable
 
-        # Celery puts its own options into every command where an app has some.
+        # Celery passes the options that an app has added (``app.user_options``) to every command.
         own = {parameter.name for parameter in context.command.params} & _OWN
         arguments = {name: value for name, value in arguments.items() if name in own}
         app = context.obj.app
         try:
             of = Fairness.of(app)
-            # As a worker starts: Django is set up, which a tier resolver may need, and the modules
-            # are imported whose tasks declare limits.
+            # As a worker does at its start. It sets up Django, which a tier resolver may need, and
+            # imports the modules with the tasks, which declare limits.
             app.loader.import_default_modules()
             value, lines, code = ask(of, **arguments)
             if isinstance(value, Iterator):
@@ -128,7 +134,7 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         if as_json:
             click.echo(json.dumps(value, indent=2, default=_dumped))
         else:
-            # A terminal has colours, unless celery was told --no-color; a file or pipe has none.
+            # In colour only on a terminal, and not with --no-color.
             click.echo("\n".join(lines), color=False if context.obj.no_color else None)
         context.exit(code)
 
@@ -195,10 +201,10 @@ _throttle = click.option("--throttle", help="The same, evenly spaced.")
 
 
 def _number(option: str, text: str) -> int | None:
-    """Return a concurrency as it was typed; None: unlimited.
+    """Return a typed concurrency as a number; None is unlimited.
 
     Raises:
-        UsageError: The text is no such number.
+        UsageError: The text is no valid concurrency.
     """
     from celery_fairness.config.tiers import MAX_CONCURRENCY
     from celery_fairness.errors import got
@@ -214,7 +220,7 @@ def _number(option: str, text: str) -> int | None:
 
 
 def _given(numbers: Mapping[str, str | None], counts: Sequence[str]) -> dict[str, Any]:
-    """Return the numbers that were typed; ``counts`` are those that are concurrencies."""
+    """Return the numbers that were typed; ``counts`` names those that are concurrencies."""
     given: dict[str, Any] = {name: text for name, text in numbers.items() if text is not None}
     for name in ("rate", "throttle"):
         if given.get(name) == "unlimited":
@@ -724,7 +730,7 @@ def library(_: Fairness, library: str | None) -> Shown:
 
 
 def _parts() -> Wiring:
-    """Return the parts of the app that the present command names."""
+    """Return the parts of the current command's app."""
     from celery_fairness.wiring import wired
 
     return wired(click.get_current_context().obj.app)

@@ -1,4 +1,4 @@
-"""How numbers and texts are written for people."""
+"""Numbers, texts and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Cell = str | int | float | None
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str = "") -> list[str]:
-    """Return aligned lines, numbers to the right; ``empty`` in their place where no row is."""
+    """Return aligned lines, with numbers to the right; the line ``empty`` if there is no row."""
     if not rows and empty:
         return [empty]
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
@@ -44,20 +44,20 @@ def seconds_text(seconds: float) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` as a word that a shell takes as it is."""
+    """Return ``text`` as one word of a shell."""
     return shlex.quote(printable(text))
 
 
 def printable(text: str) -> str:
-    """Return ``text`` so that nothing in it, a queue's name for instance, steers a terminal."""
+    """Return ``text`` without control characters, which a queue's name might send to a terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def held_by(lease: HeldLease) -> str:
-    """Return the id of the task that holds a lease, else the lease's own."""
+    """Return the id of the task that holds a lease, or the lease's id if it has no task."""
     return lease.task_id or f"lease {lease.id}"
 
 
 def held_for(lease: HeldLease) -> str:
-    """Return for how long a lease has been held, "" where that is not known."""
+    """Return the age of a lease; "" if it is unknown."""
     return "" if lease.held_seconds is None else seconds_text(lease.held_seconds)

@@ -1,4 +1,4 @@
-"""What an operator may have missed: that nothing has a key, or what else keeps it from starting."""
+"""Hints for operators: a key that nothing has, or another reason why its tasks do not start."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _COMMAND = "celery -A APP fairness"
 
 
 def unused_key(of: Fairness, key: str) -> str:
-    """Return that nothing has a key now, and which may be meant; "" where something has it."""
+    """Return a hint if nothing has the key now, with the key of a tenant of that name; else ""."""
     if of.limits.is_known(key) or (_by_service(of) and key.startswith(_TENANT)):
         return ""
-    said = f"nothing has the key {printable(key)} now"
+    hint = f"nothing has the key {printable(key)} now"
     if of.limits.is_known(f"{_TENANT}{key}"):
-        said += f"; that of the tenant is {printable(_TENANT + key)}"
-    return said
+        hint += f"; that of the tenant is {printable(_TENANT + key)}"
+    return hint
 
 
 def unused_tenant(of: Fairness, tenant: str) -> str:
-    """Return that nothing is known of a tenant, and who may be meant; "" where something is."""
+    """Return a hint if nothing is known of a tenant; "" if something is."""
     if _by_service(of) or of.limits.is_known(f"{_TENANT}{tenant}"):
         return ""
-    said, meant = f"nothing is known of the tenant {printable(tenant)} now", typed_as_key(tenant)
-    return f"{said}; {meant}" if meant else said
+    hint, other = f"nothing is known of the tenant {printable(tenant)} now", typed_as_key(tenant)
+    return f"{hint}; {other}" if other else hint
 
 
 def typed_as_key(tenant: str) -> str:
-    """Return which tenant a key is of that was typed in the place of one; "" where none was."""
+    """Return a hint with the tenant's name if its key was typed instead; "" if not."""
     name = tenant.removeprefix(_TENANT)
     return (
         f"the tenant of the key {printable(tenant)} is {printable(name)}" if name != tenant else ""
@@ -46,7 +46,7 @@ def typed_as_key(tenant: str) -> str:
 
 
 def short_tier(published: PublishedTier) -> str:
-    """Return how long a tier holds that was set, and how to make it last; "" if it lasts."""
+    """Return a hint if a tier that was set ends by itself: when, and how to keep it; else ""."""
     if published.until is None:
         return ""
     return (
@@ -58,7 +58,7 @@ def short_tier(published: PublishedTier) -> str:
 
 
 def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
-    """Return what stops a key after a pause or a cool-down of it was ended."""
+    """Return the remaining reason why a key's tasks do not start, after a pause was ended."""
     if stops.stopped or not of.limits.is_known(stops.key):
         return stops_lines(stops)
     found = of.limits.inspect(stops.key)
@@ -68,13 +68,13 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
 
 
 def _stopped_by(of: Fairness, found: Inspection) -> str:
-    """Return why a key that is not paused has a limit of 0, and which command ends that."""
-    key, tier, said = found.key, found.tier, found.state.override
+    """Return why a key without a pause has a limit of 0, and the command that ends it."""
+    key, tier, override = found.key, found.tier, found.state.override
     tenant = read_tier_key(key, _by_service(of))
     if tenant and tenant[1] and found.stops is not None and found.stops.paused:
         ends = f"{_COMMAND} tenant resume {quoted(tenant[0])}"
         return f"a pause of all services of its tenant, until: {ends}"
-    if said is not None and said.numbers.get("concurrency", 1) == 0:
+    if override is not None and override.numbers.get("concurrency", 1) == 0:
         return f"an override of 0, until: {_COMMAND} limit override {quoted(key)} --clear"
     if tenant and tier:
         tiers = {each.tier: each.concurrency for each in of.stats.status().tiers}
@@ -93,5 +93,5 @@ def _stopped_by(of: Fairness, found: Inspection) -> str:
 
 
 def _by_service(of: Fairness) -> bool:
-    """Say whether a tenant has several keys, of which none is inspected without its service."""
+    """Return whether a tenant has a key for each service, so that no key can be inspected alone."""
     return of.settings.tier_scope == "service"

@@ -1,4 +1,4 @@
-"""Keys as people read them, and as programs do: what the Open Job Spec names, and all else."""
+"""The text and the JSON of a key: the fields of the Open Job Spec, and our own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 
 def inspection_plain(found: Inspection) -> dict[str, Any]:
-    """Return a key as the Open Job Spec writes it, with all else that is known of it."""
+    """Return a key as JSON: the form of the Open Job Spec, and our own fields."""
     state = asdict(found.state)
-    # These it says in its own words.
+    # The specification has fields of its own for these.
     for name in ("limit", "held", "override", "own_number", "entitled"):
         del state[name]
     in_force = found.in_force.model_dump(mode="json")
@@ -30,7 +30,7 @@ def page_plain(page: InspectionPage) -> dict[str, Any]:
 
 
 def inspection_lines(found: Inspection) -> list[str]:
-    """Return what is known of a key."""
+    """Return the text of one key."""
     is_tenants = found.weight is not None or bool(found.unknown)
     numbers = _local(found)
     if found.rate is not None:
@@ -54,7 +54,7 @@ def overridden_lines(found: Inspection) -> list[str]:
 
 
 def keys_lines(page: InspectionPage) -> list[str]:
-    """Return known keys."""
+    """Return a page of keys as a table."""
     rows: list[tuple[Cell, ...]] = [
         (
             each.key,
@@ -75,7 +75,7 @@ def keys_lines(page: InspectionPage) -> list[str]:
 
 
 def _why(found: Inspection) -> str:
-    """Return why a key has its number, other numbers of its override, and that of one process."""
+    """Return the reasons for a key's number, and notes on its other numbers."""
     override = found.state.override
     other = override is not None and set(override.numbers) != {"concurrency"}
     texts = [found.in_force.reasons_text, "override" if other else "", *_local(found)]

@@ -1,4 +1,4 @@
-"""Where a task is and why it does not run, written for people."""
+"""The text of one task: its place, and why it does not start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIMIT = ("limit", "numbers", "on limit", "held", "state", "why")
 
 
 def explanation_lines(found: Explanation) -> list[str]:
-    """Return where a task is, and why it does not run."""
+    """Return the place of a task, and why it does not start."""
     what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
     lines = [f"{printable(what)}, queue {printable(found.queue)}"]
     if found.state == "running":

@@ -1,4 +1,4 @@
-"""Values as people read them: aligned text."""
+"""The text of statuses, limits, queues and events for a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from celery_fairness.control.workers import not_enforcing
 from celery_fairness.limiter.types import KeyOverride, KeyStops, LimitState
 from celery_fairness.util.durations import iso_duration, seconds
 
-#: Owners that a status shows; JSON has all.
+#: Number of owners in the text of a status; JSON has all.
 OWNERS_SHOWN = 20
 
 
@@ -92,7 +92,7 @@ def status_lines(status: Status) -> list[str]:
 
 
 def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
-    """Return which of the workers do not enforce limits, in colour, or that all do."""
+    """Return a line for each worker that does not enforce limits, or that all do."""
     others = not_enforcing(workers)
     if not others:
         number = count(len(workers), "worker")
@@ -110,19 +110,19 @@ def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
 
 
 def enabled_text(worker: WorkerStatus) -> str:
-    """Return the setting ``enabled`` of a worker, as the user writes it."""
+    """Return the setting ``enabled`` of a worker in the form of a settings file."""
     return {"on": "true", "off": "false"}.get(worker.enforcement, repr(worker.enforcement))
 
 
 def state_lines(found: Inspection) -> list[str]:
-    """Return what is known of a key beside its limit, for people."""
+    """Return the text of a key's state, without its limit."""
     state = found.state
     if not found.known:
         return ["not known: it holds nothing, nothing of it waits, nothing is published"]
     is_tenants = state.weight is not None or bool(state.unknown)
     lines: list[str] = []
     if state.override is not None and set(state.override.numbers) != {"concurrency"}:
-        # Its other numbers are those of starts.
+        # The other numbers of an override are rates.
         lines += [
             click.style(f"override of {line}", fg="yellow")
             for line in override_lines(state.override)
@@ -153,7 +153,7 @@ def state_lines(found: Inspection) -> list[str]:
         )
         for each in state.leases
     ]
-    # A lease of the gate has nothing but its end.
+    # A lease of the gate has only an end.
     shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
     lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
     if state.held > len(state.leases):
@@ -165,11 +165,11 @@ def state_lines(found: Inspection) -> list[str]:
 
 
 def limit_lines(found: Inspection) -> list[str]:
-    """Return the limit of a key that is in force, what it holds, and the reasons for the limit."""
+    """Return a key's limit in force, the reasons for it, and the number of leases."""
     state, in_force = found.state, found.in_force
     weight = "" if state.weight is None else f", weight {_short(state.weight)}"
     tier = f"tier {tier_text(state)}, " if state.tier or state.unknown else ""
-    # Of a limit that is no tenant's each task brings its numbers.
+    # For a key that is no tenant's, each task brings its own numbers.
     is_tenants = state.weight is not None or bool(state.unknown)
     limit = f"limit {in_force.number}, " if is_tenants else ""
     reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
@@ -179,7 +179,7 @@ def limit_lines(found: Inspection) -> list[str]:
 
 
 def stops_text(stops: KeyStops) -> str:
-    """Return what keeps a key's tasks from starting, whatever its limits say."""
+    """Return the pause or cool-down of a key."""
     return printable("; ".join(each.text for each in holds_of(stops)) or "nothing stops it")
 
 
@@ -240,12 +240,12 @@ def queue_lines(found: QueueState) -> list[str]:
 
 
 def stops_lines(stops: KeyStops) -> list[str]:
-    """Return the same with the key."""
+    """Return the pause or cool-down of a key, with the key."""
     return [f"{stops.key}: {stops_text(stops)}"]
 
 
 def cancelled_lines(found: Cancelled) -> list[str]:
-    """Return what became of a task that was to be cancelled."""
+    """Return the result of a cancellation."""
     if not found.owner:
         return [f"{_task(found)}: cancelled; it waited in queue {printable(found.queue)}"]
     ends_it = f"celery -A APP control terminate SIGTERM {quoted(found.task_id)}"
@@ -253,7 +253,7 @@ def cancelled_lines(found: Cancelled) -> list[str]:
 
 
 def purged_lines(found: Purged) -> list[str]:
-    """Return how much was cancelled of a tenant."""
+    """Return the result of a tenant's purge."""
     return [f"tenant {printable(found.tenant)}: {count(found.cancelled, 'task')} cancelled"]
 
 
@@ -267,7 +267,7 @@ def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
 
 
 def requeued_lines(found: Requeued) -> list[str]:
-    """Return where a dead letter waits again."""
+    """Return the place in which a requeued dead letter waits."""
     return [f"{_task(found)}: waits again in queue {printable(found.queue)}"]
 
 
@@ -281,7 +281,7 @@ def numbers_text(
     throttle: tuple[int, int] | None,
     local: int | None = None,
 ) -> str:
-    """Return the numbers of a limit; "" where it has none."""
+    """Return the numbers of a limit; "" if it has none."""
     numbers = [] if concurrency is None else [f"{concurrency} at once"]
     numbers += [] if local is None else [f"{local} in one process"]
     numbers += [f"{starts}/{iso_duration(seconds(period_ms))}" for starts, period_ms in rates]
@@ -302,28 +302,28 @@ def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
 
 
 def page_lines(page: EventPage) -> list[str]:
-    """Return events, and how to go on."""
+    """Return a page of events, and the command for the next page."""
     lines = [event_line(each) for each in page.events] or ["no events"]
     more = [f"there are more: --after {page.cursor}"] if page.has_more else []
     return lines + _notes(more)
 
 
 def last_lines(page: EventPage) -> list[str]:
-    """Return the newest events, and how to see older ones."""
+    """Return the newest events, and the command for older ones."""
     lines = [event_line(each) for each in page.events] or ["no events"]
     older = ["there are older ones: --last N shows more"] if page.has_more else []
     return lines + _notes(older)
 
 
 def event_line(event: Event) -> str:
-    """Return one event for people."""
+    """Return one event as a line."""
     told = ((name, value) for name, value in event.data.items() if value not in ("", None))
     facts = " ".join(f"{name}={value}" for name, value in told)
     return printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 
 def check_lines(check: Check) -> list[str]:
-    """Return the findings of a check, with what was done or is left to do, for people."""
+    """Return the findings of a check, each with its repair or an advice, as text."""
     findings = check.findings
     head = f"{count(len(findings), 'finding')} in {count(check.keys, 'key')}"
     lines = [click.style(head, fg="red" if findings else "green")]

@@ -1,7 +1,7 @@
-"""``celery -A APP fairness worker SERVICE``: the workers of one service, its places shared out.
+"""``celery -A APP fairness worker SERVICE``: starts workers that share slots among its queues.
 
-Where the broker claims fairly it is one Celery worker whose claims obey the shares. On other
-brokers nothing but a pool of its own keeps places for a queue: there it is one worker for each.
+On a broker that claims fairly this is one Celery worker, which keeps the shares when it claims. On
+other brokers only a pool of its own reserves slots for a queue, so each queue has its own worker.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     """Run the workers of a service until they end; return the exit code.
 
     Args:
-        context: Of the command.
-        service: Its name.
-        options: Of ``celery worker``.
+        context: The command's context.
+        service: The service's name.
+        options: Options of ``celery worker``.
 
     Raises:
-        click.UsageError: An option that goes against shares, or a service that nobody knows.
-        SettingsError: Numbers that do not go into the pool.
+        click.UsageError: An option contradicts the shares, or the app has no such service.
+        SettingsError: The shares do not fit into the pool.
     """
     app = context.obj.app
     of, parts = Fairness.of(app), wired(app)
@@ -43,7 +43,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     known = {name for task in app.tasks.values() if (name := service_of(task))}
     known |= set(of.settings.services)
     if service not in known:
-        names = ", ".join(sorted(known)) or "none: no task says service=…"
+        names = ", ".join(sorted(known)) or "none: no task has service=…"
         raise click.UsageError(
             f"SERVICE: expected one of the app's services ({names}), got: {service!r}"
             f"{suggestion(service, known)}"
@@ -62,7 +62,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
     )
     for warning in shares.warnings:
         click.echo(f"celery fairness: warning: {warning}", err=True)
-    click.echo(f"celery fairness: {_told(service, shares)}", err=True)
+    click.echo(f"celery fairness: {_shares_text(service, shares)}", err=True)
     if not parts.claims:
         _check_pools(parsed, shares)
         return worker_group.run(_commands(options, shares))
@@ -86,23 +86,23 @@ def _is_given(parsed: click.Context, name: str) -> bool:
 
 
 def _pool_of(parsed: click.Context) -> int | None:
-    """Return how many places somebody said that the pool has."""
+    """Return the number of slots that options or settings give the pool; None if they do not."""
     if parsed.params["autoscale"]:
         return int(max(parsed.params["autoscale"]))
     if issubclass(parsed.params["pool"], SoloPool):
         return 1
-    said = parsed.params["concurrency"] or parsed.obj.app.conf.worker_concurrency
-    return int(said) if said else None
+    number = parsed.params["concurrency"] or parsed.obj.app.conf.worker_concurrency
+    return int(number) if number else None
 
 
-def _told(service: str, shares: Shares) -> str:
+def _shares_text(service: str, shares: Shares) -> str:
     slots = ", ".join(f"{queue} {number}" for queue, number in shares.slots.items())
     lent = "idle slots are lent" if shares.borrow else "strict"
     return f"{service}: {shares.pool} slots: {slots} ({lent})"
 
 
 def _check_prefetch(parsed: click.Context) -> None:
-    """Reject a prefetch without a bound: the multiplier makes each share that much larger."""
+    """Reject a prefetch without a bound, because the multiplier multiplies each share."""
     multiplier = int(parsed.params["prefetch_multiplier"])
     if multiplier < 1 and not parsed.params["disable_prefetch"]:
         raise SettingsError(
@@ -113,7 +113,7 @@ def _check_prefetch(parsed: click.Context) -> None:
 
 
 def _check_pools(parsed: click.Context, shares: Shares) -> None:
-    """Refuse what cannot be had of several worker_group."""
+    """Reject options and settings that several workers cannot share."""
     given = parsed.params
     several = "this broker needs a pool for each queue"
     if shares.borrow:
@@ -143,7 +143,7 @@ def _check_pools(parsed: click.Context, shares: Shares) -> None:
 
 
 def _commands(options: Sequence[str], shares: Shares) -> dict[str, list[str]]:
-    """Return by queue what to run: the options of ``celery`` itself are those that it was given."""
+    """Return the command line for each queue, with the present options of ``celery`` itself."""
     words = sys.argv[1:]
     of_celery = words[: list(pairwise(words)).index(("fairness", "worker"))]
     return {

@@ -1,7 +1,8 @@
 """Several workers as one command: they get its signals, and end together.
 
-Each has a session of its own, so that Ctrl-C of a terminal reaches this process alone, which hands
-it on: two that arrive at a worker would be a cold shutdown. Lines of output begin with the queue.
+Each worker has a session of its own, so Ctrl-C in a terminal reaches only this process, which
+forwards it. A worker that got the signal twice would begin a cold shutdown. Each line of output
+begins with the worker's queue.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ import click
 
 from celery_fairness.testing.child_process import dying_with_parent
 
-#: Those that end a worker.
+#: Signals that end a worker.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-#: What is handed on.
-_HANDED_ON = (*_ENDS, signal.SIGHUP, signal.SIGUSR1)
-#: Of a worker that has ended, its last lines are waited for so long, in seconds.
+#: Signals that are forwarded to the workers.
+_FORWARDED = (*_ENDS, signal.SIGHUP, signal.SIGUSR1)
+#: Longest wait for the last lines of a worker that has ended, in seconds.
 _LAST_LINES_SECONDS = 5.0
 
 
 def run(commands: Mapping[str, Sequence[str]]) -> int:
     """Run a command for each queue; return the first exit code that is not 0.
 
-    Where one ends, the others are told to end after their tasks. A worker that a signal ended
-    counts as 128 and its number, as in a shell.
+    If one worker ends, the others end after their current tasks. The code of a worker that was
+    killed by a signal is 128 plus the signal's number, as in a shell.
     """
-    #: Signals that came, and queues whose worker has ended; each is seen to in its turn.
+    #: Signals that arrived, and queues whose worker has ended, in order.
     events: SimpleQueue[signal.Signals | str] = SimpleQueue()
 
     def came(number: int, _frame: Any) -> None:
         events.put(signal.Signals(number))
 
-    before = {number: signal.signal(number, came) for number in _HANDED_ON}
+    before = {number: signal.signal(number, came) for number in _FORWARDED}
     try:
         return _run(commands, events)
     finally:
@@ -93,14 +94,14 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _copiers(running: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[threading.Thread]:
-    """Yield the threads that write each worker's lines with its queue before them."""
+    """Yield the threads that copy each worker's output, with its queue before each line."""
     one_line = threading.Lock()
 
     def copy(queue: str, source: IO[bytes], target: IO[bytes]) -> None:
         head = f"{queue}: ".encode()
         with source:
             for line in source:
-                # Where nobody reads any more the worker goes on all the same.
+                # The worker continues even if nobody reads its output any more.
                 with one_line, contextlib.suppress(OSError):
                     target.write(head + line if line.endswith(b"\n") else head + line + b"\n")
                     target.flush()
