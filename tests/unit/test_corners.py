@@ -148,7 +148,7 @@ def test_two_threads_that_ask_first_share_one_client(redis_url, monkeypatch):
     connection = Connection(address_from_url(redis_url))
     both_inside = threading.Barrier(2)
     made = []
-    real = connection._server
+    real = connection._server_client
 
     def server():
         try:
@@ -158,7 +158,7 @@ def test_two_threads_that_ask_first_share_one_client(redis_url, monkeypatch):
         made.append(1)
         return real()
 
-    monkeypatch.setattr(connection, "_server", server)
+    monkeypatch.setattr(connection, "_server_client", server)
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(connection.read("PING"))) for _ in range(2)
