@@ -52,7 +52,8 @@ class Claim:
     """
 
     def __init__(self, state: Reference, rules: Any, passing: Any, queues: Sequence[str]) -> None:
-        self.state, self.rules, self.passing = state, rules, passing
+        self.state, self.admission = state, state.admission
+        self.rules, self.passing = rules, passing
         self.queues = [queue for queue in dict.fromkeys(queues) if any(state.waiting(queue))]
         rows = (state.admission.queue_limits.get(queue) for queue in queues)
         has_local = any(row and row.limit.local is not None for row in rows)
@@ -111,7 +112,7 @@ class Claim:
                 if task and task.place == "waiting" and task.queue == queue:
                     acted.append((task, eta_ms))
         for task, eta_ms in acted:
-            rejected = self.state.admission.rejection(task.limits, self.rules)
+            rejected = self.admission.rejection(task.limits, self.rules)
             is_right = eta_ms is None or rejected is None or rejected.action != DROP
             require(is_right, "drop wins over reschedule", tag=task.tag, rejected=rejected)
             self._again[task.tag] = {limit.key: again for limit, again in self._closed(task)}
@@ -121,11 +122,10 @@ class Claim:
 
     def _closed(self, task: Task) -> list[tuple[Limit, float]]:
         """Return the limits that reject a task, each with the time of the next try."""
-        admission = self.state.admission
-        whole = admission.whole(task.queue)
+        whole = self.admission.whole(task.queue)
         words = ",".join(filter(None, (whole and word_of(whole), task.limits)))
-        limits = [admission.numbers(limit) for limit in read_limits(words)]
-        closed = [(limit, *admission.closed_ms(limit, self.rules)) for limit in limits]
+        limits = [self.admission.numbers(limit) for limit in read_limits(words)]
+        closed = [(limit, *self.admission.closed_ms(limit, self.rules)) for limit in limits]
         return [(limit, again) for limit, wait, again in closed if wait > 0]
 
     def check_action(self, task: Task, eta_ms: int | None, seen: Observed) -> None:
@@ -147,7 +147,7 @@ class Claim:
         acting = {
             x.key: again
             for x, again in closed
-            if x.action == action and self.state.admission.hold_ms(x) <= 0
+            if x.action == action and self.admission.hold_ms(x) <= 0
         }
         rule = "a task is dropped or put back only by a limit that rejects it and says so"
         require(acting, rule, tag=task.tag, action=action, closed=closed)
@@ -182,8 +182,8 @@ class Claim:
             return False
         if not self.is_local:
             return True
-        limits = [self.state.admission.numbers(x) for x in read_limits(task.limits) if x.of == "q"]
-        row = self.state.admission.queue_limits.get(task.queue)
+        limits = [self.admission.numbers(x) for x in read_limits(task.limits) if x.of == "q"]
+        row = self.admission.queue_limits.get(task.queue)
         if row and not row.parts:
             limits.append(row.limit)
         return all(x.local is None or self.held[x.key] < x.local for x in limits)
@@ -193,7 +193,7 @@ class Claim:
 
         A task may start if its tenant is open and every limit has room.
         """
-        if self.state.admission.whole_rejection(queue, self.rules):
+        if self.admission.whole_rejection(queue, self.rules):
             return []
         heads: dict[Any, Task] = {}
         for task in self.state.waiting(queue):
@@ -206,7 +206,7 @@ class Claim:
             if kind not in closed:
                 is_open = self.state.is_tenant_open(task, self.rules)
                 closed[kind] = not is_open or bool(
-                    self.state.admission.rejection(task.limits, self.rules)
+                    self.admission.rejection(task.limits, self.rules)
                 )
         return [task for task in heads.values() if not closed[task.key, task.limits]]
 
@@ -216,9 +216,9 @@ class Claim:
         task = self.state.tasks.get(tag)
         require(task and task.place == "waiting", "only a waiting task is given", tag=tag)
         assert task
-        nonce = re.findall(r"\w+$", owner, re.ASCII)[0].rsplit("_", 1)[-1]
+        nonce = re.findall(r"[0-9A-Za-z]+$", owner)[0]
         lease = f"{tag}.{task.attempt + 1}.{nonce}"
-        whole = self.state.admission.whole(task.queue)
+        whole = self.admission.whole(task.queue)
         limits = ",".join(filter(None, (task.limits, whole and word_of(whole))))
         expected = (lease, task.queue, task.attempt + 1, task.rank, task.message)
         got = (claimed.lease, claimed.queue, claimed.attempt, claimed.rank, claimed.message)
@@ -234,11 +234,11 @@ class Claim:
             "a tenant never runs more tasks than its tier allows",
             key=task.key,
             limit=entitled,
-            held=self.state.admission.held(task.key),
+            held=self.admission.held(task.key),
         )
-        rejected = self.state.admission.rejection(
-            task.limits, rules
-        ) or self.state.admission.whole_rejection(task.queue, rules)
+        rejected = self.admission.rejection(task.limits, rules) or self.admission.whole_rejection(
+            task.queue, rules
+        )
         rule = "no task starts that a limit rejects"
         require(not rejected, rule, tag=tag, limits=limits, rejected=rejected)
         # A claim ends a bounded number of expired tasks first.
@@ -250,9 +250,7 @@ class Claim:
         if self.exact:
             self._check_turn(task, heads)
             self._check_shared_turn(task, heads)
-        has_turn = rounds.accept(
-            task.queue, lambda queue: self._check_over(queue), self._may_leave_turn
-        )
+        has_turn = rounds.accept(task.queue, self._check_over, self._may_leave_turn)
         require(has_turn, "a process takes no more of a queue than its share", queue=task.queue)
         self._start(task, claimed.lease, owner, limits)
 
@@ -345,7 +343,7 @@ class Claim:
         _, weight = self.state.entitlement(task, rules)
         by_runtime = rules.fairness_by == "runtime"
         finish = self.state.turns[task.queue].serve(task.key, charge_of(amount, weight), by_runtime)
-        self.state.admission.count_starts(limits)
+        self.admission.count_starts(limits)
         task.attempt += 1
         # A task that was claimed once does not expire any more.
         task.expires_ms = 0
@@ -355,7 +353,7 @@ class Claim:
         lease = Lease(name, task, owner, ends, self.state.time, limits, keys, charge=charge)
         self.state.leave(task, "leased")
         self.state.leases[name] = lease
-        self.state.admission.claimed[name] = keys
+        self.admission.claimed[name] = keys
         self.given.append(task)
         self.held.update(lease.keys)
 
@@ -394,7 +392,7 @@ class Claim:
 
     def _is_closed(self, queue: str) -> bool:
         """Whether the limit of a whole queue lets all its tasks wait."""
-        rejected = self.state.admission.whole_rejection(queue, self.rules)
+        rejected = self.admission.whole_rejection(queue, self.rules)
         return rejected is not None and rejected.action == WAIT
 
     def _forget_debts(self, queue: str, was_looked_at: bool) -> None:
@@ -409,20 +407,17 @@ class Claim:
     def _check_sleep(self, queues: Sequence[str], sleep_ms: int) -> None:
         """Nothing opens sooner by itself than the worker wakes."""
         soonest = [
-            (ends - self.state.now, key)
-            for key, (_, ends) in self.state.admission.overrides.items()
+            (ends - self.state.now, key) for key, (_, ends) in self.admission.overrides.items()
         ]
-        soonest += [
-            (ends - self.state.now, key) for key, ends in self.state.admission.paused.items()
-        ]
+        soonest += [(ends - self.state.now, key) for key, ends in self.admission.paused.items()]
         for queue in queues:
             delayed = [task for task in self.state.delayed(queue) if task.eta_ms != task.expires_ms]
             soonest += [(task.eta_ms - self.state.now, task.tag) for task in delayed]
-            whole = self.state.admission.whole_rejection(queue, self.rules)
+            whole = self.admission.whole_rejection(queue, self.rules)
             for task in self.state.waiting(queue):
                 if not self.takes(task) or not self.state.is_tenant_open(task, self.rules):
                     continue
-                rejected = self.state.admission.rejection(task.limits, self.rules)
+                rejected = self.admission.rejection(task.limits, self.rules)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
                 if waits and not self.state.is_silent(task):
                     soonest.append((max(waits), task.tag))
@@ -433,7 +428,7 @@ class Claim:
 
     def _weight(self, task: Task) -> int:
         """How much a task counts in an answer: messages may be large."""
-        limits = self.state.admission.whole(task.queue) is not None
+        limits = self.admission.whole(task.queue) is not None
         units = len(task.message.encode()) // self.state.budget.unit_bytes
         return 1 + limits + len(read_limits(task.limits)) + units
 
@@ -453,9 +448,7 @@ class Claim:
         for queue in self.queues:
             for task in self.state.waiting(queue):
                 if task.limits not in rejects:
-                    rejects[task.limits] = bool(
-                        self.state.admission.rejection(task.limits, self.rules)
-                    )
+                    rejects[task.limits] = bool(self.admission.rejection(task.limits, self.rules))
                 if rejects[task.limits]:
                     self.state.blocked.add(task.lane)
 
