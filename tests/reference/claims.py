@@ -306,11 +306,14 @@ class Claim:
                 # For other reasons it cannot start, and it gets no credit for that.
                 self.state.forget_passed(lane)
             elif own > turns.start(other.key).high:
-                self.state.passed[lane, task.key] += amount
-                passed, most = self.state.passed[lane, task.key], self._charge(other) + 2 * amount
+                passed = self.state.passed[lane, task.key]
+                passed.append(amount)
+                most = max(self._charge(other), self.state.charges.get(other.key, 0))
                 rule, facts = "waiters of one limit take turns", {"given": task.tag}
                 facts |= {"before": other.tag}
-                require(passed <= most * (1 + 1e-9), rule, passed=passed, most=most, **facts)
+                # Its last turn, and one more, do not count.
+                is_fair = sum(passed[:-2]) <= most * (1 + 1e-9)
+                require(is_fair, rule, passed=passed, most=most, **facts)
         return self.state.forget_passed(task.lane)
 
     def _check_over(self, queue: str) -> None:
@@ -342,7 +345,8 @@ class Claim:
         amount = self._amount(task)
         _, weight = self.state.entitlement(task, rules)
         by_runtime = rules.fairness_by == "runtime"
-        finish = self.state.turns[task.queue].serve(task.key, charge_of(amount, weight), by_runtime)
+        charged = self.state.charges[task.key] = charge_of(amount, weight)
+        finish = self.state.turns[task.queue].serve(task.key, charged, by_runtime)
         self.admission.count_starts(limits)
         task.attempt += 1
         # A task that was claimed once does not expire any more.

@@ -50,8 +50,10 @@ class Reference:
         self.accounts: dict[str, Account] = {}
         #: Lanes that some claim has met while a limit rejected them.
         self.blocked: set[tuple[str, str, int, str]] = set()
-        #: By a blocked lane and a tenant, what this tenant was given out of turn.
-        self.passed: dict[tuple[Any, str], float] = defaultdict(float)
+        #: By a blocked lane and a tenant, the charges of this tenant out of turn.
+        self.passed: dict[tuple[Any, str], list[float]] = defaultdict(list)
+        #: By tenant, its last charge.
+        self.charges: dict[str, float] = {}
         self.outcomes: dict[str, int] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
         #: By queue, logical and server time of its last claim.
