@@ -51,10 +51,10 @@ class EventType(NamedTuple):
 
     Attributes:
         name: Its type.
-        fields: What its data says.
-        meaning: When it is told, in one sentence.
-        kept: With what it is kept: ``tasks`` (a flood of tasks can push it out), ``people``,
-            ``trouble``, ``cancel``, or ``watch`` (while somebody watches tasks).
+        fields: The names of its data.
+        meaning: When it is emitted, in one sentence.
+        kept: The stream: ``tasks`` (a flood of tasks can push it out), ``people``, ``trouble``,
+            ``cancel``, or ``watch`` (during a trace).
     """
 
     name: str
@@ -70,49 +70,47 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "rate_limit.exceeded",
             ("key", "strategy", "limit", "current", *_OF_TASK),
-            "a limit refused a task at the head of its lane, or at a gate, for the first time",
+            "a limit rejected a task at the head of its lane, or at a gate, for the first time",
         ),
         EventType(
             "rate_limit.released",
             ("key", "strategy", *_OF_TASK),
-            "a task of which `rate_limit.exceeded` was told has started",
+            "a task that had a `rate_limit.exceeded` has started",
         ),
         EventType(
             "rate_limit.dropped",
             ("key", *_OF_TASK),
-            "a limit with `on_limit=drop` refused a task, which is not run",
+            "a limit with `on_limit=drop` rejected a task, which is not run",
         ),
         EventType(
             "rate_limit.dynamic_adjusted",
             ("key", "until", "reason"),
-            "a key cools down, or longer than before: after a 429, or as somebody said",
+            "a key cools down, or longer than before, after a 429 or by an operator",
             "trouble",
         ),
         EventType(
             "fairness.cool_down_cleared",
             ("key",),
-            "somebody ended a cool-down before its time",
+            "an operator ended a cool-down before its time",
             "people",
         ),
         EventType(
             "fairness.paused",
             ("key", "until", "by"),
-            "somebody paused a key; `by` is the person, `until` is nothing if it lasts until "
-            "somebody resumes the key",
+            "an operator, `by`, paused a key; without `until` the pause lasts until a resume",
             "people",
         ),
         EventType(
             "fairness.resumed",
             ("key", "by"),
-            "a pause has ended, or somebody ended it; `by` is the person, nothing if its time was "
-            "over",
+            "a pause has ended, by an operator (`by`) or at its time",
             "people",
         ),
         EventType(
             "fairness.override_set",
             ("key", "numbers"),
-            "somebody put numbers in the place of a key's own; `numbers` is concurrency, rate and "
-            "throttle with a bar between them: `-` is not said, nothing is unlimited",
+            "an operator replaced a key's numbers; `numbers` is concurrency, rate and throttle "
+            "with a bar between them: `-` is not given, empty is unlimited",
             "people",
         ),
         EventType(
@@ -121,39 +119,37 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.queue_limit_set",
             ("key", "numbers"),
-            "somebody put numbers in the place of a queue's declared ones; `numbers` is "
-            "concurrency, rate, throttle, what becomes of a task and the local limit with a bar "
-            "between them: nothing is unlimited",
+            "an operator replaced a queue's numbers; `numbers` is concurrency, rate, throttle, "
+            "`on_limit` and local limit with a bar between them: empty is unlimited",
             "people",
         ),
         EventType(
             "fairness.queue_limit_cleared",
             ("key",),
-            "what somebody had set of a queue was cleared",
+            "an operator cleared the numbers that were set for a queue",
             "people",
         ),
         EventType(
             "fairness.tier_set",
             ("key", "tier", "concurrency"),
-            "the tier of a tenant was published, or a number of its own; `concurrency` is that "
-            "number, or `unlimited`, and nothing where it is the tier's",
+            "the tier of a tenant was published; `concurrency` is a number of the tenant's own, or "
+            "`unlimited`, and empty if the tier's number holds",
             "people",
         ),
         EventType(
             "fairness.tier_cleared",
             ("key",),
-            "what was published of a tenant was forgotten",
+            "the published tier of a tenant was removed",
             "people",
         ),
         EventType(
             "fairness.tiers_published",
             ("source",),
-            "another table of tiers is in force; `source` is `database`, or `settings` where a "
-            "worker brought its own",
+            "another table of tiers is in force; `source` is `database`, or `settings` of a worker",
             "people",
         ),
         EventType(
-            "fairness.cancelled", _OF_TASK, "somebody cancelled a task that waited", "cancel"
+            "fairness.cancelled", _OF_TASK, "an operator cancelled a task that waited", "cancel"
         ),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(
@@ -165,13 +161,15 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.purged",
             ("queue", "tasks"),
-            "waiting tasks of a queue were forgotten: it was purged or has ended, a part each time",
+            "waiting tasks of a queue were removed, because it was purged or has ended; one for "
+            "each part",
             "people",
         ),
         EventType(
             "fairness.lease_expired",
             (*_OF_TASK, "owner", "state"),
-            "nobody renewed a lease; `state` is `claimed`, `begun` (its body ran) or `acked`",
+            "a lease ended without a renewal; `state` is `claimed`, `begun` (its body ran) or "
+            "`acked`",
             "trouble",
         ),
         EventType(
@@ -191,45 +189,45 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.memory_lost",
             ("since",),
-            "workers of this installation met an empty Redis: what waited there is gone. The first "
-            "worker that notices adds it, once per memory; `since` is when the lost memory had "
-            "begun or was last taken over by another server",
+            "workers met an empty Redis: the tasks in it are gone. The first worker that notices "
+            "adds it, once per memory; `since` is when the lost memory had begun or was last taken "
+            "over by another server",
             "trouble",
         ),
         EventType(
             "task.watched",
             ("until",),
-            "somebody begins to watch: what was before is not told",
+            "a trace begins; earlier tasks have no such events",
             "watch",
         ),
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
-            "while somebody watches: a task was put, or at a gate is given to its broker; `rank` 9 "
-            "goes first, and `eta` is when it may start",
+            "during a trace: a task was put, or at a gate is given to its broker; `rank` 9 goes "
+            "first, and `eta` is when it may start",
             "watch",
         ),
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
-            "while somebody watches: a task was claimed, so long after its put or after its time, "
-            "or let through at a gate",
+            "during a trace: a task was claimed, `waited_seconds` after its put or its time, or "
+            "started at a gate",
             "watch",
         ),
         EventType(
             "task.ended",
             (*_OF_TASK, "key", "attempt", "owner", "outcome", "ran_seconds"),
-            "while somebody watches: an attempt has ended; `outcome` is `done`, `unreadable`, or "
-            "why its task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two "
-            "at a gate, too",
+            "during a trace: an attempt has ended; `outcome` is `done`, `unreadable`, or why its "
+            "task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two at a "
+            "gate, too",
             "watch",
         ),
     )
 }
 
-#: The first of each watch: it is told to every follower.
+#: The first of each trace: every follower receives it.
 WATCH_BEGINS = "task.watched"
-#: What is told while somebody watches, in a stream of its own.
+#: The events of a trace, in a stream of their own.
 WATCHED = frozenset(each.name for each in TYPES.values() if each.kept == "watch")
 #: The streams that some of the others are in too.
 KEPT_APART = ("people", "trouble", "cancel")

@@ -7,7 +7,7 @@
 
 Every field except ``v`` may be missing. Unknown fields are kept and ignored. ``fairness_copy``
 identifies the copy of a message (:class:`Copy`). ``fairness_accepted`` marks a message whose task
-was accepted before. ``docs/wire-format.md`` describes all of them.
+was accepted before. ``docs/reference/message-headers.md`` has them all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The names of the limiter's keys.
 
-``lua/README.md`` has a table of all keys with type, meaning and lifetime. All keys of an
+``docs/reference/redis-keys.md`` lists the keys with type, meaning and lifetime. All keys of an
 installation share one hash tag.
 """
 

@@ -53,7 +53,7 @@ def tell_of_unsaid(notices: Notices, task: Any, headers: Mapping[str, Any]) -> N
             f"unsaid:{task.name}",
             "task %s[%s] was claimed without the limits that it declares: its producer does not "
             "know them, and they do not hold for it; send them in the header, as "
-            "docs/wire-format.md says",
+            "docs/reference/message-headers.md says",
             task.name,
             headers.get("id"),
         )

@@ -34,7 +34,8 @@ GIVEN = {
     "redis_lost": "open",
     "snooze_jitter_seconds": 0.1,
 }
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/log-lines.md"
+PAGE_OF_FAIRREDIS = PAGE.with_name("log-lines-fairredis.md")
 NOWHERE = "redis://:secret@127.0.0.1:1/0"
 
 
@@ -184,12 +185,12 @@ def test_the_description_of_a_setting_says_on_which_path_it_acts() -> None:
 
 
 def test_the_page_names_no_setting_of_fairredis_beside_a_line_of_a_gate() -> None:
-    table = PAGE.read_text().partition("\nOf tasks in a worker:\n")[2].partition("\n\nOf ")[0]
+    table = PAGE.read_text().partition("\n## Tasks in a worker\n")[2].partition("\n## ")[0]
     assert table
     assert named(table, ineffective("redis")) == set()
 
 
 def test_the_page_of_fairredis_names_a_setting_of_the_gate_only_to_unset_it() -> None:
-    table = PAGE.read_text().partition("\nOf a worker on `fairredis`:\n")[2].partition("\n\nOf ")[0]
-    rows = [row for row in table.splitlines() if named(row, ineffective("fairredis"))]
+    table = PAGE_OF_FAIRREDIS.read_text().splitlines()
+    rows = [row for row in table if named(row, ineffective("fairredis"))]
     assert all(row.endswith("| WARNING | unset it |") for row in rows)

@@ -1,4 +1,4 @@
-"""A new Django project, set up as docs/django.md shows it: worker, task, and every command."""
+"""A new Django project, set up as the how-to shows it: worker, task, and every command."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/turn-off.md"
 
 #: What a worker logs when it starts, and at which level.
 STARTS = {

@@ -1,4 +1,4 @@
-"""Tenants spread over two installations, as docs/scaling.md has it."""
+"""Tenants spread over two installations, as docs/explanation/scaling.md has it."""
 
 from __future__ import annotations
 

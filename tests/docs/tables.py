@@ -17,9 +17,8 @@ from celery_fairness.control.event_types import TYPES
 ROOT = Path(__file__).resolve().parents[2]
 #: Each file with the tables that it has.
 FILES = {
-    ROOT / "README.md": ("settings", "variables"),
-    ROOT / "docs" / "settings.md": ("settings", "variables"),
-    ROOT / "docs" / "events.md": ("events",),
+    ROOT / "docs" / "reference" / "settings.md": ("settings", "variables"),
+    ROOT / "docs" / "reference" / "events.md": ("events",),
 }
 
 
@@ -43,19 +42,19 @@ def variables_table() -> str:
 
 
 def events_table() -> str:
-    """Every type of event: its name, its data, its stream, when it is told."""
+    """Every type of event: its name, its data, its stream, when it is emitted."""
     rows = [
         (f"`{each.name}`", ", ".join(f"`{name}`" for name in each.fields), each.kept, each.meaning)
         for each in TYPES.values()
     ]
-    return _table(("type", "data", "kept with", "told when"), rows)
+    return _table(("type", "data", "stream", "emitted when"), rows)
 
 
 TABLES = {"settings": settings_table, "variables": variables_table, "events": events_table}
 
 
 def written(text: str, names: Iterable[str]) -> str:
-    """Return `text` with its tables as the code says them."""
+    """Return `text` with its tables as they are in the code."""
     for name in names:
         table = TABLES[name]
         between = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)

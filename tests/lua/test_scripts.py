@@ -13,7 +13,7 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
-#: Keys that live for ever: one of each, whatever happens (lua/README.md).
+#: Keys that live for ever: one of each, whatever happens (docs/reference/redis-keys.md).
 FOR_EVER = {
     *(NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.events, NAMES.exceeded),
 }

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "testing.md"
+PAGE = ROOT / "docs/how-to/testing.md"
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from tests.unit.test_gate import World, a_task
 API = RateLimitPolicy("api", concurrency=1)
 TOLD = (
     "task shop.t[t1] was claimed without the limits that it declares: its producer does not know "
-    "them, and they do not hold for it; send them in the header, as docs/wire-format.md says"
+    "them, and they do not hold for it; send them in the header, as "
+    "docs/reference/message-headers.md says"
 )
 OWN = RateLimitPolicy("of:{tenant}:{args.user}", concurrency=1)
 
