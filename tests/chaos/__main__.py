@@ -80,11 +80,19 @@ def _waits(waits: Sequence[Wait]) -> str:
         return "none seen"
     seconds = [wait.seconds for wait in waits]
     late = sum(not wait.holds for wait in waits)
-    excused = sum(wait.holds and wait.seconds > wait.bound for wait in waits)
     return (
         f"{len(waits)} seen, median {statistics.median(seconds):.2f} s, max {max(seconds):.2f} s, "
-        f"{late} late" + (f", {excused} by an outage" if excused else "")
+        f"{late} late"
     )
+
+
+def _split(what: str, seconds: float, waits: Sequence[Wait]) -> list[tuple[str, str, str]]:
+    """The waits that no outage fell into, and the others, which may take longer by it."""
+    bound, longer = f"<= {seconds:g} s", f"<= {seconds:g} s, the outage and {RESUME_SECONDS:g} s"
+    return [
+        (f"{what}, without an outage", bound, _waits([each for each in waits if not each.more])),
+        ("   during an outage", longer, _waits([each for each in waits if each.more])),
+    ]
 
 
 def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
@@ -99,16 +107,8 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ("R1 times above a limit", "0", str(len(verdict.excesses))),
         ("R1 windows above a rate or a throttle", "0", str(len(verdict.rushes))),
         ("   only by workers frozen past their lease", "", str(verdict.excesses_of_freezes)),
-        (
-            "R2 slot back after a killed child",
-            f"<= {CHILD_SECONDS:g} s",
-            _waits(verdict.after_child),
-        ),
-        (
-            "R2 slot back after a killed worker",
-            f"<= {asked_of_worker:g} s",
-            _waits(verdict.after_worker),
-        ),
+        *_split("R2 slot back after a killed child", CHILD_SECONDS, verdict.after_child),
+        *_split("R2 slot back after a killed worker", asked_of_worker, verdict.after_worker),
         ("   not judged: a freeze, second death or no place", "", str(verdict.not_judged)),
         (
             "R3 times above a limit by an outage",
