@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from celery_fairness import errors
@@ -201,6 +202,37 @@ def test_every_command_is_on_the_page_of_commands():
         full = [f"{name} {verb}" for verb in verbs] if verbs else [name]
         missing += [each for each in full if f"`{each}" not in page]
     assert missing == []
+
+
+COMMANDS = re.compile(r"(?:^|^\$ |`)celery -A \w+ fairness ([^`\n#]*)", re.MULTILINE)
+
+
+@every_page
+def test_every_command_in_a_page_parses(page):
+    for text in COMMANDS.findall(page.read_text()):
+        words = shlex.split(text.split("  ")[0])
+        command: click.Command = fairness
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        # In the text a command may stand without its arguments.
+        if words and words != ["…"]:
+            assert not isinstance(command, click.Group), f"expected a command: {text}"
+            command.make_context(command.name, words)
+
+
+METHODS = re.compile(r"\bfairness\.(\w+)(?:\.(\w+))?\(")
+
+
+@every_page
+def test_every_method_in_a_page_exists(page):
+    of = {noun.__name__.removesuffix("Api").lower(): methods(noun) for noun in NOUNS}
+    of |= {name: [] for name in ("check", "close")}
+    unknown = [
+        f"fairness.{name}.{method}"
+        for name, method in METHODS.findall(page.read_text())
+        if name not in of or method not in ["", *of[name]]
+    ]
+    assert unknown == []
 
 
 @pytest.mark.parametrize(
