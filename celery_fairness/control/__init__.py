@@ -1,1 +1,1 @@
-"""What operators ask and change: limits, tenants, queues, tasks, events and statistics."""
+"""Views and changes for operators: limits, tenants, queues, tasks, events and statistics."""

@@ -1,8 +1,9 @@
-"""When a task will start, from what goes before it and how long that takes.
+"""Estimates when a task will start, from the tasks before it and their usual run time.
 
-How long a task holds its place is known where those of its kind have ended lately (``took``); else
-nothing is said. What comes later and goes before it, tasks that end early, and workers that come or
-go are not foreseen.
+The run time is known if tasks of that name have ended lately. Without it there is no estimate.
+
+Weakness: an estimate cannot foresee tasks that arrive later and go first, tasks that end early, and
+workers that start or stop.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from celery_fairness.control.scan import Reader
 from celery_fairness.control.tenant_state import with_row
 from celery_fairness.limiter.types import HeldLease, LimitState
 
-#: Halvings after which a time is known well enough.
+#: Steps of a binary search for a time, which make it exact enough.
 HALVINGS = 30
 
 
 class Before(NamedTuple):
-    """What goes before a task.
+    """The tasks that start before a task.
 
     Attributes:
-        tasks: How many.
-        takes: How long each of them holds its place, in seconds, in the mean; None where that is
-            not known.
+        tasks: Number of tasks.
+        takes: Mean time for which each holds its slot, in seconds, or None if unknown.
     """
 
     tasks: int
@@ -38,15 +38,15 @@ class Before(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A tenant where it stands among others: in a ring, or among those that wait at a limit.
+    """The position of a tenant among active tenants, or among tenants that wait at a limit.
 
     Attributes:
-        key: Who.
-        at: Where it stands: its start, or its tag.
-        tasks: How many it has there.
-        charge: What each of its tasks moves it.
-        takes: How long each holds its place, in seconds; None where that is not known.
-        limit: How many of them run at once; None is unlimited.
+        key: Key of the tenant.
+        at: Its virtual time there: its start, or its finish tag.
+        tasks: Number of its waiting tasks there.
+        charge: Advance of its virtual time with each task.
+        takes: Time for which each task holds its slot, in seconds, or None if unknown.
+        limit: Number of its tasks that run at once. None is unlimited.
     """
 
     key: str
@@ -58,14 +58,14 @@ class Turn(NamedTuple):
 
 
 class Places:
-    """The places of workers that tasks of one queue hold now.
+    """The workers' slots that tasks of one queue hold now.
 
     Args:
-        rows: Tasks that run, or some of them.
-        running: How many do.
-        queue: Which.
+        rows: Running tasks, or a sample of them.
+        running: Number of all running tasks.
+        queue: Name of the queue.
         logical: The logical time.
-        means: By tenant's key, how long its tasks take, in seconds, where that is known.
+        means: Known mean run times in seconds, by the tenant's key.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Places:
         self._takes = {kind: sum(each) / len(each) for kind, each in of_kind.items()}
 
     def takes(self, kind: str) -> float | None:
-        """Return how long tasks of a kind hold their places, in seconds; None: nobody knows."""
+        """Return for how many seconds tasks of a name hold their slots, or None if unknown."""
         return self._takes.get(kind)
 
     def wait(self, before: Before) -> float | None:
-        """Return how long until one is free for a task; None where that is not known."""
+        """Return the seconds until a slot is free for a task, or None if unknown."""
         if not self.holders:
             return None
         return wait_for_ends(self.holders, self.held, before.tasks + 1, before.takes)
@@ -105,23 +105,24 @@ class Places:
 def wait_for_ends(
     holders: Sequence[HeldLease], held: int, ends: int, takes: float | None = None
 ) -> float | None:
-    """Return how long until so many places are free again; None where that is not known.
+    """Return the seconds until the nth of the slots becomes free, or None if unknown.
 
-    Each place is taken again at once. What takes longer than is usual is expected to go on for as
-    long again as it did since.
+    The next task takes each free slot at once. A task that has run for longer than usual is
+    expected to run as long again as it is late.
 
     Args:
-        holders: Who hold the places, or some of them.
-        held: How many there are.
-        ends: The how manieth end, from 1.
-        takes: How long those take that hold them next, in seconds; None: as long as these.
+        holders: Holders of the slots, or a sample of them.
+        held: Number of all slots that are held.
+        ends: The end to wait for, counted from 1.
+        takes: Run time of the tasks that take the slots next, in seconds. None is the run time of
+            the present holders.
     """
     usual = [each.usual_seconds for each in holders if each.usual_seconds is not None]
     ages = [each.held_seconds for each in holders if each.held_seconds is not None]
     if not usual or not ages:
         return None
     mean = sum(usual) / len(usual)
-    # Those of whom nothing is known may be of a kind that takes longer.
+    # A holder without a usual time may be of a task that runs longer, so ages count as well.
     later = max(mean, sum(ages) / len(ages)) if takes is None else takes * _longer(holders)
     left = sorted(
         abs((later if each.usual_seconds is None else each.usual_seconds) - each.held_seconds)
@@ -132,12 +133,12 @@ def wait_for_ends(
 
 
 def _nth_end(left: Sequence[float], takes: float, nth: int) -> float:
-    """Return when so many have ended, where each place is taken again at once.
+    """Return the time of the nth end, in seconds from now, if each slot is taken again at once.
 
     Args:
-        left: How long those go on that hold the places, the shortest first.
-        takes: How long each does that takes one.
-        nth: How many, from 1.
+        left: Remaining seconds of the present holders, the shortest first.
+        takes: Run time of each task that follows, in seconds.
+        nth: The end to wait for, counted from 1.
     """
     first, last = left[0], left[(nth - 1) % len(left)] + (nth - 1) // len(left) * takes
     for _ in range(HALVINGS if takes > 0 else 0):
@@ -150,7 +151,7 @@ def _nth_end(left: Sequence[float], takes: float, nth: int) -> float:
 
 
 def _longer(holders: Iterable[HeldLease]) -> float:
-    """Return how many times as long as is usual those have taken already that run; at least 1."""
+    """Return the ratio of the holders' ages to their usual run times; at least 1."""
     both = [
         (each.held_seconds, each.usual_seconds)
         for each in holders
@@ -161,7 +162,7 @@ def _longer(holders: Iterable[HeldLease]) -> float:
 
 
 def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None:
-    """Return how long until a key has a slot for a task; None where that is not known."""
+    """Return the seconds until a key has a slot for a task, or None if unknown."""
     free = limit - state.held
     if before.tasks < free:
         return 0.0
@@ -169,14 +170,14 @@ def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None
         return wait_for_ends(state.leases, state.held, before.tasks + 1 - free, before.takes)
     if before.takes is None:
         return None
-    # What is free is taken at once, and not for longer than the others.
+    # Other tasks take the free slots at once, and hold them for the usual time.
     taken = HeldLease("", 0.0, held_seconds=0.0, usual_seconds=before.takes)
     holders = (*state.leases, *(taken for _ in range(free)))
     return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
 
 
 def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: Before) -> float | None:
-    """Return how long until a limit lets a task start that some go before."""
+    """Return the seconds until a limit lets a task start after others, or None if unknown."""
     by_starts = starts_wait_seconds(reader, limit, before.tasks)
     if limit.concurrency is None:
         return by_starts
@@ -185,16 +186,16 @@ def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: Befo
 
 
 def before_it(turns: Sequence[Turn], mine: Turn, of_all: int, places: int = 0) -> Before:
-    """Return what has its turn before the task behind ``mine.tasks``.
+    """Return the tasks of all tenants that have their turn before a task.
 
-    Nobody runs more at once than its limit: where ``places`` are shared, a tenant has had at most
-    so many of them until the task starts, though it was its turn more often.
+    No tenant runs more tasks at once than its limit. So if tenants share ``places``, a tenant may
+    start fewer tasks than it has turns until then.
 
     Args:
-        turns: Others, or the first of them.
-        mine: Its tenant; ``tasks`` are those that it has before it.
-        of_all: How many others there are.
-        places: How many tasks run at once; 0: that many limits keep no tenant from its turn.
+        turns: Positions of the other tenants, or of the first of them.
+        mine: Position of the task's tenant, whose ``tasks`` are those before the task.
+        of_all: Number of all other tenants.
+        places: Number of tasks that run at once, or 0 to ignore the tenants' limits.
     """
     until = mine.at + mine.tasks * mine.charge
     others = [
@@ -216,13 +217,13 @@ def before_it(turns: Sequence[Turn], mine: Turn, of_all: int, places: int = 0) -
 
 
 def _turns_until(each: Turn, until: float, key: str) -> int:
-    """Return how often it is a tenant's turn until it is that of another: of equal ones by key."""
+    """Return the number of a tenant's turns until another's; the key decides between equals."""
     turns = (until - each.at) / each.charge
     return ceil(turns) if each.key > key else int(turns) + 1
 
 
 def _most(each: Turn, tasks: float, seconds: float, usual: float, more: float) -> float:
-    """Return how many of its tasks a tenant has started after so many seconds."""
+    """Return the number of tasks that a tenant has started after some seconds."""
     if each.limit is None:
         return tasks
     return min(tasks, more * each.limit * seconds / (each.takes or usual))
@@ -231,9 +232,9 @@ def _most(each: Turn, tasks: float, seconds: float, usual: float, more: float) -
 def _seconds_until(
     turns: Iterable[tuple[Turn, float]], usual: float, places: int, more: float
 ) -> float:
-    """Return when places have done all of this, where nobody has more of them than its limit.
+    """Return the seconds until the slots have done all this work within the tenants' limits.
 
-    What is done by then grows ever slower with the time, so there is one such moment.
+    The work that is done grows with time, ever more slowly, so exactly one time fits.
     """
     mine, *others = turns
     own = (mine[1] + 1) * (mine[0].takes or usual)

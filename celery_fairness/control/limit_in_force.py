@@ -1,8 +1,8 @@
-"""Which concurrency a key has now, and why: the one place that decides it for all that show it.
+"""The concurrency of a key now, with its reasons; every view takes it from here.
 
-Several things may set the number of a key. The first of these that holds is in force, and the next
-one takes its place when that ends: a pause, a cool-down, an override, and below them the key's own
-number: that of the tenant, of its tier, of its queue, or of its tasks.
+Several reasons may set the number of a key. The order is: a pause, a cool-down, an override, and
+then the key's own number, which comes from the tenant, its tier, the queue or the tasks. The first
+reason is in force. When it ends, the next one takes its place.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _TEXTS = {
 
 
 class LimitReason(Value):
-    """One thing that sets the concurrency of a key.
+    """One reason for the concurrency of a key.
 
     Attributes:
-        kind: What: ``paused``, ``cool-down``, ``override``, ``own`` (a number of the tenant's own),
-            ``tier``, ``unknown`` (the tier is unknown, and so is its number), ``queue`` (a person
-            set the limit of the queue), ``settings`` (the setting ``queues`` declares it) or
-            ``tasks`` (the tasks bring it).
-        limit: Tasks at once; None is unlimited, or unknown; 0 lets nothing start.
-        tier: Of a tenant's tier or number: the name of the tier; else "".
-        until: When it ends by itself, by the server's clock; None: when a person ends it.
-        since: When a pause began; None where that is not known.
-        by: The person who paused or overrode; "" where that is not known.
-        why: The reason that the person gave, or why the tier is unknown; "" where there is none.
-        pause_of: The key that is paused, where that is the tenant's and this one is of one service
-            of it; else "".
+        kind: ``paused``, ``cool-down``, ``override``, ``tier``, or one of these. With ``own`` the
+            tenant has a number of its own. With ``unknown`` its tier is unknown. With ``queue`` an
+            operator set the queue's limit. With ``settings`` the setting ``queues`` declares it.
+            With ``tasks`` the tasks bring it.
+        limit: Tasks at once. None is unlimited, or unknown, and with 0 nothing starts.
+        tier: Name of the tier, if the kind is ``own`` or ``tier``.
+        until: Time when it ends by itself, by the server's clock. None if an operator must end it.
+        since: Start of a pause, or None if unknown.
+        by: Operator who paused or overrode the key, or "" if unknown.
+        why: The operator's reason, or why the tier is unknown, or "" if there is none.
+        pause_of: The tenant's key, if all services of the tenant are paused and this key is of one
+            service, or "" if not.
     """
 
     kind: Kind
@@ -54,17 +54,17 @@ class LimitReason(Value):
 
     @property
     def by_people(self) -> bool:
-        """Whether it is a hold or an override, which end, and not the key's own number."""
+        """Whether an operator's hold or override sets the number, which ends some time."""
         return self.kind in ("paused", "cool-down", "override")
 
     @property
     def number(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         return "unknown" if self.kind == "unknown" else number_text(self.limit)
 
     @property
     def text(self) -> str:
-        """The reason in words, such as ``paused until it is resumed, by ada since …``."""
+        """The reason as text, such as ``paused until it is resumed, by ada since …``."""
         if self.kind == "tier":
             return f"tier {self.tier}"
         if self.kind == "unknown":
@@ -83,17 +83,16 @@ class LimitReason(Value):
 
 
 class LimitInForce(Value):
-    """The concurrency of a key now, and why.
+    """The concurrency of a key now, with its reasons.
 
     ``str()`` of it is a line such as ``0: paused until it is resumed, by ada since …; otherwise 3:
     tier pro``.
 
     Attributes:
-        limit: Tasks at once; None is unlimited, or not known: where ``reasons`` is empty the tasks
-            bring it, and where the first is of the kind ``unknown`` the tier is unknown. 0: nothing
-            starts.
-        reasons: What sets the number, the one in force first; each takes effect when those
-            before it have ended.
+        limit: Tasks at once, and with 0 nothing starts. None is unlimited or unknown. It is unknown
+            if ``reasons`` is empty (the tasks bring it) or the first kind is ``unknown``.
+        reasons: The reasons, the one in force first. Each takes effect when all before it have
+            ended.
     """
 
     limit: int | None
@@ -101,12 +100,12 @@ class LimitInForce(Value):
 
     @property
     def number(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         return self.reasons[0].number if self.reasons else number_text(self.limit)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The numbers with their reasons, the one in force first; or that none is known."""
+        """A line for each number and its reason, the one in force first; never empty."""
         if not self.reasons:
             return ("limit unlimited: none is known",)
         return tuple(
@@ -116,7 +115,7 @@ class LimitInForce(Value):
 
     @property
     def reasons_text(self) -> str:
-        """The reasons without the number in force, such as ``tier pro``; "" without one."""
+        """The reasons without the number in force, such as ``tier pro``, or "" without a reason."""
         return str(self).partition(": ")[2] if self.reasons else ""
 
     def __str__(self) -> str:
@@ -127,16 +126,16 @@ def limit_in_force(state: LimitState, own: LimitReason | None = None) -> LimitIn
     """Return the concurrency of a key and the reasons for it.
 
     Args:
-        state: What is known of the key, with its stops and its override.
-        own: The number that the key has without these; None: what ``state`` has of a tenant's.
+        state: The state of the key, with its holds and its override.
+        own: The key's own number without these, or None to take a tenant's number from ``state``.
     """
     reasons = [*holds_of(state.stops), *_overridden(state.override)]
     if state.unknown:
-        # Whatever other number the key has, that of the tier may be the stricter one.
+        # The tier's number may be stricter than any other number of the key.
         own = LimitReason(kind="unknown", limit=None, why=state.unknown)
     elif own is None and state.tier:
         kind: Kind = "own" if state.own_number else "tier"
-        # Nobody has asked what people set of the key, as a limiter alone does not.
+        # A state that comes from the limiter alone has no holds, and no ``entitled``.
         number = state.limit if state.stops is None else state.entitled
         own = LimitReason(kind=kind, limit=number, tier=state.tier)
     if own is not None:
@@ -145,7 +144,7 @@ def limit_in_force(state: LimitState, own: LimitReason | None = None) -> LimitIn
 
 
 def holds_of(stops: KeyStops | None) -> list[LimitReason]:
-    """Return the pause and the cool-down of a key, as far as it has them."""
+    """Return the reasons for a key's pause and cool-down, if it has them."""
     found = []
     if stops is not None and stops.paused:
         found.append(
@@ -179,10 +178,10 @@ def _overridden(override: KeyOverride | None) -> list[LimitReason]:
 
 
 def number_text(concurrency: int | None) -> str:
-    """Return a concurrency for people."""
+    """Return a concurrency as text."""
     return "unlimited" if concurrency is None else str(concurrency)
 
 
 def time_text(at: datetime) -> str:
-    """Return a time for people, to the second."""
+    """Return a time as text, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,7 +1,6 @@
-"""What is shown of an installation: values only.
+"""The values that methods of ``Fairness`` return.
 
-What a method of ``Fairness`` returns is a :class:`Value`; the rows within one, of which there may
-be many, are dataclasses.
+A result is a :class:`Value`. Its rows are dataclasses, because a result may have many.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ class QueueStatus:
     """One queue of the dispatch path.
 
     Attributes:
-        queue: Its name; of the totals "".
+        queue: Name of the queue, or "" in the totals.
         waiting: Tasks in lanes.
-        later: Tasks that wait for their time.
-        ring: Tenants that could start something.
-        full: Tenants with something waiting of which nothing may start: they are at their limit, or
-            all their lanes are parked.
-        behind_full: Tasks of those; None where there are too many tenants to ask.
+        later: Tasks with an eta or a countdown that has not ended.
+        ring: Active tenants: a task of theirs may start.
+        full: Blocked tenants: they have waiting tasks, but are at their limit, or all their lanes
+            are blocked.
+        behind_full: Waiting tasks of blocked tenants, or None if there are too many tenants.
         running: Claimed tasks.
         dead: Dead letters.
-        virtual_time: Of the ring; None in the totals.
+        virtual_time: Virtual time of the queue, or None in the totals.
     """
 
     queue: str
@@ -46,20 +45,21 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class OwnerStatus:
-    """One process that claims, and how many leases it holds."""
+    """One process that claims, and its number of leases."""
 
     owner: str
     leases: int
 
 
 class WorkerStatus(Value):
-    """One worker process that lives.
+    """One live worker process.
 
     Attributes:
-        name: As Celery calls it, ``celery@web-3``.
-        pid: Of its main process.
+        name: Celery's name of it, such as ``celery@web-3``.
+        pid: Process id of its main process.
         path: ``dispatch`` or ``gate``.
-        enforcement: ``on``; ``observe`` or ``off``: the worker starts tasks above their limits.
+        enforcement: ``on``, ``observe`` or ``off``. With the last two the worker starts tasks above
+            their limits.
     """
 
     name: str
@@ -69,7 +69,7 @@ class WorkerStatus(Value):
 
     @property
     def announced(self) -> str:
-        """The same as the worker announces it; :meth:`model_validate_json` reads it."""
+        """The JSON that the worker stores in Redis; :meth:`model_validate_json` reads it."""
         return self.model_dump_json()
 
 
@@ -85,15 +85,15 @@ class TierStatus:
 
 
 class TenantLimit(Value):
-    """A tenant at a glance, for a page that shows many.
+    """A short summary of a tenant, for a page with many of them.
 
     Attributes:
-        key: Of its tier limit.
-        tier: The tier that it is judged by.
-        in_force: How many of its tasks may run at once, and why.
+        key: Key of its tier limit.
+        tier: Tier whose numbers apply.
+        in_force: Number of its tasks that may run at once, and the reasons.
         held: Live leases.
-        waiting: Tasks that wait in Redis: on the dispatch path all, at a gate those that it parked.
-            Tasks that wait for their time are not counted.
+        waiting: Tasks that wait in Redis, without scheduled ones. With the gate only parked tasks
+            wait in Redis.
     """
 
     key: str
@@ -104,13 +104,13 @@ class TenantLimit(Value):
 
 
 class KeyRefusals(Value):
-    """How often limits of a key have refused.
+    """The number of rejections by limits of a key.
 
     Attributes:
-        key: The key; ``_other`` where there are too many to tell them apart.
-        strategy: By which number: ``concurrency``, ``rate``, ``throttle``, ``paused`` or
+        key: The key. After the first thousand keys, others are counted together as ``_other``.
+        strategy: The number that rejected: ``concurrency``, ``rate``, ``throttle``, ``paused`` or
             ``cool-down``.
-        total: Since the installation's memory began.
+        total: Rejections since the installation's memory began.
     """
 
     key: str
@@ -120,11 +120,11 @@ class KeyRefusals(Value):
 
 @dataclass(frozen=True, slots=True)
 class WaitCount:
-    """Tasks that waited about as long.
+    """Tasks with a wait in one range.
 
     Attributes:
-        below_seconds: They waited less, and half of it or more.
-        tasks: How many.
+        below_seconds: Upper end of the range, exclusive. The lower end is half of it.
+        tasks: Number of tasks.
     """
 
     below_seconds: float
@@ -133,19 +133,19 @@ class WaitCount:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCount:
-    """What claims and gates did in a minute in one queue with tenants of one tier.
+    """The work of claims and gates in one minute, for one queue and one tier.
 
-    A wait is from the put, or the time for which it was put off, to the first claim; a gate knows
-    of none. A task is quiet where nothing of its tenant waited in the queue before it.
+    A wait begins with the put, or with the task's eta, and ends with the first claim. A gate cannot
+    measure waits. A task is quiet if no other task of its tenant waited in the queue at its put.
 
     Attributes:
-        queue: Its name; ``_other`` where there are too many to tell them apart, "" where a gate's
-            message named none.
-        tier: Its name; "" of system tasks.
-        started: Tasks that were claimed, or that a gate let through.
-        refused: Tenants that were found at their tier's limit, as ``refusals()`` counts them.
-        quiet: How long quiet tasks had waited which started, the shortest waits first.
-        noisy: The same of those that waited behind their tenant's own.
+        queue: Name of the queue. ``_other`` counts queues above the bound together. "" is a message
+            of a gate without a queue's name.
+        tier: Name of the tier, or "" for system tasks.
+        started: Tasks that were claimed, or that passed a gate.
+        refused: Rejections of tenants by their tier's limit.
+        quiet: Waits of quiet tasks that started, the shortest first.
+        noisy: Waits of tasks that started behind their tenant's own tasks.
     """
 
     queue: str
@@ -157,7 +157,7 @@ class MinuteCount:
 
 
 class Minute(Value):
-    """One minute: when it began, by the server's clock, and what was done in it."""
+    """One minute: its start by the server's clock, and a row for each queue and tier."""
 
     at: datetime
     counts: tuple[MinuteCount, ...]
@@ -167,17 +167,17 @@ class QueueLimit(Value):
     """The limit of a queue.
 
     Attributes:
-        queue: Which.
-        key: Of it as a whole; a partition's has ``:`` and its values behind that.
-        source: Whose numbers they are: ``people``, who set them, or the ``settings``; "" where
-            neither says any.
-        partitioned: They are of each partition.
-        global_limit: At once over all processes; None is unlimited, 0 pauses.
-        local_limit: At once in one process, likewise.
-        rate: Starts in any window, as the Open Job Spec writes it; None is unlimited.
-        throttle: The same, evenly spaced.
-        on_limit: What becomes of a task over it.
-        held: Live leases of the queue as a whole.
+        queue: Name of the queue.
+        key: Key of the whole queue. The key of a partition adds ``:`` and its values.
+        source: Source of the numbers: ``people`` if an operator set them, or ``settings``; "" if
+            there are none.
+        partitioned: Whether the numbers apply to each partition.
+        global_limit: Tasks at once in all processes. None is unlimited and 0 pauses.
+        local_limit: Tasks at once in one process, likewise.
+        rate: Starts in any window, in the form of the Open Job Spec. None is unlimited.
+        throttle: Evenly spaced starts, likewise.
+        on_limit: Action on a task above the limit: ``wait``, ``reschedule`` or ``drop``.
+        held: Live leases of the whole queue.
     """
 
     queue: str
@@ -193,11 +193,11 @@ class QueueLimit(Value):
 
 
 class ChangedStops(KeyStops):
-    """What stops a key after an operator changed it.
+    """The pause and cool-down of a key after an operator changed it.
 
     Attributes:
-        known: Whether anything was known of the key before. A key can be paused before its first
-            task; a typing mistake looks the same.
+        known: Whether anything was known of the key before. False is either a key without a task
+            so far, or a typing mistake.
     """
 
     known: bool
@@ -213,8 +213,8 @@ class QueueState(Value):
 
     Attributes:
         queue: The name of the queue.
-        tasks: What waits and runs; None on a broker that does not claim fairly.
-        limit: The limit of the queue; None if it has none.
+        tasks: Counts of its tasks, or None on a broker that does not claim fairly.
+        limit: The limit of the queue, or None if it has none.
     """
 
     queue: str
@@ -223,12 +223,12 @@ class QueueState(Value):
 
 
 class Rejections(Value):
-    """How often limits rejected a start, since the installation's memory began.
+    """The number of starts that limits rejected, since the installation's memory began.
 
     Attributes:
         tiers: By the name of the tier.
-        keys: By key and number; of more than a thousand keys of tenants, and as many others, the
-            later ones are counted as ``_other``.
+        keys: By key and number. After a thousand keys of tenants, and a thousand others, further
+            keys are counted together as ``_other``.
     """
 
     tiers: Mapping[str, int]
@@ -236,21 +236,21 @@ class Rejections(Value):
 
 
 class Status(Value):
-    """An installation at a glance.
+    """The status of an installation.
 
     Attributes:
         path: ``dispatch`` or ``gate``.
-        redis: Where its Redis is, without a password.
-        namespace: The setting.
-        news: Version of what was published.
-        tiers_from: ``database``, ``settings``, or "" where nothing was published yet.
-        tiers: Those in force.
+        redis: Address of its Redis, without a password.
+        namespace: The setting ``namespace``.
+        news: Version of the published tiers and limits.
+        tiers_from: ``database``, ``settings``, or "" if nothing is published yet.
+        tiers: Tiers in force.
         counts: Every other counter.
-        queues: Of the dispatch path, by name.
-        total: Of all queues; a tenant of two queues counts twice.
-        owners: Of the dispatch path, who holds most first.
-        workers: The first thousand processes that live, by name.
-        notes: What was left out to stay within bounds.
+        queues: Queues by name, only on the dispatch path.
+        total: Totals of all queues. A tenant of two queues counts twice.
+        owners: Processes that claim, the most leases first, only on the dispatch path.
+        workers: The first thousand live worker processes, by name.
+        notes: Parts that were omitted to stay within bounds.
     """
 
     path: str
@@ -304,12 +304,12 @@ class DeadLetter(Value):
     """A task that killed its processes too often, or whose message a worker could not read.
 
     Attributes:
-        task_id: Its id; the delivery tag where its message says none.
-        task: Its name; "" where its message says none.
-        queue: In which it was.
-        tenant: Who was charged, as written in keys; "" is a system task.
-        attempts: How often it was claimed.
-        deaths: How often its process died after its body began.
+        task_id: Id of the task, or the delivery tag if its message has no id.
+        task: Name of the task, or "" if its message has no name.
+        queue: Queue of the task.
+        tenant: Charged tenant, in its form in keys. "" is a system task.
+        attempts: Number of claims.
+        deaths: Number of times that its process died after the body began.
     """
 
     task_id: str
@@ -321,12 +321,12 @@ class DeadLetter(Value):
 
 
 class PublishedTier(Value):
-    """The tier of a tenant that was set.
+    """The published tier of a tenant.
 
     Attributes:
         tenant: The tenant.
-        tier: The name of its tier; None if what was published is forgotten.
-        until: Until when the tier holds; None if it holds until somebody changes it.
+        tier: Name of its tier, or None if the publication was cleared.
+        until: Time when the tier ends, or None if it holds until somebody changes it.
     """
 
     tenant: str
@@ -335,13 +335,13 @@ class PublishedTier(Value):
 
 
 class Cancelled(Value):
-    """What became of a task that was to be cancelled.
+    """The result of a cancellation.
 
     Attributes:
-        task_id: Its id.
-        state: ``cancelled``, or ``running``: it is not stopped.
-        queue: In which it waited, or from which it was claimed.
-        owner: The process that runs it; "" where it was cancelled.
+        task_id: Id of the task.
+        state: ``cancelled``, or ``running`` if it goes on because it had started.
+        queue: Queue of the task.
+        owner: Process that runs the task, or "" if it was cancelled.
     """
 
     task_id: str
@@ -351,7 +351,7 @@ class Cancelled(Value):
 
 
 class Purged(Value):
-    """How many waiting tasks of a tenant were cancelled."""
+    """The number of a tenant's waiting tasks that were cancelled."""
 
     tenant: str
     cancelled: int
@@ -366,17 +366,17 @@ class Requeued(Value):
 
 @dataclass(frozen=True, slots=True)
 class TaskLimit:
-    """One of the limits of a task, as it is judged now.
+    """One of the limits of a task, with the numbers that apply now.
 
     Attributes:
-        key: Its key; the tenant's own is that of its tier.
-        concurrency: At once; None is unlimited, 0 lets nothing start.
-        local: At once in one process, of a queue's; None is unlimited.
+        key: Key of the limit. The tenant's own limit has the key of its tier limit.
+        concurrency: Tasks at once. None is unlimited, with 0 nothing starts.
+        local: Tasks at once in one process, if it is a queue's limit. None is unlimited.
         rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly; None where there is none.
-        on_limit: What becomes of a task over it: ``wait``, ``reschedule`` or ``drop``.
-        held: Leases of the key that live.
-        closed: Why it keeps the task, as a :class:`Blocker` says it; "": it is open.
+        throttle: ``(starts, period_ms)``, evenly spaced, or None if there is none.
+        on_limit: Action on a task above the limit: ``wait``, ``reschedule`` or ``drop``.
+        held: Live leases of the key.
+        closed: Why it blocks the task, like ``reason`` of a :class:`Blocker`, or "" if it does not.
         in_force: The concurrency, and the reasons for it.
     """
 
@@ -396,19 +396,20 @@ class Blocker:
     """A limit that keeps a task from starting.
 
     Attributes:
-        key: Its key; the tenant's own is that of its tier.
-        reason: ``concurrency``, ``rate`` (or throttle), ``paused``, ``cool-down``, or ``local``: a
-            queue's limit of one process.
-        held: Leases of the key that live; of ``local`` those of the process that has the fewest, as
-            far as it runs something of the queue.
-        limit: Its concurrency, or that of one process; None is unlimited.
-        opens_in_seconds: When it opens by itself; None: when a lease ends, or a person says so.
-        holders: The first hundred of the leases, soonest end first.
-        ancestors: Of the tasks that hold them, by their ids, those that called the task, or called
-            what called it: if one waits for the result, neither ends.
-        starts_in_seconds: When it would let the task start if nothing else kept it, as far as what
-            goes before says; None where that is not known.
-        in_force: The concurrency, and the reasons for it; None of a queue's limit of one process.
+        key: Key of the limit. The tenant's own limit has the key of its tier limit.
+        reason: ``concurrency``, ``rate`` (or throttle), ``paused``, ``cool-down``, or ``local`` for
+            a queue's limit of one process.
+        held: Live leases of the key. With ``local``, the leases of the process with the fewest,
+            among processes that run a task of the queue.
+        limit: Its concurrency, or that of one process. None is unlimited.
+        opens_in_seconds: Time until it is available by itself. None if that needs the end of a
+            lease or an operator.
+        holders: The first hundred leases, soonest end first.
+        ancestors: Ids of the tasks that hold leases and called this task, directly or indirectly.
+            If one of them waits for this task's result, neither ends.
+        starts_in_seconds: Estimated time until this limit alone would let the task start. None if
+            unknown.
+        in_force: The concurrency, and the reasons for it. None for a queue's limit of one process.
     """
 
     key: str
@@ -423,30 +424,30 @@ class Blocker:
 
 
 class Explanation(Value):
-    """Where a task is, and why it does not run.
+    """The place of a task, and why it does not start.
 
     Attributes:
-        task_id: Its id.
-        task: Its name; "" where its message says none.
-        key: Who is charged: the key of the tenant's tier limit, or ``_system``.
-        queue: In which it waits, waited or runs.
-        state: ``waiting``, ``later`` (until its time), ``running``, ``dead``, or ``parked`` (at a
-            limit of the gate).
-        owner: The process that runs it, else "".
-        due_in_seconds: How long until its time; None where it waits for none.
-        ahead_in_lane: Tasks of its tenant, its priority and its limits that go before it; of a
-            parked one, those of its tenant that wait at its limit since longer.
-        ahead_in_ring: Tenants of its queue that have their turn before its tenant, of a parked one
-            those at its limit; None where that is not in the ring: see ``blocked_by``.
-        blocked_by: Which of its limits keep it; of one that a gate parked, that at which it waits.
-            Empty: no limit keeps it. A worker that takes its queue, knows its name and is not at
-            the ``rate_limit`` of that starts it when it is its turn: of those Redis knows nothing.
-        starts_in_seconds: When a waiting task is expected to start; None where too little is known.
-        limits: All limits of a task that waits, each as it is judged now: its tenant's first, that
-            of its queue as a whole last.
-        put_back_by: Key of the limit that has put it back until its time
-            (``on_limit="reschedule"``); "": none has.
-        not_enforcing: Workers that do not enforce limits; each may start the task above them.
+        task_id: Id of the task.
+        task: Name of the task, or "" if its message has no name.
+        key: Key of the charged tenant's tier limit, or ``_system``.
+        queue: Queue of the task.
+        state: ``waiting``, ``later`` (until its eta), ``running``, ``dead``, or ``parked`` (by the
+            gate, at a limit).
+        owner: Process that runs the task, or "" if none does.
+        due_in_seconds: Time until its eta, or None without one.
+        ahead_in_lane: Tasks before it with the same tenant, priority and limits. For a parked task,
+            older tasks of its tenant at the same limit.
+        ahead_in_ring: Tenants of its queue (of a parked task: at its limit) before its own.
+            None if its own tenant is not active: see ``blocked_by``.
+        blocked_by: Limits that block the task. For a parked task it is the one at which it waits.
+            If it is empty, the task needs its turn and a worker that consumes its queue, has its
+            name registered and is not at the task's ``rate_limit``. Redis stores none of these.
+        starts_in_seconds: Estimated time until a waiting task starts, or None if unknown.
+        limits: All limits of a waiting task with the numbers that apply now. The tenant's comes
+            first, the limit of the whole queue last.
+        put_back_by: Key of the limit that rescheduled the task (``on_limit="reschedule"``); "" if
+            none did.
+        not_enforcing: Workers that do not enforce limits and may start the task above them.
     """
 
     task_id: str
