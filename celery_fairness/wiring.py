@@ -75,7 +75,7 @@ class Wiring(Protocol):
         """Acquires a task's limits before its body runs."""
 
     @property
-    def keeper(self) -> Any:
+    def lease_renewer(self) -> Any:
         """Renews the leases of the gate."""
 
     @property

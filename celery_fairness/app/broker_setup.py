@@ -12,7 +12,7 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
-from celery_fairness.transport.session import homes
+from celery_fairness.transport.session import sessions
 
 logger = logging.getLogger("celery_fairness")
 
@@ -89,14 +89,14 @@ def prepare_worker(app: Any, settings: Settings) -> None:
 
 def stop_claiming() -> None:
     """Claim nothing more in this process, because its worker is stopping."""
-    for home in homes():
-        home.stopping = True
+    for session in sessions():
+        session.stopping = True
 
 
 def worker_stopped() -> None:
     """Put back the tasks that the worker's pool, which has ended, did not begin."""
-    for home in homes():
-        home.pool_gone()
+    for session in sessions():
+        session.pool_gone()
 
 
 class SettingsOption(Mapping[str, Any]):

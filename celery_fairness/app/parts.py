@@ -53,7 +53,7 @@ from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.event_forwarder import EventForwarder
 from celery_fairness.worker.gate import Gate
-from celery_fairness.worker.keeper import LeaseRenewer
+from celery_fairness.worker.lease_renewer import LeaseRenewer
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
@@ -239,7 +239,7 @@ class Parts:
         return TierRouter(self.stamp, self.directory, self.notices)
 
     @cached_property
-    def keeper(self) -> LeaseRenewer:
+    def lease_renewer(self) -> LeaseRenewer:
         """Renews a worker's leases."""
         return LeaseRenewer(
             self.make_limiter, self.settings.lease_seconds, self.notices, self.republish
@@ -276,7 +276,7 @@ class Parts:
             self.directory,
             self._resender,
             self.notices,
-            self.keeper.ended,
+            self.lease_renewer.ended,
             BrokerFacts.of(self.app).longest_countdown_seconds,
             self._pool_child.not_begun,
         )
@@ -434,8 +434,8 @@ class Parts:
         level = logging.INFO if enforces else logging.WARNING
         logger.log(level, "%s", enforcement_text(self.settings, self.claims))
         if not self.claims:
-            self.keeper.worker = self.announcement(worker.hostname)
-            self.keeper.start()
+            self.lease_renewer.worker = self.announcement(worker.hostname)
+            self.lease_renewer.start()
             self.promoter.start()
         if self._forwarder is None and isinstance(self.limiter, RedisLimiter):
             self._forwarder = self._make_forwarder(worker)
@@ -460,21 +460,21 @@ class Parts:
     def on_worker_stopped(self) -> None:
         """Stop the threads and end the remaining leases; ``WorkerParts``."""
         self._stop_forwarder()
-        self.keeper.stop(self.limiter)
+        self.lease_renewer.stop(self.limiter)
         if not self.claims:
             self.promoter.stop()
         if self.claims:
             claiming.worker_stopped()
 
     def _make_forwarder(self, worker: Any) -> EventForwarder:
-        def sends() -> bool:
+        def sends_events() -> bool:
             dispatcher = getattr(worker.consumer, "event_dispatcher", None)
             return dispatcher is not None and dispatcher.enabled
 
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return EventForwarder(sends, dispatcher, *self.stream())
+        return EventForwarder(sends_events, dispatcher, *self.stream())
 
     def _stop_forwarder(self) -> None:
         if self._forwarder is not None:

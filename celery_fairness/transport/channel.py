@@ -1,16 +1,15 @@
 """The channel: kombu's Redis channel whose queues are claimed fairly.
 
-Fanout queues, and the queues of replies to remote control, stay stock. For the others it sends on
-the connection that kombu polls, in turn:
+Fanout queues, and the queues for replies to remote control, stay stock. For other queues the
+channel sends one of two commands on the connection that kombu polls:
 
-    claim    while it may find something: one round trip for many tasks, and with it the ends of
-             those that ran; it asks for as many as there are free places. Of the queues that have
-             tasks the one that was served longest ago goes first, unless the transport option
-             ``queue_order_strategy`` says otherwise
-    BRPOP    of the queues' bells, when a claim found nothing: of what comes, and where nothing was
-             passed over also of what others leave
+    claim    while there may be tasks to start. One round trip requests a task for each free place,
+             and carries the ends of earlier tasks. The queue that was served longest ago goes
+             first, unless the transport option ``queue_order_strategy`` sets another order
+    BRPOP    on the queues' wake-up lists, after a claim without tasks. One list is for new tasks.
+             If the claim skipped no task, the other list is for tasks that other workers left
 
-An answer that is lost with its connection is asked for again under the same number.
+If a connection breaks before its answer, the channel sends the request again under the same number.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
-from celery_fairness.transport.book import Held
-from celery_fairness.transport.connection_key import PlaceMixin
-from celery_fairness.transport.envelope import kind_of
+from celery_fairness.transport.connection_key import SessionMixin
+from celery_fairness.transport.envelope import task_name_of
+from celery_fairness.transport.lease_table import Held
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
@@ -49,73 +48,73 @@ from celery_fairness.transport.wakeups import WakeupsMixin
 
 logger = logging.getLogger("celery_fairness")
 
-#: How the queues end that Celery's remote control is answered on.
+#: Suffix of the queues on which Celery's remote control gets its replies.
 REPLY_SUFFIX = ".reply.celery.pidbox"
-#: Shortest wait for a bell, in seconds: 0 would be for ever.
+#: Shortest BRPOP, in seconds. 0 would wait without an end.
 SHORTEST_WAIT_SECONDS = 0.001
-#: A server ends a BRPOP so much after its time, in seconds: it looks ten times a second.
+#: How late a server may end a BRPOP, in seconds: it checks ten times a second.
 LATE_SECONDS = 0.1
-#: How often the plain lists of stock producers are looked at, in seconds.
+#: How often the channel looks for messages in plain lists of stock producers, in seconds.
 ADOPT_SECONDS = 1.0
-#: When something is due sooner than that, it is asked for so often, in seconds.
+#: Pause before the next claim if a task is due sooner than LATE_SECONDS, in seconds.
 NAP_SECONDS = 0.01
-#: A server that takes no commands now is asked again so often, in seconds.
+#: Pause before the next try on a server that accepts no commands, in seconds.
 NOT_READY_SECONDS = 0.5
 
 
-class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
-    """What makes a Redis channel of kombu fair; stands before it in the bases."""
+class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
+    """Makes kombu's Redis channel fair; stands before it in the bases."""
 
     QoS = FairQoS
     _claim: list[Settle] | None = None
-    #: What it claims fills the places of the worker's pool: its consumer is that of the tasks.
+    #: Whether its claims fill places of the worker's pool: it has the consumer of the tasks.
     serves_worker = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Leases that this channel delivered.
+        #: Leases that this channel has delivered.
         self.claimed: set[str] = set()
         self._claimant: Claimant | None = None
         self._spin = Spin()
         self._claim_wants = 0
         self._claim_epoch: int | None = None
-        #: The socket on which Redis was last asked for its epoch.
-        self._met: Any = None
+        #: The socket on which the channel last read Redis's epoch.
+        self._synced_on: Any = None
         self._asleep_until = 0.0
         self._napping = False
         self._adopt_at = 0.0
-        #: What is consumed: queues that are claimed from, and those of the stock transport.
+        #: Consumed queues: those that are claimed from, and those of the stock transport.
         self.fair_queues: list[str] = []
         self.stock_queues: list[str] = []
-        #: Of which the open wait hears nothing: there is no room for them.
-        self.deaf_to: list[str] = []
-        #: The open request is no stock one.
+        #: Queues that the open wait leaves out, because the worker has no room for their tasks.
+        self.queues_without_room: list[str] = []
+        #: Whether the open request is a claim or a wait of this class.
         self._is_ours = False
-        #: By queue, whether without acks, and who takes its messages.
+        #: For each queue: whether it has no acks, and the callback for its messages.
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
         super().__init__(*args, **kwargs)
 
     # -- which queues -----------------------------------------------------------------------------
 
     @cached_property
-    def looks(self) -> ScanCursor:
-        """What its claims pass over."""
-        return ScanCursor(self.home.kinds)
+    def scan_cursor(self) -> ScanCursor:
+        """The position of the next claim, and the tasks that it skips."""
+        return ScanCursor(self.session.task_filter)
 
     def is_fair(self, queue: str) -> bool:
-        """Say whether a queue is claimed from."""
+        """Return whether a queue is claimed from."""
         return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
 
     @property
     def _is_strict(self) -> bool:
-        """Whether a queue is served only if nothing may start in the queues before it."""
+        """Whether a queue is served only if the queues before it have no task to start."""
         return type(self._queue_cycle) in (priority_cycle, sorted_cycle)
 
     def want(self) -> int:
-        """Return how many tasks this channel may claim now."""
+        """Return the number of tasks that this channel may claim now."""
         wanted = super().want()
         if self._is_strict or type(self._queue_cycle) is round_robin_cycle:
             return wanted
-        # A class of the user's: only its code knows which queue comes after the one served.
+        # A user's class: only its code has the next queue after the one that was served.
         return min(wanted, 1)
 
     def _update_queue_cycle(self) -> None:
@@ -133,10 +132,10 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         return super().basic_consume(queue, no_ack, callback, *args, **kw)
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        """Cancel a consumer: it gets nothing more, also of what is here already."""
+        """Cancel a consumer; it gets no further message, not even a delivered one."""
         self._takers.pop(self._tag_to_queue.get(consumer_tag, ""), None)
         if self._closing:
-            # kombu would wait for the end of a read, and the channel has no connection then.
+            # kombu would wait for the end of a read, but the channel has no connection.
             return self._basic_cancel(consumer_tag)
         return super().basic_cancel(consumer_tag)
 
@@ -146,39 +145,42 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
             super()._brpop_start(timeout)
             return
         queues = self._queue_cycle.consume(len(self.fair_queues) + len(self.stock_queues))
-        fair, deaf_to = self.rooms.divide([each for each in queues if each in self.fair_queues])
+        fair, without_room = self.queue_shares.divide(
+            [each for each in queues if each in self.fair_queues]
+        )
         want = self.want()
         now = monotonic()
         if self._napping or not (want or self.stock_queues):
-            # A signal may have stopped the claims since kombu asked whether there is a place.
+            # A signal may have stopped the claims since kombu's look for a place.
             return
         if want and now >= self._adopt_at:
             self._adopt(fair)
         asleep = self._asleep_until - now
-        self.deaf_to = []
+        self.queues_without_room = []
         if want and asleep <= 0:
             self._send_claim(fair, want)
         else:
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
-            self.send_wait(fair if want else [], deaf_to, wait)
+            self.send_wait(fair if want else [], without_room, wait)
         self._in_poll = self.client.connection
         self._is_ours = True
         self._brpop_sent_at = now
 
     def _adopt(self, queues: list[str]) -> None:
-        """Take over what producers on the stock transport have sent."""
+        """Take over messages that stock producers have sent."""
         if adopt(self, queues):
             self._asleep_until = 0.0
         else:
             self._adopt_at = monotonic() + ADOPT_SECONDS
 
     def _sleep(self, claim: Claim) -> None:
-        """Ask again after a time, or when a bell rings."""
-        seconds = self.looks.hear(claim)
+        """Delay the next claim for a time, or until a wake-up."""
+        seconds = self.scan_cursor.read_answer(claim)
         if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
-            # Here and not where requests are sent: the hub reads its timers before. After it has
-            # passed something over it does not hear every bell that rings for others.
+            # The hub reads its timers before it sends requests, so the nap starts here. After a
+            # claim that skipped tasks, the nap bounds how often tasks for other workers wake this
+            # one.
             short = min(seconds, NAP_SECONDS)
             self._napping = not self.connection.cycle.nap(short, self._wake_up)
             if seconds < LATE_SECONDS:
@@ -190,32 +192,32 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
 
     @property
     def is_napping(self) -> bool:
-        """Whether nothing is sent for a while."""
+        """Whether the channel sends no request for a while."""
         return self._napping
 
     @contextlib.contextmanager
     def waits_for_server(self) -> Iterator[None]:
-        """Ask later, in place of a new consumer, where the server takes no commands now.
+        """Pause if the server accepts no commands now, instead of making a new consumer.
 
-        What was claimed stays with this process, and its bodies run on.
+        The process keeps its claimed tasks, and their bodies run on.
         """
         try:
             yield
         except ServerNotReady as error:
             if self._closing or not self.fair_queues:
                 raise
-            self.home.notices.error(
+            self.session.notices.error(
                 "not ready",
                 "%s takes no commands now, tasks wait until it does: %s",
-                self.home.address,
+                self.session.address,
                 error,
             )
             self._napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
 
-    def _meet(self) -> None:
-        """Hear in which epoch Redis is: behind a new connection may be an older memory."""
+    def _sync_epoch(self) -> None:
+        """Read Redis's epoch: a new connection may lead to an older memory."""
         connection = self.client.connection
-        if self._met is not None and self._met is connection._sock:
+        if self._synced_on is not None and self._synced_on is connection._sock:
             return
 
         def call(verb: str, args: list[str]) -> Any:
@@ -223,29 +225,31 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
             return self._read()
 
         try:
-            self.home.renewals.meet(call)
+            self.session.renewals.sync_epoch(call)
         except ResponseError as error:
             if not is_missing(error):
                 raise
             self._load_library()
-            self.home.renewals.meet(call)
-        self._met = connection._sock
+            self.session.renewals.sync_epoch(call)
+        self._synced_on = connection._sock
 
     def _send_claim(self, queues: list[str], want: int) -> None:
-        self._meet()
-        home = self.home
+        self._sync_epoch()
+        session = self.session
         claimant = self.claimant()
-        ends = home.book.take_ends(SETTLE_AT_MOST)
-        owner, number, epoch = claimant.owner, claimant.number, home.renewals.epoch
+        ends = session.lease_table.take_ends(SETTLE_AT_MOST)
+        owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
         claim = calls.claim_args(
-            *(owner, number, want, queues, home.rules),
-            passing=self.looks.ask(home.book, self.rooms, self._is_strict),
+            *(owner, number, want, queues, session.rules),
+            passing=self.scan_cursor.next_skip(
+                session.lease_table, self.queue_shares, self._is_strict
+            ),
             epoch=epoch,
             ends=ends,
         )
         self._claim, self._claim_wants, self._claim_epoch = ends, want, epoch
-        home.asked(want, self.serves_worker)
-        claimant.sends()
+        session.count_open(want, self.serves_worker)
+        claimant.mark_sent()
         try:
             self.client.connection.send_packed_command([self._command(calls.CLAIM, claim)])
         except BaseException:
@@ -253,36 +257,36 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
             raise
 
     def _load_library(self) -> None:
-        """Load the library that somebody deleted.
+        """Load the library after it was deleted.
 
         Raises:
-            ServerNotReady: The server cannot have it now; a running worker waits until it can.
+            ServerNotReady: The server cannot load it now. A running worker waits until it can.
         """
         try:
-            self.home.load_library()
+            self.session.load_library()
         except LibraryUnusable as error:
             raise ServerNotReady(str(error)) from None
 
     def _command(self, verb: str, args: list[str]) -> bytes:
-        return pack(("FCALL", library().function(verb), "1", self.home.prefix, *args))
+        return pack(("FCALL", library().function(verb), "1", self.session.prefix, *args))
 
     def _claim_over(self) -> None:
-        """The open request is answered or lost; what it told and was not heard is told again."""
+        """Close the open request, and put back the ends that Redis did not get."""
         ends, self._claim = self._claim or [], None
         wanted, self._claim_wants = self._claim_wants, 0
-        self.home.book.give_back(ends)
-        self.home.asked(-wanted, self.serves_worker)
+        self.session.lease_table.give_back(ends)
+        self.session.count_open(-wanted, self.serves_worker)
 
     def spin(self) -> None:
-        """Wait a moment for the answer to an open claim, where nothing else is to be done."""
-        if self._in_poll is not None and self._claim is not None and self.home.body_blocks_loop:
+        """Wait a short time for the answer to an open claim if the loop has no other work."""
+        if self._in_poll is not None and self._claim is not None and self.session.body_blocks_loop:
             self._spin.wait(self._in_poll)
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:
             return super()._brpop_read(**options)
         if not self._in_poll and not self.client.connection.can_read(0):
-            # Nobody is asked, and nobody has said anything: a read would wait for ever.
+            # No request is open, so a read would wait without an end.
             raise Empty
         try:
             if self._claim is None or self._claimant is None:
@@ -296,8 +300,8 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
-        if self.home.body_blocks_loop and self.want():
-            # Its body is over: Redis answers while the loop turns.
+        if self.session.body_blocks_loop and self.want():
+            # The body has ended. Redis answers while the loop turns.
             with self.waits_for_server():
                 self._brpop_start()
         return True
@@ -310,7 +314,7 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         if not answer:
             raise Empty
         key = bytes_to_str(answer[0])
-        if key.startswith(self.home.prefix):
+        if key.startswith(self.session.prefix):
             raise Empty
         queue = key.removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
         self._queue_cycle.rotate(queue)
@@ -318,10 +322,10 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         return True
 
     def _read_claim(self, claimant: Claimant) -> list[tuple[Claimed, Held]]:
-        home = self.home
+        session = self.session
         try:
             answer = self._read()
-            # Its ends were heard.
+            # Redis has the claim's ends.
             self._claim = []
         except ResponseError as error:
             if not is_missing(error):
@@ -331,14 +335,15 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         finally:
             self._claim_over()
         claim = calls.read_claim(answer)
-        # In another epoch it was not served, nor the answer told that was lost with a connection.
+        # In another epoch Redis neither served the claim nor repeated a lost answer. So the number
+        # stays.
         claimant.number += self._claim_epoch in (None, claim.epoch)
         self._sleep(claim)
         for task in claim.tasks:
-            # A queue that was asked in vain keeps its turn: else empty queues would use up turns.
+            # A queue without a task keeps its turn. Otherwise empty queues would use up turns.
             self._queue_cycle.rotate(task.queue)
-        # All are held before one is delivered: a body may run here and take its time.
-        return home.enter(claimant, claim, self.serves_worker)
+        # All leases are stored before the first delivery, because a body may run inside it.
+        return session.enter(claimant, claim, self.serves_worker)
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
@@ -346,13 +351,13 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
             try:
                 self._deliver(task, held)
             except Exception:
-                # What was delivered is its consumer's, also where that failed.
+                # The consumer has the delivered message, even if the delivery failed.
                 for _, left in waiting[position + 1 :]:
                     self._end(left, Verdict.HEAD)
                 raise
 
     def _deliver(self, task: Claimed, held: Held) -> None:
-        unwanted = self._closing or self.home.stopping or task.queue not in self._takers
+        unwanted = self._closing or self.session.stopping or task.queue not in self._takers
         if held.ended or held.lost or unwanted:
             self._end(held, Verdict.HEAD)
             return
@@ -360,12 +365,13 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         message = self._read_message(task, held)
         if message is None:
             return
-        kinds = self.home.kinds
-        kind = kind_of(message.headers) if kinds.are_limited or self.looks.in_vain else ""
-        if not kinds.take(kind):
+        task_filter = self.session.task_filter
+        reads_name = task_filter.are_limited or self.scan_cursor.found_nothing
+        task_name = task_name_of(message.headers) if reads_name else ""
+        if not task_filter.take(task_name):
             self._end(held, Verdict.HEAD)
             return
-        self.looks.found(kind)
+        self.scan_cursor.count_taken(task_name)
         if no_ack:
             self._end(held, Verdict.DONE)
         else:
@@ -378,30 +384,30 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         super()._on_connection_disconnect(connection)
 
     def acknowledged(self, message: Any) -> None:
-        """A worker's request has acknowledged a claimed message; from any thread."""
+        """Acknowledge a claimed message for a worker's request; from any thread."""
         message._state = "ACK"
         self.claimed.discard(message.delivery_tag)
         self.qos._quick_ack(message.delivery_tag)
 
     def leave_to_others(self, message: Any) -> bool:
-        """Give back a claimed task that this process does not know, and claim no more of its kind.
+        """Give back a claimed task that this worker does not have, and skip its name from now on.
 
         Returns:
-            Whether it was given back. A message that does not say its kind where Redis reads it
-            would come again at once, and one that was not claimed is not ours.
+            Whether it was given back. False if the message has no readable task name, because its
+            task would come again at once, and False if the message was not claimed.
         """
-        home, kind = self.home, kind_of(message.headers)
-        held = home.book.get(message.delivery_tag) if kind else None
+        session, task_name = self.session, task_name_of(message.headers)
+        held = session.lease_table.get(message.delivery_tag) if task_name else None
         if held is None:
             return False
-        if home.kinds.pass_over(kind):
+        if session.task_filter.skip(task_name):
             logger.error(
-                "tasks %s are not known to this worker: those in queue %s wait for a worker that "
-                "knows them; import their module here, or correct their name where they are sent",
+                "this worker does not have the task %s: its messages in queue %s wait for a worker "
+                "that has it; import its module here, or correct the name in its producer",
                 message.headers["task"],
                 held.queue,
             )
-        home.book.end(held, Verdict.HEAD, begun=False)
+        session.lease_table.end(held, Verdict.HEAD, begun=False)
         self.acknowledged(message)
         return True
 
@@ -413,28 +419,28 @@ class FairMixin(PlaceMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
             raise
 
     def close(self) -> None:
-        """Close the channel; an open request is answered, to it or to the next under its number.
+        """Close the channel. An open request is answered here, or in the next channel.
 
-        What is answered here goes back to its place, and nothing more is asked.
+        Tasks of that answer go back to their places, and the channel sends no further request.
         """
         self._closing = True
         if self._claimant is not None and self._claimant.process != os.getpid():
-            # A forked child: the socket and the answer on it are its parent's.
+            # In a forked child, the socket and the answer on it belong to the parent.
             self._claim = self._claimant = self._in_poll = None
         if self._claim is not None:
             with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
                 self._brpop_read()
-            # Where nobody could read it: its ends are told again.
+            # If the read failed, the ends are sent again.
             self._claim_over()
         elif self._is_ours:
-            # Nothing but a bell can come.
+            # The only possible answer is a wake-up.
             self._in_poll = None
         claimant, self._claimant = self._claimant, None
         if claimant is not None:
-            self.home.return_claimant(claimant)
+            self.session.return_claimant(claimant)
         super().close()
-        if "home" in vars(self):
-            self.home.flush()
+        if "session" in vars(self):
+            self.session.flush()
 
 
 class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped

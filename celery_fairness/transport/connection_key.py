@@ -1,4 +1,4 @@
-"""Which Redis a channel talks to, and so which home of the process it shares; its connections."""
+"""The Redis of a channel: the process's session for it, and the channel's connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis import Redis
 from celery_fairness.store.address import Address
 from celery_fairness.store.readiness import attentive
 from celery_fairness.transport.options import DispatchOptions
-from celery_fairness.transport.session import Session, home_of
+from celery_fairness.transport.session import Session, session_of
 
 if TYPE_CHECKING:
     _Channel = Any
@@ -18,24 +18,24 @@ else:
     _Channel = object
 
 
-class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
-    """The part of a fair channel that finds its home."""
+class SessionMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+    """The part of a fair channel that finds its session."""
 
     @cached_property
-    def home(self) -> Session:
-        """This process's home of the channel's Redis."""
+    def session(self) -> Session:
+        """This process's session with the channel's Redis."""
         client = self.connection.client
         options = DispatchOptions.of(client.transport_options)
         prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
         address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
-        home = home_of(self._place(), prefix, options, address, self._own_client)
-        self.connection.cycle.serve(home)
-        return home
+        session = session_of(self._connection_key(), prefix, options, address, self._own_client)
+        self.connection.cycle.serve(session)
+        return session
 
-    def _place(self) -> tuple[str, ...]:
-        """Return what tells this Redis from others."""
+    def _connection_key(self) -> tuple[str, ...]:
+        """Return a key that differs for every Redis."""
         client = self.connection.client
-        # Of a socket the address has neither the user nor the database.
+        # The address of a socket has neither the user nor the database.
         where = client.as_uri(include_password=True), client.userid, client.virtual_host
         return tuple(str(part or "") for part in where)
 
@@ -46,10 +46,10 @@ class PlaceMixin(_Channel):  # type: ignore[misc]  # it stands before a class of
         return params
 
     def _own_client(self) -> Any:
-        """Return a client whose connections outlive the channel, as many as there are callers."""
+        """Return a client without a bound on connections, which outlive the channel."""
         kept = vars(self)["_sentinel_manager"]
         pool = self._get_pool()
-        # Else the channel would close the Sentinel connections with its own.
+        # Otherwise the channel would close the Sentinel connections with its own.
         self._sentinel_manager = kept
         pool.max_connections = 2**31
         return Redis(connection_pool=pool)

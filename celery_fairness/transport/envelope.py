@@ -1,9 +1,8 @@
-"""A message of kombu as a waiting task, and a claimed task as a message again.
+"""Turns kombu's message into a waiting task, and a claimed task into a message.
 
-Only what the scheduler needs is read: who is charged, the kind, the priority, the time before which
-the task must not start, and that from which it must not any more. Messages without the ``fairness``
-header are system tasks. A header that cannot be read charges the task to ``_invalid``, under the
-limits that can be read: it is never bypassed and never dropped.
+The scheduler gets the tenant, the task name, the priority, the earliest start and the expiry. A
+message without the ``fairness`` header is a system task. A task with an unreadable header belongs
+to the tenant ``_invalid``, under its readable limits. The scheduler never bypasses or drops it.
 """
 
 from __future__ import annotations
@@ -30,28 +29,29 @@ from celery_fairness.util.timestamps import eta_ms, expires_ms
 
 _notices = Notices(logging.getLogger("celery_fairness"))
 
-#: Where the time that a task waited for is kept, once it has waited in Redis.
+#: The header for the eta of a task that has waited in Redis.
 ETA_HEADER = "fairness_eta"
 HIGHEST_PRIORITY = 9
-#: What the names of Celery's own tasks begin with.
-OWN = "celery."
+#: Prefix of the names of Celery's own tasks.
+CELERY_PREFIX = "celery."
 
-# As kombu's dumps() and loads(), which make an encoder and a decoder for each message and call the
-# hook for each object.
+# Like kombu's dumps() and loads(). Those make an encoder and a decoder for each message, and call
+# the hook for each object.
 _encode = JSONEncoder().encode
 _decode_plain = json.JSONDecoder().decode
 _decode_typed = json.JSONDecoder(object_hook=object_hook).decode
 
 
 def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) -> Waiting:
-    """Return what the scheduler is told of ``message``, as kombu is about to send it."""
+    """Return ``message``, which kombu is about to send, as a task for the scheduler."""
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost, limits = _charged(queue, message, headers, options)
+    tenant, service, tier, cost, limits = _attribution_fields(queue, message, headers, options)
     tag, is_new = properties["delivery_tag"], not _is_accepted(headers)
     if properties["delivery_info"]["exchange"]:
-        # An exchange puts one message into several queues: each is a task of its own.
+        # An exchange puts one message into several queues, and each of them needs a task of its
+        # own.
         tag += "." + hashlib.sha256(queue.encode()).hexdigest()[:16]
     return Waiting(
         queue=queue,
@@ -59,11 +59,11 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         tenant=tenant,
         service=service,
         tier=tier,
-        rank=_rank(properties.get("priority"), options),
+        rank=_priority_of(properties.get("priority"), options),
         cost=cost,
         eta_ms=eta_ms(headers.get("eta")),
         message=_encode(message),
-        kind=kind_of(headers),
+        kind=task_name_of(headers),
         limits=limits,
         expires_ms=expires_ms(headers.get("expires")),
         bounds=options.bounds(queue, tier) if is_new else None,
@@ -83,7 +83,7 @@ def message_of(task: Claimed) -> dict[str, Any]:
     headers = message.get("headers")
     if isinstance(headers, dict):
         if headers.get("eta"):
-            # It has waited; a worker that read it would wait again, holding the slot.
+            # It has waited already. A worker that read the eta would wait again, with the slot.
             headers[ETA_HEADER] = headers["eta"]
             headers["eta"] = None
         if task.attempt > 1:
@@ -93,10 +93,10 @@ def message_of(task: Claimed) -> dict[str, Any]:
     return message
 
 
-def kind_of(headers: Any) -> str:
-    """Return the name of a message's task as it is written in keys; "" where no header says it.
+def task_name_of(headers: Any) -> str:
+    """Return the name of a message's task as keys have it; "" without a header for it.
 
-    Messages of task protocol 1 say it in the body alone.
+    Messages of task protocol 1 have the name only in their body.
     """
     name = headers.get("task") if isinstance(headers, dict) else None
     try:
@@ -106,50 +106,54 @@ def kind_of(headers: Any) -> str:
 
 
 def _is_accepted(headers: dict[str, Any]) -> bool:
-    """Say whether a message belongs to what was accepted before: refusing it would lose that.
+    """Return whether a message continues an accepted task, which a rejection would lose.
 
-    It is a retry, a task that another has put in its own place, what Celery sends when a task has
-    ended, or one of Celery's own tasks.
+    It is a retry, a task that replaces another, a callback that Celery sends at a task's end, or
+    one of Celery's own tasks.
     """
     name = headers.get("task")
-    return was_accepted(headers) or (isinstance(name, str) and name.startswith(OWN))
+    return was_accepted(headers) or (isinstance(name, str) and name.startswith(CELERY_PREFIX))
 
 
-def _charged(
+def _attribution_fields(
     queue: str, message: dict[str, Any], headers: dict[str, Any], options: DispatchOptions
 ) -> tuple[str, str, str, float, str]:
-    """Return tenant and service as they stand in keys, tier, cost, and limits as one word."""
+    """Return tenant and service as in keys, the tier, the cost, and the limits as text."""
     name = headers.get("task")
-    if isinstance(name, str) and name.startswith(OWN):
+    if isinstance(name, str) and name.startswith(CELERY_PREFIX):
         return "", "", "", 1.0, ""
-    charge = attribution_of(headers, (), {}, None, None, options)
-    if charge.misspelling:
-        log_misspelling(_notices, name, charge.misspelling)
-    if charge.problem:
+    attribution = attribution_of(headers, (), {}, None, None, options)
+    if attribution.misspelling:
+        log_misspelling(_notices, name, attribution.misspelling)
+    if attribution.problem:
         _notices.error(
             f"invalid:{name}",
             "task %s is charged to the tenant _invalid: %s",
             name,
-            charge.problem,
+            attribution.problem,
         )
-    limits = limits_text(charge.limits) if charge.limits else ""
-    of_queue, key = charge.partition or ("", "")
+    limits = limits_text(attribution.limits) if attribution.limits else ""
+    of_queue, key = attribution.partition or ("", "")
     if of_queue != queue:
         key = _partition(queue, message, name, options)
     if key:
         limits = ",".join(filter(None, (limits, partition_limit_text(key))))
-    if charge.tenant is None:
+    if attribution.tenant is None:
         return "", "", "", 1.0, limits
-    part = charge.tenant if isinstance(charge.tenant, Reserved) else key_part(charge.tenant)
-    service = charge.key[len("tenant:") + len(part) + 1 :]
-    return part, service, charge.tier or "", charge.cost, limits
+    part = (
+        attribution.tenant
+        if isinstance(attribution.tenant, Reserved)
+        else key_part(attribution.tenant)
+    )
+    service = attribution.key[len("tenant:") + len(part) + 1 :]
+    return part, service, attribution.tier or "", attribution.cost, limits
 
 
 def _partition(queue: str, message: dict[str, Any], name: Any, options: DispatchOptions) -> str:
-    """Return the key of a message's partition, which its header does not say.
+    """Return the partition key of a message whose header has none.
 
-    Its producer does not know the queue's limit. Where this process does not know either, or the
-    message has no value, it is "": the task is in the partition of tasks that say none.
+    Its producer does not have the queue's limit. If this process does not have it either, or if the
+    message has no value, the key is "". Such tasks share one partition.
     """
     policy = dict(options.partitions).get(queue)
     if policy is None:
@@ -163,7 +167,7 @@ def _partition(queue: str, message: dict[str, Any], name: Any, options: Dispatch
 
 
 def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments of a message in JSON; none of any other."""
+    """Return the arguments of a message in JSON; none for another content type."""
     body: Any = message.get("body")
     try:
         if message["properties"].get("body_encoding") == "base64":
@@ -174,7 +178,7 @@ def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else ((), {})
 
 
-def _rank(priority: Any, options: DispatchOptions) -> int:
+def _priority_of(priority: Any, options: DispatchOptions) -> int:
     try:
         rank = max(0, min(HIGHEST_PRIORITY, int(priority)))
     except (TypeError, ValueError):

@@ -1,10 +1,10 @@
-"""The way from stock queues to fair ones, and back.
+"""Moves tasks from stock queues to fair ones, and back.
 
 A producer that still sends to ``redis://`` leaves its messages in plain lists. A channel that
-claims from a queue takes them over. Each leaves its list and begins to wait in one call, so none is
-lost with the worker that took it and none comes twice. What nobody can read is moved aside.
+claims from a queue takes them over. One call removes a message from its list and puts it into its
+lane, so no worker's death loses or doubles it. Unreadable entries go into quarantine.
 
-The way back is one call of :func:`to_stock` for each queue, when nobody claims from it any more.
+For the way back, call :func:`to_stock` for each queue after the last worker has left it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from celery_fairness.transport.session import Claimant
 
 logger = logging.getLogger("celery_fairness")
 
-#: Messages of one list that are taken over at a time.
+#: Messages that one pass takes over from one list.
 AT_MOST = 100
-#: How long the way back waits for what workers hold, in leases, and how often it looks, in seconds.
+#: Longest wait of the way back for tasks that workers hold, in leases, and the pause between looks,
+#: in seconds.
 LEASES_WAITED, AGAIN_SECONDS = 1.5, 0.1
-#: A delivery tag that may stand in a record.
+#: A delivery tag that a record can hold.
 _TAG = re.compile(r"[!-~]+")
 
 
 def adopt(channel: Any, queues: list[str]) -> int:
-    """Take over what stock producers left in the plain lists of ``queues``.
+    """Take over the messages of stock producers in the plain lists of ``queues``.
 
-    What Redis refuses stays in its list.
+    Entries that Redis rejects stay in their list.
 
     Returns:
-        How many entries have left their lists; 0 where there is nothing to do now.
+        The number of entries that left their lists, or 0 if there is nothing to do now.
     """
     client = Redis(connection_pool=channel.pool)
     lists = [
@@ -53,7 +54,7 @@ def adopt(channel: Any, queues: list[str]) -> int:
     ]
     with client.pipeline(transaction=False) as pipe:
         for _, key in lists:
-            # The oldest stand at the end.
+            # The oldest entries stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
         found = pipe.execute(raise_on_error=False)
     moved = 0
@@ -62,75 +63,79 @@ def adopt(channel: Any, queues: list[str]) -> int:
             continue
         try:
             if isinstance(entries, ResponseError):
-                # Somebody keeps something else under the name of a queue.
+                # The queue's name is the key of another type of value.
                 raise entries
             moved += _adopt_list(channel, client, queue, key, entries[::-1])
         except ResponseError as error:
-            logger.error("messages in %s stay there for now, Redis refuses: %s", key, error)
+            logger.error("messages in %s stay there for now, Redis rejects them: %s", key, error)
     return moved
 
 
 def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[bytes]) -> int:
-    """Move the oldest entries of one plain list, and return how many."""
+    """Move the oldest entries of one plain list, and return their number."""
 
     def call(function: str, args: list[Any]) -> Any:
-        # On a client: an entry is bytes that may be no text.
-        parts = library().function(function), 1, channel.home.prefix, *args
+        # Not through the session: an entry may be bytes that are not text.
+        parts = library().function(function), 1, channel.session.prefix, *args
         try:
             return client.fcall(*parts)
         except ResponseError as error:
             if not is_missing(error):
                 raise
-        channel.home.load_library()
+        channel.session.load_library()
         return client.fcall(*parts)
 
-    moved = aside = 0
+    moved = quarantined = 0
     problem: Exception | None = None
     try:
         for entry in entries:
             try:
                 waiting = _read(channel, queue, entry)
-            except Exception as error:  # noqa: BLE001 - anybody may have written anything
+            except Exception as error:  # noqa: BLE001 - a producer may have written anything
                 problem = error
-                aside += int(call(calls.QUARANTINE, calls.quarantine_args(queue, key, entry)))
+                quarantined += int(call(calls.QUARANTINE, calls.quarantine_args(queue, key, entry)))
             else:
                 answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
                 moved += calls.read_put(answer) is not Put.GONE
     finally:
-        if aside:
-            there = f"{channel.home.prefix}aside:{queue}"
+        if quarantined:
+            there = f"{channel.session.prefix}aside:{queue}"
             logger.error(
-                "%d entries of %s cannot be read and lie in %s now: %r", aside, key, there, problem
+                "%d entries of %s cannot be read and are in %s now: %r",
+                quarantined,
+                key,
+                there,
+                problem,
             )
-    return moved + aside
+    return moved + quarantined
 
 
 def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
-    """Return a stock producer's message as a task, under a tag of its own where it has none."""
+    """Return a stock producer's message as a task; without a valid tag it gets a new one."""
     message = loads(bytes_to_str(entry))
     properties = message["properties"]
     tag = properties.get("delivery_tag")
     if not isinstance(tag, str) or not _TAG.fullmatch(tag):
         properties["delivery_tag"] = str(uuid.uuid4())
-    return waiting_of(queue, message, channel.home.options)
+    return waiting_of(queue, message, channel.session.options)
 
 
 def to_stock(channel: Any, queue: str) -> int:
     """Move every waiting task of ``queue`` to the plain lists of the stock transport.
 
-    Their order among tenants is that of the claims; limits do not hold any more. What a killed
-    worker held comes back when its leases end, and is waited for: a lease and a half at most.
+    Tasks move in the order of claims, without limits. Tasks of a killed worker come back when their
+    leases end. The function waits for them, at most a lease and a half.
 
-    The stock transport starts the lowest number first. If the highest goes first here, each task
-    gets the priority 0, and the order of the claims says which is the most urgent; with
-    ``priority_order="low_first"`` each keeps its number.
+    The stock transport starts the lowest number first. With ``priority_order="high_first"`` each
+    task gets the priority 0, and the order of the claims replaces the priorities. With
+    ``"low_first"`` each task keeps its number.
 
     Returns:
-        How many tasks. Those of paused tenants and dead letters stay, and what a worker still
-        holds, with a warning.
+        The number of moved tasks. Tasks of paused tenants and dead letters stay. Tasks that a
+        worker still holds also stay, with a warning.
     """
-    home = channel.home
-    rules = home.rules
+    session = channel.session
+    rules = session.rules
     unlimited = replace(rules, enforcement="off", fairness_by="tasks")
     claimant, moved = Claimant(), 0
     client: Any = Redis(connection_pool=channel.pool)
@@ -140,14 +145,14 @@ def to_stock(channel: Any, queue: str) -> int:
         args = calls.claim_args(
             claimant.owner, claimant.number, AT_MOST, [queue], unlimited, ends=ends
         )
-        claim = calls.read_claim(home.call(calls.CLAIM, args))
+        claim = calls.read_claim(session.call(calls.CLAIM, args))
         claimant.number += 1
         for task in claim.tasks:
             _push(channel, client, queue, task.message)
             moved += 1
         ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
         if claim.sleep_ms:
-            owners = _owners(client, home.prefix, queue)
+            owners = _owners(client, session.prefix, queue)
             if not owners:
                 break
             if monotonic() >= last_look:
@@ -160,15 +165,15 @@ def to_stock(channel: Any, queue: str) -> int:
                 break
             # Leases end by a clock that only calls move.
             sleep(AGAIN_SECONDS)
-    later = f"{home.prefix}later:{queue}"
+    later = f"{session.prefix}later:{queue}"
     while members := client.zrange(later, 0, AT_MOST - 1):
         for member in members:
             head, _, message = bytes_to_str(member).partition("\n")
             _push(channel, client, queue, message)
-            # The order among those of one time, seq, tag.
+            # The fields are: order among tasks of the same time, sequence, tag.
             tag = head.split(" ")[2]
-            client.srem(f"{home.prefix}known", tag)
-            client.zrem(f"{home.prefix}expires:{queue}", tag)
+            client.srem(f"{session.prefix}known", tag)
+            client.zrem(f"{session.prefix}expires:{queue}", tag)
             client.zrem(later, member)
             moved += 1
     return moved
@@ -187,8 +192,8 @@ def _owners(client: Any, prefix: str, queue: str) -> set[str]:
 def _push(channel: Any, client: Any, queue: str, message: str) -> None:
     read = loads(message)
     priority = channel._get_message_priority(read, reverse=False)
-    if priority and channel.home.options.priority_order == "high_first":
-        # Its number would mean the contrary there, also when it is put back or sent again.
+    if priority and channel.session.options.priority_order == "high_first":
+        # There the number would mean the opposite, also after a retry.
         priority = read["properties"]["priority"] = 0
         message = dumps(read)
     client.lpush(channel.global_keyprefix + channel._q_for_pri(queue, priority), message)

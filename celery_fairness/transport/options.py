@@ -1,7 +1,7 @@
-"""What a channel knows of the settings: the transport option ``fairness``.
+"""The settings of a channel: the transport option ``fairness``.
 
-``Fairness(app)`` puts it into ``broker_transport_options``; without Celery it may be given to
-``kombu.Connection`` as it is, and every key may be missing.
+``Fairness(app)`` puts it into ``broker_transport_options``. Without Celery, pass it to
+``kombu.Connection``. Every key is optional.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ OPTION = "fairness"
 
 @dataclass(frozen=True, slots=True)
 class DispatchOptions:
-    """Settings that act on the wire.
+    """Settings for the dispatch path.
 
     Attributes:
-        namespace: What every key begins with, in a hash tag.
-        lease_seconds: How long a lease lives without a renewal.
+        namespace: Prefix of every key, inside a hash tag.
+        lease_seconds: The length of a lease without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
-        default_tier: For a tier that is not known.
-        default_limit: Of the default tier; None is unlimited.
-        max_deliveries: Deaths after which a task goes to the dead letters; 0: never.
-        fairness_by: What a task charges: ``tasks``, ``cost`` or ``runtime``.
-        snooze_seconds: How long a rescheduled task waits at most for a slot.
-        tier_scope: ``service``: each service counts apart.
-        no_tenant: ``bypass``: a task without a tenant has no limit.
-        priority_scope: What a priority orders: the tasks of one ``tenant``, or of a ``queue``.
+        default_tier: The tier of tenants with an unknown tier.
+        default_limit: The default tier's limit, or None without a limit.
+        max_deliveries: Deaths after which a task becomes a dead letter. 0 disables this.
+        fairness_by: The unit of a task's cost: ``tasks``, ``cost`` or ``runtime``.
+        snooze_seconds: The longest wait of a rescheduled task for a slot.
+        tier_scope: With ``service``, each service of a tenant has its own limit.
+        no_tenant: With ``bypass``, a task without a tenant has no limit.
+        priority_scope: Whether priorities order the tasks of one ``tenant``, or of a ``queue``.
         priority_order: Which priority goes first.
-        waiting_of_tiers: Every tier, and how many tasks of one tenant may wait; None is any number.
-        waiting_of_queues: Queues, and how many tasks may wait in each; None is any number.
-        partitions: Queues whose limit is partitioned, and what it is; of a message that does not
-            say its partition there it is read.
+        waiting_of_tiers: For every tier, the maximum of a tenant's waiting tasks, or None.
+        waiting_of_queues: For some queues, the maximum of waiting tasks, or None.
+        partitions: The policies of queues with a partitioned limit. They give a partition to
+        messages without one.
     """
 
     namespace: str = "fairness"
@@ -58,10 +58,10 @@ class DispatchOptions:
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any] | None) -> Self:
-        """Read them from a connection's transport options.
+        """Return the options from a connection's transport options.
 
         Raises:
-            ValueError: The option is no mapping, or has a key that is not known.
+            ValueError: The option is not a mapping, or has an unknown key.
         """
         given = (transport_options or {}).get(OPTION) or {}
         if not isinstance(given, Mapping):
@@ -79,7 +79,7 @@ class DispatchOptions:
 
     @property
     def rules(self) -> Rules:
-        """What a claim is told."""
+        """The rules that each claim carries."""
         return Rules(
             round(self.lease_seconds * 1000),
             self.enforcement,
@@ -92,7 +92,7 @@ class DispatchOptions:
         )
 
     def bounds(self, queue: str, tier: str) -> Bounds | None:
-        """Return how many may wait where a task of ``tier`` is put into ``queue``; None: any."""
+        """Return the maximum of waiting tasks for a new task; None for no maximum."""
         if self.enforcement != "on":
             return None
         tiers = dict(self.waiting_of_tiers)

@@ -1,7 +1,8 @@
 """kombu's poller of Redis connections, which the end of a task can wake.
 
-With all places taken no request is open and nothing on the wire can wake the loop. Celery's hub has
-a waker of its own; without a hub (gevent, eventlet, kombu alone) a pipe stands among the sockets.
+While all places are taken, no request is open, and no answer can wake the loop. Celery's hub has
+its own way to wake. Without a hub (gevent, eventlet, kombu alone) the poller adds a pipe to the
+sockets.
 """
 
 from __future__ import annotations
@@ -20,51 +21,51 @@ from kombu.utils.eventio import READ
 
 from celery_fairness.transport.session import Session
 
-#: How long a loop without a hub waits while its worker stops, in seconds.
+#: Longest wait of a loop without a hub while its worker stops, in seconds.
 STOPPING_SECONDS = 0.05
 
 
-#: Untyped here: what it keeps is not in its stub.
+#: Untyped here, because its stub lacks the fields that this module uses.
 _Poller: Any = stock.MultiChannelPoller
 
 
 class FairPoller(_Poller):  # type: ignore[misc]  # see above
-    """Polls channels, and tells Redis the ends that no claim took along."""
+    """Polls channels, and sends the ends that no claim carried to Redis."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._homes: list[Session] = []
+        self._sessions: list[Session] = []
         self._pipe: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = self._write
         self._hub: Any = None
         self._on_readable: Callable[[int], Any] | None = None
 
-    def serve(self, home: Session) -> None:
-        """Wake for the ends of ``home`` and tell them."""
-        if home not in self._homes:
-            self._homes.append(home)
-            # The home lives as long as the process; a poller that nobody closed does not. A
-            # WeakMethod has a callback of its own, which fails where the interpreter ends.
-            home.wakers.append(ref(self, home.wakers.remove))
+    def serve(self, session: Session) -> None:
+        """Wake the loop for the ends of ``session``, and send them."""
+        if session not in self._sessions:
+            self._sessions.append(session)
+            # The session lives as long as the process, but an unclosed poller does not. A
+            # WeakMethod has its own callback, which fails at the interpreter's exit.
+            session.wakers.append(ref(self, session.wakers.remove))
 
     def wake(self) -> None:
         """Wake the loop; from any thread."""
         self._wake()
 
     def join_hub(self, hub: Any, on_readable: Callable[[int], Any]) -> None:
-        """Be woken through a hub from now on, which calls ``on_readable`` for sockets."""
+        """Use a hub for wake-ups from now on; it calls ``on_readable`` for sockets."""
         self._hub, self._on_readable, loop = hub, on_readable, threading.get_ident()
 
         def wake() -> None:
-            # What ends in the loop's own thread is told before it sleeps.
+            # The loop sends ends of its own thread before it sleeps.
             if threading.get_ident() != loop:
                 hub.call_soon(_nothing)
 
         self._wake = wake
 
     def nap(self, seconds: float, over: Callable[[], None]) -> bool:
-        """Let ``seconds`` pass; False where the loop does, and calls ``over`` after them."""
+        """Wait ``seconds`` and return True; with a hub, return False and call ``over`` later."""
         if self._hub is None:
             sleep(seconds)
             return True
@@ -72,13 +73,13 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         return False
 
     def _write(self) -> None:
-        # Once it is closed its number may be that of another file.
+        # After its close, the number may belong to another file.
         with self._lock:
             if self._pipe is not None:
                 try:
                     os.write(self._pipe[1], b"x")
                 except BlockingIOError:
-                    pass  # It is full: the loop wakes anyway.
+                    pass  # The pipe is full, so the loop wakes anyway.
 
     def get(self, callback: Any, timeout: float | None = None) -> Any:
         """Wait for one event, without a hub."""
@@ -92,42 +93,42 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
             return super().get(callback, STOPPING_SECONDS if self._is_stopping() else timeout)
         except Empty:
             if self._is_stopping():
-                # The worker's loop is to see it now, not at the end of its own wait.
+                # The worker's loop must stop now, not at the end of its own wait.
                 raise TimeoutError from None
             raise
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802 - kombu's name
-        # Also to connect is in vain while the server takes nothing.
+        # While the server accepts no commands, even a connection is useless.
         if not channel.is_napping:
             with channel.waits_for_server():
                 super()._register_BRPOP(channel)
 
     def _is_stopping(self) -> bool:
-        return any(home.stopping for home in self._homes)
+        return any(session.stopping for session in self._sessions)
 
     def on_poll_start(self) -> None:
-        """Send what the channels want to know; tell ends that had to stay behind."""
+        """Send the channels' requests, and the ends that no claim carried."""
         self._subscribe()
         super().on_poll_start()
-        for home in self._homes:
-            # What an open claim did not take along goes with the next one, at once.
-            if home.book.has_ends and not home.claim_is_open:
-                if home.book.frees_slots:
-                    home.flush()
+        for session in self._sessions:
+            # Ends that an open claim did not carry go with the next claim.
+            if session.lease_table.has_ends and not session.claim_is_open:
+                if session.lease_table.frees_slots:
+                    session.flush()
                 else:
-                    # Nobody waits for a note, and mostly the end comes before it is told.
-                    home.tell_soon()
+                    # A note is not urgent, and the task's end often comes before it is sent.
+                    session.settle_soon()
         for channel in self._channels:
-            channel.hear_rooms()
+            channel.wake_if_room()
             channel.spin()
 
     @property
     def fds(self) -> Any:
-        """The sockets that kombu is to add to the loop: it asks at each turn, for all of them."""
+        """The sockets that kombu adds to the loop; kombu reads all of them at each turn."""
         if self._hub is None:
             return self._fd_to_chan
         readers, ours = self._hub.readers, self._on_readable
-        # A number may have been another's before, who said nothing when it was closed.
+        # The number may have belonged to another socket that the hub still has.
         return [
             number
             for number in self._fd_to_chan
@@ -135,7 +136,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         ]
 
     def _subscribe(self) -> None:
-        """Hear what is said to all, before anything is claimed; kombu takes any order."""
+        """Subscribe to fanout queues before the first claim; kombu has no fixed order."""
         for channel in self._channels:
             if channel.active_fanout_queues and not channel._in_listen:
                 self._register_LISTEN(channel)
@@ -153,12 +154,12 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
     def leave(self, connection: Any) -> None:
         """Take a connection out of the poll, before its socket is closed.
 
-        A process of the pool that was forked meanwhile holds the socket too, and so the system goes
-        on polling it: what happens there would be told under its number, which is that of the next
-        connection. Reading from that one, with no request open, the loop would wait for ever.
+        A pool process that was forked meanwhile shares the socket, so the system goes on polling
+        it. Its events would have the old number, which the next connection gets. The loop would
+        read from that connection without an open request, and would wait without an end.
         """
         socket = connection._sock
-        # The poll of a forked process is its parent's.
+        # In a forked process, the poll belongs to the parent.
         if socket is None or connection.pid != os.getpid():
             return
         number = socket.fileno()
@@ -167,10 +168,10 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                 self._unregister_from_poll(number)
 
     def _on_connection_disconnect(self, connection: Any) -> None:
-        """Forget a connection that was closed, without a hub; kombu does the same with one.
+        """Remove a closed connection, without a hub; with a hub, kombu does it.
 
-        Its socket is gone by now. The number that it had may be another's the next moment, and
-        what happens there would be read from a connection that has no socket.
+        The socket is already closed. Another socket may get its number at once, and its events
+        would be read from a connection without a socket.
         """
         self._discard_paused_connection(connection)
         closed = set()
@@ -185,11 +186,11 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                 self.poller.unregister(fileno)
 
     def close(self) -> None:
-        """Forget every connection."""
-        for home in self._homes:
+        """Remove every connection."""
+        for session in self._sessions:
             with suppress(ValueError):
-                home.wakers.remove(ref(self))
-        self._homes.clear()
+                session.wakers.remove(ref(self))
+        self._sessions.clear()
         super().close()
         with self._lock:
             pipe, self._pipe = self._pipe, None
@@ -198,4 +199,4 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
 
 
 def _nothing() -> None:
-    """Turn the loop once."""
+    """Do nothing, but turn the loop once."""

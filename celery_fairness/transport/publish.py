@@ -1,16 +1,16 @@
-"""What a channel does with a message that is published: it waits in the lane of its tenant.
+"""Publishes a message on a fair channel: the task waits in the lane of its tenant.
 
-The first put of a publish says which bindings of its exchange the channel has read, and Redis
-refuses it where they are others: one round trip, and no table that is out of date.
+The first put of a publish carries the bindings that the channel has read. If they have changed,
+Redis rejects the put. So a publish takes one round trip, and never uses old bindings.
 
-Where too many wait a put is refused, and the publish raises. Of a batch the others are put all the
-same, and it raises when it has been sent.
+If too many tasks wait, Redis rejects the put, and the publish raises. A batch puts its other
+messages, and raises after it was sent.
 
-A task that no queue is bound for was not sent, and the publish raises: Redis may have lost its
-memory, and the bindings with it. What this connection has bound is bound again before.
+A publish without a bound queue raises, because the task was not sent. Redis may have lost its
+memory with the bindings, so the channel first restores the bindings of this connection.
 
-A publish that failed may have put its message all the same. Who publishes the same again, as kombu
-does where it retries, publishes it under the same delivery tag, so that it waits once.
+A publish that failed may have put its message. A second publish of the same message, as in kombu's
+retry, uses the same delivery tag, so the task waits once.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ else:
 
 
 class BindingsChanged(Exception):
-    """An exchange has other bindings than this channel has read."""
+    """The bindings of an exchange have changed since this channel read them."""
 
 
-class _Unsure(NamedTuple):
-    """A message of which nobody knows whether it was put."""
+class _UncertainPut(NamedTuple):
+    """A message whose put may have succeeded."""
 
     headers: Any
     body: Any
@@ -48,56 +48,58 @@ class _Unsure(NamedTuple):
     tag: str
 
     def is_again(self, message: dict[str, Any], exchange: str, routing_key: str) -> bool:
-        """Say whether a publish is another try of it: of the same object, with all that it says."""
+        """Return whether a publish repeats this one, with the same object and content."""
         same = message["headers"] is self.headers and message["body"] == self.body
         return same and (exchange, routing_key) == (self.exchange, self.routing_key)
 
 
-#: The last publish of this thread or greenlet, where it failed: a retry has another channel.
+#: This thread's or greenlet's last publish, if it failed. A retry has another channel.
 _last = threading.local()
 
 
 class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
-    """A batch of publishes that says when one of its puts was refused."""
+    """A batch of publishes that raises for a rejected put."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._refused: list[Full] = []
+        self._rejected: list[Full] = []
         self._execute = self.pipeline.execute
         self.pipeline.execute = self._execute_and_read
 
     def put(self, waiting: Waiting) -> None:
         """Add a put of ``waiting``."""
-        home = self.channel.home
+        session = self.channel.session
         args = calls.put_args(waiting)
-        # The name of a command is no key, so kombu's client sends it as it is.
-        self.add("execute_command", "FCALL", library().function(calls.PUT), 1, home.prefix, *args)
+        # The function's name is not a key, so kombu's client adds no prefix to it.
+        self.add(
+            "execute_command", "FCALL", library().function(calls.PUT), 1, session.prefix, *args
+        )
 
     def _execute_and_read(self) -> list[Any]:
         sent = [args for args, _ in self.pipeline.command_stack]
         answers: list[Any] = self._execute(raise_on_error=False)
         for index, answer in enumerate(answers):
             if isinstance(answer, ResponseError) and is_missing(answer):
-                # The others were put: only this one is sent again.
-                answers[index] = self.channel.home.call(calls.PUT, list(sent[index][4:]))
+                # Redis ran the other puts, so only this one is sent again.
+                answers[index] = self.channel.session.call(calls.PUT, list(sent[index][4:]))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        # A put that was not refused says a number.
-        refused = (calls.read_put(each) for each in answers if isinstance(each, list))
-        self._refused += [each for each in refused if isinstance(each, Full)]
+        # An accepted put returns a number.
+        rejected = (calls.read_put(each) for each in answers if isinstance(each, list))
+        self._rejected += [each for each in rejected if isinstance(each, Full)]
         return answers
 
     def flush(self) -> None:
-        """Send what is pending.
+        """Send the batch.
 
         Raises:
-            BacklogFull: Of the first that was refused; the others wait.
+            BacklogFull: For the first rejected put. The other tasks wait.
         """
         super().flush()
-        refused, self._refused = self._refused, []
-        if refused:
-            raise BacklogFull(*refused[0])
+        rejected, self._rejected = self._rejected, []
+        if rejected:
+            raise BacklogFull(*rejected[0])
 
 
 class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
@@ -105,10 +107,10 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._tables: dict[str, Any] = {}
-        #: Bindings that were looked up for a publish: exchange, and each as it lies in Redis.
+        #: Bindings of the open publish: the exchange, and each binding as Redis has it.
         self._unchecked: tuple[str, list[str]] | None = None
         self._tag = ""
-        #: The open publish has met a queue.
+        #: Whether the open publish has found a queue.
         self._routed = False
         super().__init__(*args, **kwargs)
 
@@ -116,7 +118,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         self._routed = True
         if not self.is_fair(queue):
             return super()._put(queue, message, **kwargs)
-        waiting = waiting_of(queue, message, self.home.options)
+        waiting = waiting_of(queue, message, self.session.options)
         batch = kwargs.get("_publish_batch")
         self._use([queue])
         if batch is None:
@@ -126,12 +128,12 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         return None
 
     def get_table(self, exchange: str) -> Any:
-        """Return the bindings of an exchange, as they were when last read.
+        """Return the bindings of an exchange, as this channel last read them.
 
-        The first put of a publish says which they were; Redis refuses it where they are others.
+        The first put of a publish carries them, and Redis rejects it if they have changed.
         """
         known = self._tables.get(exchange) or super().get_table(exchange)
-        # A put of the stock transport cannot say that they have changed.
+        # A put of the stock transport cannot report a change.
         if all(self.is_fair(bound[-1]) for bound in known):
             self._tables[exchange] = known
             self._unchecked = exchange, [self.sep.join(each) for each in known]
@@ -140,7 +142,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
     def _put_checked(self, waiting: Waiting) -> None:
         (exchange, bound), self._unchecked = self._unchecked or ("", []), None
         key = self.global_keyprefix + self.keyprefix_queue % exchange if exchange else ""
-        answer = self.home.put(waiting, key, bound)
+        answer = self.session.put(waiting, key, bound)
         if isinstance(answer, Full):
             raise BacklogFull(*answer)
         if answer is Put.BINDINGS_CHANGED:
@@ -151,27 +153,27 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         return FairBatch(self, max_size)
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
-        """Publish; bindings are read again where they have changed."""
+        """Publish; if the bindings have changed, read them and publish again."""
         body = message["body"]
-        unsure: _Unsure | None = getattr(_last, "unsure", None)
-        again = unsure is not None and unsure.is_again(message, exchange, routing_key)
-        self._tag = unsure.tag if unsure is not None and again else new_id(16)
-        _last.unsure = None
+        uncertain: _UncertainPut | None = getattr(_last, "uncertain", None)
+        again = uncertain is not None and uncertain.is_again(message, exchange, routing_key)
+        self._tag = uncertain.tag if uncertain is not None and again else new_id(16)
+        _last.uncertain = None
         try:
             return self._publish(message, exchange, routing_key, **kwargs)
         except (BacklogFull, Unroutable):
             raise
         except BaseException:
-            # Without headers two messages of one content cannot be told apart.
+            # Without headers, two messages with the same content look the same.
             if message["headers"]:
-                made = _Unsure(message["headers"], body, exchange, routing_key, self._tag)
-                _last.unsure = made
+                made = _UncertainPut(message["headers"], body, exchange, routing_key, self._tag)
+                _last.uncertain = made
             raise
 
     def _publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
         body = message["body"]
         if self._tables and "_publish_batch" in kwargs:
-            # A batch has no answer that could say so.
+            # A batch has no answer that could report a change.
             self._tables.clear()
         bound_again = False
         while True:
@@ -185,17 +187,17 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
                 if self._routed or not self._is_task(message, exchange):
                     if self._unchecked is None or not was_known:
                         return published
-                elif bound_again or not self.bind_again(exchange):
+                elif bound_again or not self.restore_bindings(exchange):
                     raise Unroutable(exchange, routing_key)
                 else:
                     bound_again = True
-                # No queue was found, so nobody has said whether the bindings are those.
+                # No put reached Redis, so the known bindings may be old.
             self._tables.pop(exchange, None)
-            # It was encoded in place.
+            # The failed try has encoded it in place.
             message["body"] = body
 
     def _is_task(self, message: Any, exchange: str) -> bool:
-        # Events, and replies to remote control, go to nobody where nobody listens.
+        # Events and replies to remote control have no queue if no process reads them.
         return "task" in message["headers"] and self.typeof(exchange).type != "fanout"
 
     def _next_delivery_tag(self) -> str:

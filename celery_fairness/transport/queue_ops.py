@@ -1,13 +1,13 @@
-"""What a channel does with one queue at once: take a message, count, purge, delete.
+"""Operations of a channel on one queue: take a message, count, purge, declare, delete.
 
-A queue declared with ``x-expires`` ends when for so long nobody has declared it, put into it, taken
-from it or consumed it. A use only moves the end away, so a shorter time holds when a longer one of
-before is over; a queue that is declared without ``x-expires`` ends no more. What waited in a queue
-that has ended does not come back: a use ends it first, and claims and counts pass it over.
+A queue declared with ``x-expires`` ends after this time without use: a declaration, a put, a claim
+or a consumer. A use only moves the end later, so a shorter time applies after an earlier, longer
+one is over. A queue declared without ``x-expires`` does not end. Tasks of an ended queue never come
+back: a use ends the queue first, and claims and counts skip it.
 
-Who consumes a queue keeps it for a lease at least, and says so while its loop turns or while it
-holds a task, whose lease is renewed by a thread. Whoever uses a queue that expires, and every
-consumer of fair queues, looks for one whose time is over, and ends a bounded part of it.
+A consumer keeps its queue for at least a lease. It reports the use while its loop turns. While it
+holds a task, the thread that renews the lease reports it. Every use of a queue that expires, and
+every consumer of fair queues, looks for an expired queue and ends a bounded part of it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kombu.exceptions import ChannelError
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Verdict
-from celery_fairness.transport.book import Held
 from celery_fairness.transport.envelope import message_of
+from celery_fairness.transport.lease_table import Held
 from celery_fairness.transport.session import Claimant
 
 logger = logging.getLogger("celery_fairness")
 
-#: Longest time between two looks at the queues that expire, in seconds.
+#: Longest time between two looks at expiring queues, in seconds.
 LOOK_SECONDS = 60.0
-#: How long a queue with a consumer is kept at least, as a lease is: the loop turns once a second.
+#: How long a queue with a consumer is kept at least, in ms. The loop turns once a second.
 CONSUMED_KEPT_MS = 5000
-#: How often a claim is sent again while what is held is entered again.
+#: How often a claim is sent again while leases are registered again.
 ENTERED_AT_MOST = 100
 
 if TYPE_CHECKING:
@@ -47,26 +47,26 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
 
     claimed: set[str]
     fair_queues: list[str]
-    #: When to look at the queues that expire.
+    #: The time of the next look at expiring queues (monotonic seconds).
     _look_at = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Fair queues that this channel has declared without an end.
+        #: Fair queues that this channel has declared without ``x-expires``.
         self._endless: set[str] = set()
-        #: In which memory of Redis lies what this channel has bound.
+        #: The epoch of Redis that has this channel's bindings.
         self._bound_in: int | None = None
         super().__init__(*args, **kwargs)
 
     def _end(self, held: Held, verdict: Verdict) -> None:
         self.claimed.discard(held.lease)
-        self.home.book.end(held, verdict, begun=verdict is Verdict.DONE)
+        self.session.lease_table.end(held, verdict, begun=verdict is Verdict.DONE)
 
     def _read_message(self, task: Claimed, held: Held) -> Any:
-        """Return the message of a claimed task; where it cannot be read, a dead letter and None."""
+        """Return the message of a claimed task; without a readable message, dead-letter it."""
         try:
             return self.Message(message_of(task), channel=self)
-        except Exception as error:  # noqa: BLE001 - types that users register may raise anything
-            # Its text may tell what is in the message.
+        except Exception as error:  # noqa: BLE001 - a user's type may raise anything
+            # The error's text may contain parts of the message, so only its type is logged.
             logger.error(
                 "the task of lease %s is a dead letter of queue %s: its message cannot be read: %s",
                 held.lease,
@@ -77,21 +77,21 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
             return None
 
     def _take(self, queue: str) -> Any:
-        """Claim one message and return it, None where there is none."""
+        """Claim one message and return it, or None."""
         self._use([queue])
-        claimant = self.home.borrow_claimant()
+        claimant = self.session.borrow_claimant()
         found = None
         try:
             while found is None and (claim := self._claim_now(claimant, queue)).tasks:
-                for task, held in self.home.enter(claimant, claim):
+                for task, held in self.session.enter(claimant, claim):
                     if found is None and task.queue == queue:
                         self.claimed.add(held.lease)
                         found = self._read_message(task, held)
                     else:
-                        # Of an answer that a channel before this one has lost.
-                        self.home.book.end(held, Verdict.HEAD, begun=False)
+                        # It belongs to the lost answer of an earlier channel.
+                        self.session.lease_table.end(held, Verdict.HEAD, begun=False)
         finally:
-            self.home.return_claimant(claimant)
+            self.session.return_claimant(claimant)
         return found
 
     def _get(self, queue: str) -> Any:
@@ -103,36 +103,36 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
         return message._raw
 
     def _claim_now(self, claimant: Claimant, queue: str) -> Claim:
-        # What was acknowledged just now may hold the slot.
-        self.home.flush()
-        self.home.meet()
-        claimant.sends()
+        # A message that was acknowledged just now may hold the slot.
+        self.session.flush()
+        self.session.sync_epoch()
+        claimant.mark_sent()
         for _ in range(ENTERED_AT_MOST):
-            epoch = self.home.renewals.epoch
+            epoch = self.session.renewals.epoch
             args = calls.claim_args(
-                *(claimant.owner, claimant.number, 1, [queue], self.home.rules), epoch=epoch
+                *(claimant.owner, claimant.number, 1, [queue], self.session.rules), epoch=epoch
             )
-            claim = calls.read_claim(self.home.call(calls.CLAIM, args))
+            claim = calls.read_claim(self.session.call(calls.CLAIM, args))
             if epoch in (None, claim.epoch):
                 claimant.number += 1
                 break
-            # What is held is entered again first.
-            self.home.renewals.hears(claim.epoch)
+            # The leases are registered again before the next try.
+            self.session.renewals.saw_epoch(claim.epoch)
             sleep(claim.sleep_ms / 1000)
         return claim
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Take one message; without acks, taking it is the end."""
+        """Take one message; without acks, a delivery is the end."""
         if not self.is_fair(queue):
             return super().basic_get(queue, no_ack=no_ack, **kwargs)
         message = self._take(queue)
         if message is not None and not no_ack:
             self.qos.append(message, message.delivery_tag)
         elif message is not None:
-            held = self.home.book.get(message.delivery_tag)
+            held = self.session.lease_table.get(message.delivery_tag)
             if held is not None:
                 self._end(held, Verdict.DONE)
-                self.home.flush()
+                self.session.flush()
         return message
 
     # -- queues -----------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
         return plain + self._waiting(queue)
 
     def _waiting(self, queue: str) -> int:
-        """Return how many tasks wait in a fair queue, those for their time included."""
-        return sum(map(int, self.home.call(calls.SIZE, calls.size_args(queue))))
+        """Return how many tasks wait in a fair queue, including delayed tasks."""
+        return sum(map(int, self.session.call(calls.SIZE, calls.size_args(queue))))
 
     def _purge(self, queue: str) -> int:
         purged = int(super()._purge(queue))
         if self.is_fair(queue):
-            while gone := int(self.home.call(calls.PURGE, [queue])):
+            while gone := int(self.session.call(calls.PURGE, [queue])):
                 purged += gone
         return purged
 
@@ -167,17 +167,17 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
             return
         if queue in self._expires:
             self._endless.discard(queue)
-            self._tell({queue: self._expires[queue]}, declared=True)
+            self._report_use({queue: self._expires[queue]}, declared=True)
         elif queue not in self._endless:
-            # Another process may have declared it with an end; producers declare often.
-            self._tell({queue: 0}, declared=True)
+            # Another process may have declared it with ``x-expires``. Producers declare often.
+            self._report_use({queue: 0}, declared=True)
             self._endless.add(queue)
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kw: Any) -> Any:
-        """Declare a queue; a passive declaration counts what waits, and is no use of the queue.
+        """Declare a queue; a passive declaration counts its tasks, and is not a use.
 
         Raises:
-            ChannelError: A passive declaration of a queue that is not there.
+            ChannelError: A passive declaration of a missing queue.
         """
         if not passive or queue is None or not self.is_fair(queue):
             return super().queue_declare(queue, passive=passive, **kw)
@@ -186,27 +186,27 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
         return queue_declare_ok_t(queue, self._size(queue), 0)
 
     def _use(self, queues: Iterable[str]) -> None:
-        """Say that ``queues`` are in use, where they expire."""
+        """Report the use of ``queues`` if they expire."""
         if self._expires:
             kept_ms = {name: self._expires[name] for name in queues if name in self._expires}
             fair = {name: kept for name, kept in kept_ms.items() if self.is_fair(name)}
             if fair:
-                self._tell(fair)
+                self._report_use(fair)
 
     def _look(self, kept_ms: dict[str, int], declared: bool = False) -> float:
-        """Say what is in use, and end a bounded part of what is not.
+        """Report the queues in use, and end a bounded part of an expired one.
 
         Returns:
-            When to look again, now where there is more to end.
+            The time of the next look, which is now if there is more to end.
         """
-        wait_ms = self.home.use(self.home.call, kept_ms, declared)
+        wait_ms = self.session.use(self.session.call, kept_ms, declared)
         waits = [kept / 3000 for kept in kept_ms.values() if kept]
         if wait_ms >= 0:
             waits.append(wait_ms / 1000)
         return monotonic() + min([LOOK_SECONDS, *waits])
 
-    def _tell(self, kept_ms: dict[str, int], declared: bool = False) -> None:
-        # What is consumed may have to be told sooner than what is used here.
+    def _report_use(self, kept_ms: dict[str, int], declared: bool = False) -> None:
+        # Consumed queues may need an earlier report than these.
         self._look_at = min(self._look_at, self._look(kept_ms, declared))
 
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
@@ -214,30 +214,30 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
         consumer = super().basic_consume(queue, *args, **kwargs)
         kept_ms = self._note_consumed().get(queue)
         if kept_ms:
-            self._tell({queue: kept_ms})
+            self._report_use({queue: kept_ms})
         return consumer
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
         cancelled = super()._basic_cancel(consumer_tag)
         if queue in self._expires and queue not in self._active_queues:
-            self.home.consumed.pop(queue, None)
+            self.session.consumed.pop(queue, None)
         return cancelled
 
     def _note_consumed(self) -> dict[str, int]:
-        """Return for how long each queue that is consumed is kept, 0 for ever; tell the home."""
+        """Return the ms to keep each consumed queue, 0 for no end; store them in the session."""
         fair = self.fair_queues
         kept_ms = {
-            name: max(self._expires[name], CONSUMED_KEPT_MS, self.home.rules.lease_ms)
+            name: max(self._expires[name], CONSUMED_KEPT_MS, self.session.rules.lease_ms)
             for name in fair
             if name in self._expires
         }
         if kept_ms:
-            self.home.consumed.update(kept_ms)
+            self.session.consumed.update(kept_ms)
         return kept_ms | {name: 0 for name in fair if name in self._endless}
 
     def maybe_refresh_binding_expiry(self) -> None:
-        """Keep what is consumed and end what nobody uses; kombu calls it once a second."""
+        """Keep consumed queues and end expired ones; kombu calls it once a second."""
         super().maybe_refresh_binding_expiry()
         if self.fair_queues:
             self._bind_in_new_memory()
@@ -245,21 +245,21 @@ class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before 
             self._look_at = self._look(self._note_consumed())
 
     def _bind_in_new_memory(self) -> None:
-        epoch = self.home.renewals.epoch
+        epoch = self.session.renewals.epoch
         if self._bound_in not in (None, epoch):
-            self.bind_again()
+            self.restore_bindings()
         self._bound_in = epoch
 
-    def bind_again(self, exchange: str | None = None) -> bool:
-        """Bind fair queues as this connection has bound them, for Redis may have lost it.
+    def restore_bindings(self, exchange: str | None = None) -> bool:
+        """Restore the bindings of this connection's fair queues, because Redis may have lost them.
 
-        kombu does not: it remembers what it has declared.
+        kombu does not restore them, because it has declared them before.
 
         Args:
-            exchange: To this one alone.
+            exchange: Restore only bindings to this exchange.
 
         Returns:
-            Whether there was something to bind.
+            Whether there was a binding to restore.
         """
         found = False
         for (queue, name, routing_key), arguments in list(self.state.bindings.items()):

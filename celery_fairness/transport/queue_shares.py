@@ -1,36 +1,38 @@
-"""A worker's share of its places for each of its queues, and how much of it is left.
+"""A worker's share of its places for each of its queues, and the free part of it.
 
-``strict``: of a queue whose places are all taken nothing is claimed, and nothing of it is heard:
-its bells are for workers that have room. ``borrow``: claims ask for it all the same, and get of it
-what no queue with room can use.
+With ``strict``, a queue without free places gets no claims, and the worker does not wait on its
+wake-up lists, which are for workers with room. With ``borrow``, claims include the queue. They get
+its tasks for places that no queue with room can use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.lease_table import LeaseTable
 
-#: How long the bell of a claimant stays that does not hear it, in ms: longer than it sleeps.
-ROOM_BELL_MS = 2000
+#: How long an unread wake-up of one process stays, in ms: longer than a channel sleeps.
+OWN_WAKEUP_MS = 2000
 
 
-def room_bell(prefix: str, owner: str) -> str:
-    """Return the key of the bell by which a process wakes a claimant of its own."""
+def own_wakeup_list(prefix: str, owner: str) -> str:
+    """Return the key of the list by which a process wakes a claimant of its own."""
     return f"{prefix}room:{owner}"
 
 
 class QueueShares:
-    """Of one process.
+    """The shares of one process.
 
     Args:
-        book: What it holds.
-        places: By queue, so many of the worker's places; of other queues any number.
-        lends: Places that their queue cannot use now are lent to the others.
+        lease_table: The leases of the process.
+        places: The number of places for each queue with a share.
+        lends: Whether other queues may use places that their queue cannot use now.
     """
 
-    def __init__(self, book: LeaseTable, places: Mapping[str, int], lends: bool = False) -> None:
-        self._book = book
+    def __init__(
+        self, lease_table: LeaseTable, places: Mapping[str, int], lends: bool = False
+    ) -> None:
+        self._lease_table = lease_table
         self._places = dict(places)
         self.lends = lends
 
@@ -38,14 +40,14 @@ class QueueShares:
         return bool(self._places)
 
     def left(self) -> dict[str, int]:
-        """Return by queue how many tasks may be claimed of its share."""
+        """Return the free part of each queue's share."""
         if not self._places:
             return {}
-        taken = self._book.places_of_queues()
+        taken = self._lease_table.places_by_queue()
         return {queue: max(0, most - taken[queue]) for queue, most in self._places.items()}
 
     def divide(self, queues: list[str]) -> tuple[list[str], list[str]]:
-        """Return those of some queues that may be claimed from, and the others."""
+        """Return the queues that may be claimed from, and the others."""
         if self.lends or not self._places:
             return queues, []
         left = self.left()
@@ -53,7 +55,7 @@ class QueueShares:
         return has_room, [queue for queue in queues if queue not in has_room]
 
     def bound(self, free: int, queues: Sequence[str]) -> int:
-        """Return how many of ``free`` places tasks of some queues may have."""
+        """Return how many of ``free`` places may take tasks of ``queues``."""
         if self.lends or not self._places:
             return free
         left = self.left()

@@ -1,8 +1,7 @@
-"""How a channel looks for what it takes, where it passes tasks over.
+"""The position of a channel's scan over tenants while its claims skip tasks.
 
-A look goes over all tenants, by as many claims as that needs. One that comes after a look in vain
-rests whenever some claims have gone on with it, so that a crowd whose tasks this process does not
-take costs it little.
+One scan covers all tenants, in as many claims as it needs. After a scan without a task, the next
+scan pauses after every few claims. A crowd of tasks for other workers therefore costs little.
 """
 
 from __future__ import annotations
@@ -11,70 +10,87 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from celery_fairness.scheduler.types import Claim, Passing
-from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.queue_shares import QueueShares
 from celery_fairness.transport.task_filter import NOTHING, TaskFilter
 
-#: A look that comes after one in vain rests for so many seconds whenever so many claims have gone
-#: on with it.
+#: After a scan without a task, the next scan pauses for LOOK_SECONDS after this number of claims.
 LOOKS_AT_ONCE = 8
 LOOK_SECONDS = 0.5
 
 
 class ScanCursor:
-    """Of one channel.
+    """The position of one channel.
 
     Args:
-        kinds: What its process does not take.
+        task_filter: The tasks that its process does not take.
     """
 
-    def __init__(self, kinds: TaskFilter) -> None:
-        self._kinds = kinds
-        #: By queue, how many tenants the last claim has passed over; and where the next goes on.
-        self.passed: Mapping[str, int] = {}
+    def __init__(self, task_filter: TaskFilter) -> None:
+        self._task_filter = task_filter
+        #: For each queue, the tenants that the last claim skipped, and the position of the next
+        #: claim.
+        self.skipped_tenants: Mapping[str, int] = {}
         self._places: Mapping[str, int] = {}
-        #: The last whole look found nothing that is taken, or tasks of limited kinds alone; and how
-        #: many claims have gone on with the next one since it rested.
-        self.in_vain = False
+        #: Whether the last complete scan found no task, or only tasks with a rate limit; and the
+        #: number of claims since the current scan paused.
+        self.found_nothing = False
         self._claims = 0
-        self._asked = NOTHING
+        self._last_skip = NOTHING
 
-    def ask(self, book: LeaseTable, rooms: QueueShares, is_strict: bool) -> Passing:
-        """Return what the next claim passes over, of a process with this book and these shares.
+    def next_skip(
+        self, lease_table: LeaseTable, queue_shares: QueueShares, is_strict: bool
+    ) -> Passing:
+        """Return the tasks that the next claim skips.
 
         Args:
-            book: What the process holds.
-            rooms: Its shares.
-            is_strict: The claim serves its queues one after the other.
+            lease_table: The process's leases.
+            queue_shares: The process's shares.
+            is_strict: Whether the claim serves its queues one after the other.
         """
-        passing, held, left = self._kinds.passing(self._places), book.of_queues(), rooms.left()
-        if passing is self._asked is NOTHING and not (held or left or self._places or is_strict):
-            return NOTHING
-        # What may be taken again is taken from the front, and then the look goes on.
-        opened = set(self._asked.never).difference(passing.never)
-        places = {} if opened else self._places
-        self._asked = replace(
-            passing, places=places, held=held, rooms=left, lends=rooms.lends, strict=is_strict
+        skipped, held, left = (
+            self._task_filter.skipped(self._places),
+            lease_table.slots_by_queue_key(),
+            queue_shares.left(),
         )
-        return self._asked
+        if skipped is self._last_skip is NOTHING and not (
+            held or left or self._places or is_strict
+        ):
+            return NOTHING
+        # If a task name may be taken again, the scan starts at the front.
+        available = set(self._last_skip.never).difference(skipped.never)
+        places = {} if available else self._places
+        self._last_skip = replace(
+            skipped,
+            places=places,
+            held=held,
+            rooms=left,
+            lends=queue_shares.lends,
+            strict=is_strict,
+        )
+        return self._last_skip
 
-    def hear(self, claim: Claim) -> float:
-        """A claim was answered; return the seconds to sleep, 0 where the next is sent at once."""
+    def read_answer(self, claim: Claim) -> float:
+        """Read a claim's answer; return the seconds to sleep, or 0 for a claim at once."""
         seconds = claim.sleep_ms / 1000
-        self.passed = claim.passed
+        self.skipped_tenants = claim.passed
         if seconds:
-            self.in_vain, self._places, self._claims = bool(claim.passed), {}, 0
+            self.found_nothing, self._places, self._claims = bool(claim.passed), {}, 0
         elif claim.tasks:
-            self._places = self._places if self.in_vain else {}
+            self._places = self._places if self.found_nothing else {}
         elif any(at > self._places.get(queue, 0) for queue, at in claim.passed.items()):
-            # A look that one claim could not finish goes on; it found nothing yet.
+            # The scan continues in the next claim.
             self._places = claim.passed
             self._claims += 1
-            if self.in_vain and self._claims >= LOOKS_AT_ONCE:
+            if self.found_nothing and self._claims >= LOOKS_AT_ONCE:
                 self._claims, seconds = 0, LOOK_SECONDS
-        return min(seconds, self._kinds.opens_in(self._asked)) if claim.passed else seconds
+        return (
+            min(seconds, self._task_filter.available_in(self._last_skip))
+            if claim.passed
+            else seconds
+        )
 
-    def found(self, kind: str) -> None:
-        """A task was taken; one of a kind without a rate limit says that the look is worth it."""
-        if not self._kinds.is_limited(kind):
-            self.in_vain, self._places = False, {}
+    def count_taken(self, task_name: str) -> None:
+        """Count a taken task; without a rate limit on its name, the scan is worth its cost."""
+        if not self._task_filter.is_limited(task_name):
+            self.found_nothing, self._places = False, {}

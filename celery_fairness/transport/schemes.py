@@ -1,4 +1,4 @@
-"""The transports that kombu knows by name.
+"""The transports that kombu finds by name.
 
 fairredis://          Redis or Valkey
 fairrediss://         the same with TLS, never without
@@ -18,9 +18,9 @@ from celery_fairness.transport.channel import FairChannel
 from celery_fairness.transport.poller import FairPoller
 from celery_fairness.transport.sentinel import FairSentinelChannel
 
-#: Longest wait for messages of a queue that is not claimed from: kombu's own default, in seconds.
+#: Longest wait for messages of stock queues, in seconds. It is kombu's default.
 LONGEST_WAIT_SECONDS = 1.0
-#: TLS where nothing else is said of it.
+#: TLS without further settings.
 _CHECKED = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
@@ -32,25 +32,25 @@ class Transport(stock.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         if client.ssl and not isinstance(client.ssl, Mapping):
-            # kombu takes no notice of a plain True.
+            # kombu ignores a plain True.
             client.ssl = _CHECKED
         super().__init__(client, **kwargs)
-        # kombu would sleep for it after each empty answer, and an empty claim is answered at once.
-        # It would also wait on the server for so long, and a channel that closes waits with it.
+        # With an interval, kombu would sleep after each empty answer, but an empty claim returns at
+        # once. With a longer timeout, a closing channel would wait for the server that long.
         self.brpop_timeout = min(self.brpop_timeout or LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         self.polling_interval = None
         self.cycle: Any = FairPoller()
 
     def establish_connection(self) -> Any:
-        """Connect; where the server takes no commands now it is tried again like one that is away.
+        """Connect. If the server accepts no commands now, kombu tries again as for a lost server.
 
         Raises:
-            ServerNotReady: It is a replica, for instance.
+            ServerNotReady: For example, the server is a replica.
         """
         established: Any = super().establish_connection()
         channel = established._avail_channels[-1]
         try:
-            channel.home.renewals.meet(channel.home.call)
+            channel.session.renewals.sync_epoch(channel.session.call)
         except BaseException:
             established._avail_channels.remove(channel)
             channel.close()
@@ -64,7 +64,7 @@ class Transport(stock.Transport):
 
 
 class TLSTransport(Transport):
-    """The same with TLS: kombu turns it on only for a scheme that is called ``rediss``."""
+    """The same with TLS, which kombu turns on only for a scheme named ``rediss``."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         if not client.ssl:

@@ -1,4 +1,4 @@
-"""The channel of a Sentinel group: whichever of its hosts answers, the master is the same Redis."""
+"""The channel of a Sentinel group. All of its hosts lead to the same master."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[mis
 
     connection: Any
 
-    def _place(self) -> tuple[str, ...]:
+    def _connection_key(self) -> tuple[str, ...]:
         client = self.connection.client
         hosts = sorted(client.alt) or [client.as_uri(include_password=True)]
         return (*hosts, str(self.master_name), str(client.virtual_host))
@@ -22,7 +22,7 @@ class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[mis
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
         client = self.connection.client
         given = client.alt
-        # kombu reads only those that are called sentinel://.
+        # kombu reads only addresses with the scheme ``sentinel://``.
         client.alt = [url.removeprefix("fair") for url in given]
         try:
             return super()._sentinel_managed_pool(asynchronous)

@@ -1,10 +1,10 @@
-"""One Redis as one process sees it: its book, its connections, and what renews its leases.
+"""A session: one process's leases, connections and renewals for one Redis.
 
-Every channel of the process that talks to the same Redis shares one home, and so do those that come
-after a lost connection. A forked child makes its own.
+All channels of the process for the same Redis share one session, also channels after a lost
+connection. A forked child makes its own.
 
-    claimed --end--> noted --settle--> told
-       ^ renewed (renewing.py) until it ends
+    claimed --end--> noted --settle--> settled
+       ^ renewed (renewals.py) until it ends
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Full, Outcome, Put, Verdict, Waiting
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
-from celery_fairness.transport.book import Held, LeaseTable
+from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.options import DispatchOptions
-from celery_fairness.transport.queue_shares import ROOM_BELL_MS, QueueShares, room_bell
-from celery_fairness.transport.renewing import Call, Renewals
+from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares, own_wakeup_list
+from celery_fairness.transport.renewals import Call, Renewals
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.util.threads import native_lock
 from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 
-#: Ends that one call tells.
+#: Ends that one call settles.
 SETTLE_AT_MOST = 64
-#: Tasks that one claim asks for.
+#: Tasks that one claim requests.
 CLAIM_AT_MOST = 64
-#: The same without a worker that says how many places it has.
+#: The same without a worker, whose pool would set a number.
 CLAIM_WITHOUT_WORKER = 16
 
 
 class Claimant:
-    """Who claims: requests of one claimant are numbered, and one is open at a time.
+    """The name under which a channel claims. Its requests are numbered, with one open at a time.
 
     Attributes:
-        process: Whose it is.
+        process: The id of its process.
         owner: Its name in Redis: host, process, and a random part.
-        number: Of the open request, or of the next.
-        sent_at: When that number was sent first (monotonic seconds).
+        number: The number of the open or the next request.
+        sent_at: When that number was first sent (monotonic seconds).
     """
 
     def __init__(self) -> None:
@@ -63,20 +63,20 @@ class Claimant:
         self.sent_at = 0.0
         self._sent = 0
 
-    def sends(self) -> None:
-        """The request is sent, for the first time or again."""
+    def mark_sent(self) -> None:
+        """Note the time of a request's first send."""
         if self._sent != self.number:
             self._sent, self.sent_at = self.number, monotonic()
 
 
 class Session:
-    """A Redis, and what this process holds there.
+    """One Redis, and this process's state there.
 
     Args:
-        address: For messages to people.
-        make: Makes a client of redis-py; called while the home is made, and not later.
-        prefix: What every key begins with.
-        options: Settings.
+        address: The address for error texts.
+        make: Makes a client of redis-py. Only the constructor calls it.
+        prefix: Prefix of every key.
+        options: The channel's settings.
     """
 
     def __init__(
@@ -90,76 +90,76 @@ class Session:
         self.forget()
 
     def forget(self) -> None:
-        """Hold nothing, as in the beginning: in a forked child all of it is the parent's."""
-        self.book = LeaseTable()
-        self.book.changed = self._wake
-        #: Lines of an outage, which comes with every try.
+        """Reset all state. In a forked child everything here belongs to the parent."""
+        self.lease_table = LeaseTable()
+        self.lease_table.changed = self._wake
+        #: Throttles the log lines of an outage, which repeat with every try.
         self.notices = Notices(logger)
-        #: What this process does not take now.
-        self.kinds = TaskFilter()
-        #: Free places are this less what is held in them; None without a worker.
+        #: The tasks that this process does not take now.
+        self.task_filter = TaskFilter()
+        #: Returns the number of the worker's places; None without a worker.
         self.slots: Callable[[], int] | None = None
         #: The shares of the worker's queues in its places.
-        self.rooms = QueueShares(self.book, {})
-        #: No new claims: the worker is stopping.
+        self.queue_shares = QueueShares(self.lease_table, {})
+        #: Whether the worker is stopping, and claims no more.
         self.stopping = False
-        #: Ends are told at once: no loop turns any more that would gather them.
+        #: Whether every end is sent at once, because no loop collects ends any more.
         self.at_once = False
         #: Whether a worker has logged which priority goes first.
         self.order_logged = False
-        #: The loop stands still while a body runs: it tells Redis nothing meanwhile.
+        #: Whether the loop stands still, and sends nothing, while a body runs.
         self.body_blocks_loop = False
-        #: Pollers, whose loops claim; each leaves with its last user.
+        #: Pollers of the loops that claim. Each entry leaves with its poller.
         self.wakers: list[ref[Any]] = []
-        #: Queues that expire and are consumed, each with how long it is kept, in ms.
+        #: Consumed queues that expire, each with the time to keep it, in ms.
         self.consumed: dict[str, int] = {}
         self._connection = Connection(self.address, make=lambda: self._client)
-        #: How many of its connections there were when Redis was last asked for its epoch.
-        self._met: int | None = None
+        #: The number of opened connections when the epoch was last read.
+        self._synced_on: int | None = None
         of_thread = self._client_of_thread
         self.renewals = Renewals(
-            self.book,
+            self.lease_table,
             of_thread,
             Connection(self.address, make=lambda: of_thread),
             self.prefix,
             self.rules.lease_ms,
-            self._tell,
+            self._settle,
             self._keep_consumed,
         )
-        #: Of open requests: all that they ask for, and what of it would fill the worker's places.
-        self._asked = self._asked_for_places = 0
+        #: Tasks that open requests may bring, and the part of them for the worker's places.
+        self._open = self._open_for_places = 0
         self._claimants: list[Claimant] = []
         self._lock = native_lock()
 
     # -- places -----------------------------------------------------------------------------------
 
     def free(self, for_places: bool) -> int:
-        """Return how many tasks may be claimed now, for the worker's places or for others."""
+        """Return how many tasks may be claimed now, with or without the worker's places."""
         if self.stopping:
             return 0
         if self.slots is None or not for_places:
             return CLAIM_WITHOUT_WORKER
-        taken = self.book.places + self._asked_for_places
+        taken = self.lease_table.places + self._open_for_places
         return max(0, min(CLAIM_AT_MOST, self.slots() - taken))
 
     @property
     def claim_is_open(self) -> bool:
-        """Whether an answer to a claim is on its way."""
-        return self._asked > 0
+        """Whether a claim has no answer yet."""
+        return self._open > 0
 
-    def asked(self, amount: int, for_places: bool) -> None:
-        """Count what an open request may bring; negative when it is answered."""
-        self._asked += amount
+    def count_open(self, amount: int, for_places: bool) -> None:
+        """Add the tasks that an open request may bring; subtract them after its answer."""
+        self._open += amount
         if for_places:
-            self._asked_for_places += amount
+            self._open_for_places += amount
 
     def borrow_claimant(self) -> Claimant:
-        """Return a claimant for one channel: that of a channel that is gone, where there is one."""
+        """Return a claimant for a channel, if possible one from a closed channel."""
         with self._lock:
             return self._claimants.pop() if self._claimants else Claimant()
 
     def return_claimant(self, claimant: Claimant) -> None:
-        """Keep the claimant of a closed channel: its open request may be unanswered."""
+        """Keep the claimant of a closed channel, because its open request may have no answer."""
         with self._lock:
             self._claimants.append(claimant)
 
@@ -170,56 +170,56 @@ class Session:
         return self._connection.execute(verb, self.prefix, args)
 
     def load_library(self) -> None:
-        """Load the function library where Redis does not have it.
+        """Load the function library if Redis does not have it.
 
         Raises:
-            LibraryUnusable: It cannot; the text says why.
+            LibraryUnusable: It cannot be loaded. The text has the reason.
         """
         self._connection.load_library(self.prefix)
 
-    def meet(self) -> None:
-        """Hear in which epoch Redis is, once for each connection that was opened."""
-        if self._met != self._connection.opened:
-            self.renewals.meet(self.call)
-            self._met = self._connection.opened
+    def sync_epoch(self) -> None:
+        """Read Redis's epoch, once for each opened connection."""
+        if self._synced_on != self._connection.opened:
+            self.renewals.sync_epoch(self.call)
+            self._synced_on = self._connection.opened
 
     def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put | Full:
-        """Begin to wait, unless too many do."""
+        """Put a task into its lane, unless too many tasks wait."""
         args = calls.put_args(waiting, "", bindings, bound)
         return calls.read_put(self.call(calls.PUT, args))
 
     def next_outcome(self, written: str) -> Outcome | None:
-        """Say which outcome was written, and take the next one."""
+        """Delete the outcome that was stored, and return the next one."""
         return calls.read_next_outcome(
             self.call(calls.NEXT_OUTCOME, calls.next_outcome_args(written, self.rules))
         )
 
     def ring(self, owner: str) -> None:
-        """Ring the bell that one claimant alone hears; whoever does not hear it sleeps on."""
-        bell = room_bell(self.prefix, owner)
+        """Wake one claimant of this process. If the call fails, it sleeps on."""
+        bell = own_wakeup_list(self.prefix, owner)
         with contextlib.suppress(RedisError, OSError), self._client.pipeline() as pipe:
-            pipe.rpush(bell, 1).pexpire(bell, ROOM_BELL_MS).execute()
+            pipe.rpush(bell, 1).pexpire(bell, OWN_WAKEUP_MS).execute()
 
     def flush(self) -> None:
-        """Tell Redis every end now; what it did not hear is kept."""
-        self._tell(self.call)
+        """Send every end to Redis now; ends that fail stay in the table."""
+        self._settle(self.call)
         if self.at_once:
-            # The process may end now, and its thread would die with the ends in its hands.
-            self.renewals.await_told()
+            # The process may end now, together with the ends that the thread has taken.
+            self.renewals.await_settled()
 
-    def tell_soon(self) -> None:
-        """Let the thread that renews tell Redis what no loop takes along."""
-        self.renewals.tell_soon()
+    def settle_soon(self) -> None:
+        """Let the renewing thread send notes and ends that no claim carries."""
+        self.renewals.settle_soon()
 
-    def _tell(self, call: Call) -> None:
-        while ends := self.book.take_ends(SETTLE_AT_MOST):
+    def _settle(self, call: Call) -> None:
+        while ends := self.lease_table.take_ends(SETTLE_AT_MOST):
             try:
                 call(calls.SETTLE, calls.settle_args(ends, self.rules))
             except (RedisError, OSError, LimiterUnavailable) as error:
-                self.book.give_back(ends)
+                self.lease_table.give_back(ends)
                 self.notices.error(
                     "settle",
-                    "%d ended tasks could not be told to %s: %s",
+                    "%d ended tasks could not be sent to %s: %s",
                     len(ends),
                     self.address,
                     str(error) or type(error).__name__,
@@ -227,17 +227,17 @@ class Session:
                 return
 
     def _keep_consumed(self, call: Call) -> None:
-        """Say that queues are in use, for a loop that may stand still while a body runs."""
+        """Report the queues in use, because the loop may stand still while a body runs."""
         if self.consumed:
             self.use(call, dict(self.consumed))
 
     def use(self, call: Call, kept_ms: Mapping[str, int], declared: bool = False) -> int:
-        """Say which queues are in use now, each with how long it is kept without; 0: for ever.
+        """Report the queues in use, each with the time to keep it in ms, 0 for no end.
 
-        If the time of one is over, it ends first, with all that waits in it.
+        If the time of such a queue is over, the queue ends first, with its waiting tasks.
 
         Returns:
-            In how many ms to look again: 0 if another queue is ending, -1 if none will.
+            The ms until the next look: 0 if another queue is ending, -1 if none will end.
         """
         args = calls.expire_queues_args(kept_ms, declared)
         while (wait_ms := int(call(calls.EXPIRE_QUEUES, args))) == calls.ENDS_FIRST:
@@ -247,16 +247,16 @@ class Session:
     def enter(
         self, claimant: Claimant, claim: Claim, for_places: bool = False
     ) -> list[tuple[Claimed, Held]]:
-        """Hold what a claim gave, less what is held already and what took too long to get here."""
+        """Add a claim's tasks to the table, except known tasks and tasks whose lease has ended."""
         entered = [
             (task, held)
             for task in claim.tasks
-            if (held := self.book.hold(task, claim.epoch, for_places)) is not None
+            if (held := self.lease_table.hold(task, claim.epoch, for_places)) is not None
         ]
         if entered:
             self.renewals.begin()
-        # Only now: what was given before Redis lost its memory is entered again with the rest.
-        self.renewals.hears(claim.epoch)
+        # Only after that: a lease from before a lost memory is registered again with the rest.
+        self.renewals.saw_epoch(claim.epoch)
         if not entered or monotonic() - claimant.sent_at < self.rules.lease_ms / 3000:
             return entered
         all_held = [held for _, held in entered]
@@ -264,41 +264,41 @@ class Session:
             gone = self.renewals.renew_batch(self.call, all_held, claim.epoch).gone
         except BaseException:
             for held in all_held:
-                self.book.end(held, Verdict.HEAD, begun=False)
+                self.lease_table.end(held, Verdict.HEAD, begun=False)
             raise
         for held in gone:
-            self.book.drop(held)
+            self.lease_table.drop(held)
         return [(task, held) for task, held in entered if not held.ended]
 
     def is_lost(self, held: Held) -> bool:
-        """Say whether the lease has ended; asks where nobody has renewed it for its length."""
+        """Return whether the lease has ended; ask Redis if no renewal came for a whole lease."""
         if monotonic() - max(held.since, self.renewals.renewed_at) >= self.rules.lease_ms / 1000:
             try:
                 gone = self.renewals.renew_batch(self.call, [held], held.epoch).gone
             except (RedisError, OSError):
-                # Nothing ends while nobody can renew.
+                # While no process can renew, no lease ends.
                 return held.lost
             held.lost = bool(gone)
         return held.lost
 
     def channel_gone(self, leases: list[str]) -> None:
-        """Give back what a closed channel delivered and no pool has."""
+        """Give back the tasks of a closed channel that no pool has."""
         for lease in leases:
-            held = self.book.get(lease)
+            held = self.lease_table.get(lease)
             if held is not None and not held.in_pool:
-                self.book.end(held, Verdict.HEAD, begun=not held.attended)
+                self.lease_table.end(held, Verdict.HEAD, begun=not held.attended)
         self.flush()
 
     def pool_gone(self) -> None:
-        """Give back what the worker's pool had and has not begun."""
-        for held in self.book.held():
+        """Give back the tasks that the worker's pool has not started."""
+        for held in self.lease_table.held():
             if held.attended and not held.begun:
-                # What a pool has may have begun unheard.
-                self.book.end(held, Verdict.HEAD, begun=held.in_pool)
+                # The pool may have started it without a report.
+                self.lease_table.end(held, Verdict.HEAD, begun=held.in_pool)
         self.flush()
 
     def stop(self) -> None:
-        """Claim no more, and tell every end at once from now on."""
+        """Claim no more, and send every end at once from now on."""
         self.stopping = True
         self.at_once = True
         self.flush()
@@ -309,15 +309,15 @@ class Session:
         shares: Mapping[str, int] | None = None,
         lends: bool = False,
     ) -> None:
-        """Claim for a worker that has ``slots()`` places, of which queues have shares."""
+        """Claim for a worker with ``slots()`` places, in which queues may have shares."""
         self.slots = slots
-        self.rooms = QueueShares(self.book, shares or {}, lends)
+        self.queue_shares = QueueShares(self.lease_table, shares or {}, lends)
         self.stopping = False
         self.at_once = False
         self._wake()
 
     def close(self) -> None:
-        """Renew nothing any more, and close the connections."""
+        """End the renewals, and close the connections."""
         self.renewals.close()
         self._connection.close()
 
@@ -326,45 +326,45 @@ class Session:
             self.flush()
             return
         if self.slots is None:
-            # Without a worker nobody knows when a loop turns again.
-            self.tell_soon()
+            # Without a worker, the next turn of a loop may be far away.
+            self.settle_soon()
         for waker in list(self.wakers):
             poller = waker()
             if poller is not None:
                 poller.wake()
 
 
-_homes: dict[tuple[tuple[str, ...], str, DispatchOptions], Session] = {}
-_homes_lock = threading.Lock()
+_sessions: dict[tuple[tuple[str, ...], str, DispatchOptions], Session] = {}
+_sessions_lock = threading.Lock()
 
 
-def home_of(
+def session_of(
     place: tuple[str, ...],
     prefix: str,
     options: DispatchOptions,
     address: Address,
     make: Callable[[], Any],
 ) -> Session:
-    """Return this process's home of a Redis, made at the first call."""
+    """Return this process's session with a Redis, made at the first call."""
     key = place, prefix, options
-    with _homes_lock:
-        home = _homes.get(key)
-        if home is None:
-            home = _homes[key] = Session(address, make, prefix, options)
-        return home
+    with _sessions_lock:
+        session = _sessions.get(key)
+        if session is None:
+            session = _sessions[key] = Session(address, make, prefix, options)
+        return session
 
 
-def homes() -> list[Session]:
-    """Return every home of this process."""
-    return list(_homes.values())
+def sessions() -> list[Session]:
+    """Return every session of this process."""
+    return list(_sessions.values())
 
 
 def _forget() -> None:
-    """A forked child holds nothing of its parent's."""
-    global _homes_lock
-    _homes_lock = threading.Lock()
-    for home in _homes.values():
-        home.forget()
+    """Reset all sessions in a forked child, because they belong to its parent."""
+    global _sessions_lock
+    _sessions_lock = threading.Lock()
+    for session in _sessions.values():
+        session.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

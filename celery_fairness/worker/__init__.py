@@ -1,1 +1,1 @@
-"""What runs in workers: the gate before a task's body, and the keeper of its lease."""
+"""The parts that run in workers: the gate before a task's body, and the renewer of its lease."""

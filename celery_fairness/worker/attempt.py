@@ -1,8 +1,8 @@
 """One attempt of a task in the process that runs its body.
 
-The slot is released when the body ends: before the next step of a chain is published, which would
-otherwise meet its predecessor's slot. The end of the whole trace releases what is left, whatever
-happened. Releasing twice is harmless.
+The slot ends with the body, before Celery publishes the next step of a chain. A later release would
+make that step compete with its predecessor's slot. The end of the trace releases a lease that the
+body's end did not. Releasing twice changes nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from celery_fairness.limiter.types import Lease
 
 
 class Attempt:
-    """An attempt that was let through.
+    """One attempt that the gate admitted.
 
     Args:
         task: The task instance that runs.
-        lease: What it holds; None where it runs without a slot.
-        limiter: Where the lease is released.
+        lease: The lease that it holds, or None without a slot.
+        limiter: The limiter that releases the lease.
         error: Raised in place of the body (``redis_lost="closed"``).
-        watched: Its end is to be told.
+        watched: Whether a trace is on (``Admitted.watched``).
     """
 
     __slots__ = ("_begun", "_lease", "_limiter", "_watched", "error", "task")
@@ -45,14 +45,17 @@ class Attempt:
         self._begun = False
 
     def begin(self, task: Any) -> bool:
-        """Say whether this call of ``task`` is the attempt's body: true once, for its own task."""
+        """Return whether this call of ``task`` is the attempt's body.
+
+        It returns True once, and only for the attempt's own task.
+        """
         if self._begun or self.task is not task:
             return False
         self._begun = True
         return True
 
     def end(self) -> None:
-        """Release the slot. A limiter that is away frees it when the lease runs out."""
+        """Release the slot. If the limiter does not answer, the slot ends with its lease."""
         lease, self._lease = self._lease, None
         if lease is not None:
             try:

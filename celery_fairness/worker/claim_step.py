@@ -1,10 +1,11 @@
-"""The consumer's step that ties a worker to the book of its claims.
+"""The consumer's step that connects a worker to its session with Redis.
 
-It puts the request mixin on every task, whatever its base class, says how many places the pool has,
-and sees that nothing is claimed, and nothing that ended stays untold, once the worker stops.
+It adds the request mixin to every task with any base class, and sets the number of places that
+the pool has. When the worker stops, it ends the claims and sends every pending end.
 
-What the worker does not know, and what is at its rate limit, its claims pass over: neither waits in
-the worker, nor is discarded by it. Messages that were not claimed are Celery's matter as before.
+Claims skip tasks that the worker does not have, and tasks at their rate limit. Both wait in Redis,
+so they take no place in the worker, and the worker discards none of them. Celery handles messages
+that were not claimed as before.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from celery_fairness.worker.claimed_request import claimed_request
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
 
-#: So often the pool is asked whether a child is gone, in seconds. Celery asks every five seconds,
-#: and a dead child's slot would stay taken so long.
-LOOK_FOR_THE_LOST_SECONDS = 0.5
-#: Celery's multiplier where the user sets none: then nothing is claimed before its place is free.
+#: How often the pool checks for dead children, in seconds. Celery checks every five seconds, and a
+#: dead child's slot would stay taken until then.
+MAINTAIN_POOL_SECONDS = 0.5
+#: Celery's multiplier if the user sets none. Then a claim takes only tasks that have a free place.
 DEFAULT_MULTIPLIER = 4
-#: What Celery's multiplier 0 means.
-WITHOUT_END = 2**31
+#: The number of places that Celery's multiplier 0 stands for.
+UNLIMITED = 2**31
 
 
 class ClaimStep(bootsteps.StartStopStep):
@@ -49,8 +50,8 @@ class ClaimStep(bootsteps.StartStopStep):
             for task in consumer.app.tasks.values():
                 task.Request = claimed_request(task.Request)
             updated = update()
-            if self._home is not None:
-                self._home.kinds.know(consumer.strategies)
+            if self._session is not None:
+                self._session.task_filter.take_again(consumer.strategies)
             return updated
 
         def on_unknown_task(body: Any, message: Any, error: Exception) -> None:
@@ -60,58 +61,61 @@ class ClaimStep(bootsteps.StartStopStep):
 
         def bucket_for_task(task: Any) -> Any:
             bucket = make_bucket(task)
-            if self._home is None:
+            if self._session is None:
                 return bucket
             limited = bucket is not None and not consumer.disable_rate_limits
-            self._home.kinds.limit(task.name, bucket.fill_rate if limited else 0.0)
-            # There, tasks would hold places.
+            self._session.task_filter.limit(task.name, bucket.fill_rate if limited else 0.0)
+            # With a bucket, Celery would keep waiting tasks in the worker, and they would take
+            # places.
             return None
 
         close = consumer.on_close
 
         def on_close(stops: bool) -> None:
-            with tasks_kept(consumer.pool if self._home is not None else None, written=stops):
+            with tasks_kept(consumer.pool if self._session is not None else None, written=stops):
                 close()
 
         consumer.on_close = partial(on_close, stops=False)
-        # Celery calls the one after a lost connection, and only then; the other when it stops.
+        # Celery calls the first one only after a lost connection, and the second one at a stop.
         consumer.blueprint.on_close = partial(on_close, stops=True)
-        # Celery calls it at the start, and again when the pool is restarted.
+        # Celery calls these two at the start and after a restart of the pool.
         consumer.update_strategies = update_strategies
         consumer.on_unknown_task = on_unknown_task
-        # This one with every new rate limit too.
+        # Celery also calls this one for every new rate limit.
         consumer.bucket_for_task = bucket_for_task
 
-        self._home: Any = None
+        self._session: Any = None
         self._timer: Any = None
         self._reporter: OutcomeReporter | None = None
 
     def start(self, consumer: Any) -> None:
-        """Claim as many tasks as the pool has places."""
-        home = self._home = getattr(consumer.connection.default_channel, "home", None)
+        """Begin to claim, up to the number of places in the pool."""
+        session = self._session = getattr(consumer.connection.default_channel, "session", None)
         consumer.reset_rate_limits()
-        if home is None:
+        if session is None:
             return
-        home.kinds.know(consumer.strategies)
+        session.task_filter.take_again(consumer.strategies)
         fairness = find(consumer.app)
         if fairness is not None:
-            home.renewals.on_memory_lost = fairness.republish
-        home.renewals.on_leases_lost = partial(_end_bodies, consumer)
-        home.body_blocks_loop = isinstance(consumer.pool, SoloPool)
-        # Bodies of threads begin behind the loop's back.
-        home.book.noted = home.book.changed if isinstance(consumer.pool, ThreadPool) else _nothing
+            session.renewals.on_memory_lost = fairness.republish
+        session.renewals.on_leases_lost = partial(_end_bodies, consumer)
+        session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
+        # A thread starts its body without a turn of the loop.
+        session.lease_table.noted = (
+            session.lease_table.changed if isinstance(consumer.pool, ThreadPool) else _nothing
+        )
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
         shares = NO_SHARES if fairness is None else fairness.shares
-        parts = {queue: each * multiplier for queue, each in shares.slots.items()}
-        home.start(_places(consumer, multiplier), parts, shares.borrow)
+        places_by_queue = {queue: each * multiplier for queue, each in shares.slots.items()}
+        session.start(_places(consumer, multiplier), places_by_queue, shares.borrow)
         if fairness is not None:
-            home.renewals.announce(fairness.announcement(consumer.hostname))
+            session.renewals.announce(fairness.announcement(consumer.hostname))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
-            self._timer = consumer.hub.call_repeatedly(LOOK_FOR_THE_LOST_SECONDS, maintain)
+            self._timer = consumer.hub.call_repeatedly(MAINTAIN_POOL_SECONDS, maintain)
         if self._reporter is None:
-            self._reporter = OutcomeReporter(consumer, home.next_outcome)
+            self._reporter = OutcomeReporter(consumer, session.next_outcome)
             self._reporter.start()
 
     def stop(self, _consumer: Any) -> None:
@@ -119,35 +123,35 @@ class ClaimStep(bootsteps.StartStopStep):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._home is not None:
-            self._home.stop()
+        if self._session is not None:
+            self._session.stop()
 
     def close(self, parent: Any) -> None:
         """Claim no more, before the worker waits for anything else."""
         self.stop(parent)
 
     def shutdown(self, consumer: Any) -> None:
-        """Leave the process as it was before the worker: it may consume by itself."""
+        """Reset the session: this process may still consume without a worker."""
         self.stop(consumer)
         if self._reporter is not None:
             self._reporter.stop()
             self._reporter = None
-        if self._home is not None:
-            # Without an answer the worker is listed for one more lease.
+        if self._session is not None:
+            # If the call fails, the worker stays listed for one more lease.
             with contextlib.suppress(RedisError, OSError):
-                self._home.renewals.withdraw(self._home.call)
-            self._home.slots = None
-            self._home.stopping = self._home.at_once = self._home.body_blocks_loop = False
-            self._home.kinds.forget()
+                self._session.renewals.withdraw(self._session.call)
+            self._session.slots = None
+            self._session.stopping = self._session.at_once = self._session.body_blocks_loop = False
+            self._session.task_filter.forget()
 
 
 def _end_bodies(consumer: Any, lost: list[Any]) -> None:
-    """End late-acked bodies whose leases have ended, where the pool can: they run elsewhere."""
+    """End late-acked bodies whose leases have ended, because another worker runs their tasks."""
 
     def end() -> None:
         for request in list(active_requests):
             if getattr(request, "_held", None) in lost and request.task.acks_late:
-                # Not every pool can, and its process may be gone by itself.
+                # Not every pool supports this, and the process may have ended already.
                 with contextlib.suppress(NotImplementedError, OSError):
                     request.cancel(consumer.pool, emit_retry=False)
 
@@ -156,25 +160,25 @@ def _end_bodies(consumer: Any, lost: list[Any]) -> None:
 
 
 def _nothing() -> None:
-    """The loop turns anyway."""
+    """Do nothing: the loop turns anyway."""
 
 
 def _multiplier(consumer: Any) -> int:
-    """Return how many tasks may be claimed for each place of the pool."""
+    """Return the number of tasks to claim for each place of the pool."""
     conf, multiplier = consumer.app.conf, int(consumer.prefetch_multiplier)
-    asked = conf.value_set_for("worker_prefetch_multiplier") or multiplier != DEFAULT_MULTIPLIER
-    if not asked or conf.worker_disable_prefetch:
+    is_set = conf.value_set_for("worker_prefetch_multiplier") or multiplier != DEFAULT_MULTIPLIER
+    if not is_set or conf.worker_disable_prefetch:
         return 1
     return multiplier
 
 
 def _places(consumer: Any, multiplier: int) -> Callable[[], int]:
-    """Return what says how many tasks may be claimed at once; it is asked at every turn."""
+    """Return a function for the number of places; claims call it at every turn."""
     scaler = getattr(consumer.controller, "autoscaler", None)
 
     def places() -> int:
-        # A scaler grows the pool when more tasks are there than processes.
+        # An autoscaler grows the pool only when there are more tasks than processes.
         most = 0 if scaler is None else scaler.max_concurrency
-        return max(int(consumer.pool.num_processes), most) * multiplier or WITHOUT_END
+        return max(int(consumer.pool.num_processes), most) * multiplier or UNLIMITED
 
     return places

@@ -1,11 +1,11 @@
 """The main process's view of a claimed task: a mixin for the ``Request`` class of every task.
 
-The slot of a claimed task ends with its body, not with its ack. The mixin sees every end on every
-pool: the pool's last callback. Celery shadows ``on_success`` and ``execute_using_pool`` in a class
-that it makes for each task, so the mixin wraps them there.
+The slot of a claimed task ends with its body, not with its ack. The pool's last callback marks that
+end on every pool. Celery overrides ``on_success`` and ``execute_using_pool`` in the class that it
+makes for each task, so the mixin wraps them there.
 
-What the message becomes is what Celery said of it until then: acknowledged, rejected, or nothing,
-and then it waits again in its place.
+Celery's last decision settles the message: acknowledged or rejected. Without a decision the task
+returns to its old place in the lane.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from celery.worker.state import task_ready
 
 from celery_fairness.scheduler.types import Verdict
 from celery_fairness.wiring import find
-from celery_fairness.worker.order import tell_of_order
-from celery_fairness.worker.unsaid import tell_of_unsaid
+from celery_fairness.worker.priority_order import log_priority_order
+from celery_fairness.worker.undeclared_limits import log_undeclared_limits
 
 if TYPE_CHECKING:
     _Request = Any
@@ -30,14 +30,14 @@ else:
 
 
 def _ending(method: Any) -> Any:
-    """Let the body have ended after ``method``, whatever Celery thinks of it."""
+    """Return ``method`` followed by the end of the lease, even if ``method`` raises."""
 
     @functools.wraps(method)
     def method_and_end(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
         try:
             return method(self, *args, **options)
         except BaseException:
-            # Nobody said what becomes of the message, and it would end so for ever.
+            # Without this mark the task would come back and raise again without a limit.
             if self._held is not None:
                 self._held.died = True
             raise
@@ -63,49 +63,49 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
         super().__init__(message, *args, **options)
-        home = getattr(getattr(message, "channel", None), "home", None)
-        if home is None:
+        session = getattr(getattr(message, "channel", None), "session", None)
+        if session is None:
             return
-        self._home = home
-        self._book = home.book
-        self._held = home.book.get(message.delivery_tag)
+        self._session = session
+        self._lease_table = session.lease_table
+        self._held = session.lease_table.get(message.delivery_tag)
         if self._held is not None:
             self._held.attended = True
             fairness = find(self.app)
             if fairness is not None:
-                tell_of_unsaid(fairness.notices, self.task, self._request_dict)
-                tell_of_order(fairness.settings, home, message.properties.get("priority"))
+                log_undeclared_limits(fairness.notices, self.task, self._request_dict)
+                log_priority_order(fairness.settings, session, message.properties.get("priority"))
             acknowledged = message.channel.acknowledged
-            # Nothing is written for an ack, so it needs no turn of the loop.
+            # An ack writes nothing to Redis, so the loop need not run it.
             self._on_ack = lambda *_: acknowledged(message)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """The body begins."""
+        """Mark that the body starts."""
         held = self._held
         if held is not None:
             held.begun = held.in_pool = True
             if self.task.acks_late:
-                self._book.note(held, Verdict.BEGUN)
+                self._lease_table.note(held, Verdict.BEGUN)
         super().on_accepted(pid, time_accepted)
-        if held is not None and self._home.body_blocks_loop:
+        if held is not None and self._session.body_blocks_loop:
             if self.task.acks_late or held.attempt > 1:
-                # It may be what kills its workers: that it began is known before it does.
-                self._home.flush()
+                # The body may kill its worker, so Redis stores the start before the body runs.
+                self._session.flush()
             else:
-                # Most bodies are over before the thread tells.
-                self._home.tell_soon()
+                # Most bodies end before the thread sends the start.
+                self._session.settle_soon()
 
     def acknowledge(self) -> None:
-        """The message is done; the slot goes with the body."""
+        """Settle the message; the slot stays until the body ends."""
         before = self.acknowledged
         super().acknowledge()
         if self._held is not None and self.acknowledged and not before:
             self._decide(Verdict.DONE)
             if self._held.in_pool:
-                self._book.note(self._held, Verdict.ACKED)
+                self._lease_table.note(self._held, Verdict.ACKED)
 
     def reject(self, requeue: bool = False) -> None:
-        """The message waits again, or is done."""
+        """Settle the message as rejected, or put it back into the queue."""
         before = self.acknowledged
         super().reject(requeue=requeue)
         if self._held is not None and self.acknowledged and not before:
@@ -115,19 +115,19 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
     def _decide(self, verdict: Verdict) -> None:
         self._held.verdict = verdict
         if not self._held.in_pool:
-            # It was revoked, has expired, or was rejected before a pool had it.
-            self._book.end(self._held, verdict, begun=False)
+            # It was revoked, expired or rejected before the pool had it.
+            self._lease_table.end(self._held, verdict, begun=False)
 
     @_ending
     def on_success(self, result: Any, **options: Any) -> Any:
-        """The pool reported an end."""
+        """End the lease: the pool reported success."""
         return super().on_success(result, **options)
 
     @_ending
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        """The pool reported a failure, or that the body's process is gone."""
+        """End the lease: the pool reported a failure, or the death of the body's process."""
         exception = exc_info.exception
         exception = getattr(exception, "exc", None) or exception
         ended_by_us = self._already_cancelled or self._already_revoked
@@ -138,7 +138,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         )
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """After a hard limit green pools say nothing else."""
+        """End the lease after a hard limit: green pools report nothing else."""
         return super().on_timeout(soft, timeout) if soft else self._on_hard_limit(timeout)
 
     @_ending
@@ -151,12 +151,12 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         held = self._held
         if held is not None:
             again = Verdict.DIED if held.died else Verdict.HEAD
-            self._book.end(held, held.verdict or again)
+            self._lease_table.end(held, held.verdict or again)
 
     def _watch(self, result: Any) -> None:
-        """Hear of an end that the pool reports to nobody: a tracer that raised, a cancelled job."""
+        """Watch for an end without a callback: a tracer that raised, or a cancelled job."""
         if result is None:
-            # The pool ran it at once.
+            # The pool ran the body inside this call.
             return
         future = getattr(result, "f", None)
         if future is not None:
@@ -177,15 +177,15 @@ def _entering(execute_using_pool: Any) -> Any:
         held = self._held
         if held is None:
             return execute_using_pool(self, *args, **options)
-        if self._home.is_lost(held):
-            # The worker was frozen between the claim and this moment.
-            self._book.drop(held)
+        if self._session.is_lost(held):
+            # The worker was frozen since the claim, and the lease ended.
+            self._lease_table.drop(held)
             self.acknowledge()
         if held.ended:
-            # It was given back, and may run elsewhere by now: here nobody waits for it.
+            # The worker gave the task back, and another worker may run it by now.
             task_ready(self)
             raise TaskRevokedError(self.id)
-        # A revoked or expired task raises: it is acknowledged without having been in the pool.
+        # A revoked or expired task raises here, and is acknowledged without a pool.
         result = execute_using_pool(self, *args, **options)
         held.in_pool = True
         self._watch(result)
@@ -196,7 +196,7 @@ def _entering(execute_using_pool: Any) -> Any:
 
 @functools.cache
 def claimed_request(request: Any) -> type:
-    """Return the class ``request``, or the class of that name, with the mixin before it."""
+    """Return the class ``request``, or the class with that name, behind the mixin."""
     cls: type = symbol_by_name(request)
     if issubclass(cls, ClaimedRequestMixin):
         return cls

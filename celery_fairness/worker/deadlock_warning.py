@@ -1,9 +1,10 @@
-"""A task that waits for a limit whose slot its own parent holds.
+"""Warns of a task that waits for a limit while its own parent holds the limit's slot.
 
-If the parent waits for its result, as ``result.get()`` in a body does where Celery was told to
-allow it, neither ever ends. A worker cannot see whether it waits; it can see that it could.
+If the parent waits for the task's result (``result.get()`` in a body), neither task ends. A worker
+cannot see whether the parent waits, so it logs the risk.
 
-Weakness: of a key with more than a hundred leases the first are looked at; grandparents are not.
+Weakness: the check reads at most a hundred leases of a key, and it checks parents, not
+grandparents.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ from celery_fairness.util.ids import is_lease_of
 from celery_fairness.util.throttled_log import Notices
 
 
-def tell_of_parent(
+def log_deadlock_risk(
     notices: Notices,
     limiter: Limiter,
     task: Any,
     request: Any,
-    charge: Attribution,
-    refused: Rejected,
+    attribution: Attribution,
+    rejected: Rejected,
 ) -> None:
-    """Log that the parent of a refused task holds a slot of what keeps it.
+    """Log that the parent of a rejected task holds a slot that the task waits for.
 
     Args:
-        notices: Where it is logged, once a minute for each kind of task.
-        limiter: Where the slot is held.
-        task: That was refused.
-        request: Its request.
-        charge: The keys of its limits.
-        refused: How.
+        notices: Receives the log line, at most once a minute for each task name.
+        limiter: The limiter that holds the slot.
+        task: The rejected task.
+        request: The task's request.
+        attribution: The task's tenant and limits.
+        rejected: The limiter's answer.
     """
     parent = request.parent_id
-    if not parent or refused.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
+    if not parent or rejected.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
         return
     try:
-        key = next(_held_by(parent, limiter, charge, refused), None)
+        key = next(_held_by(parent, limiter, attribution, rejected), None)
     except LimiterUnavailable:
         return
     if key is not None:
         notices.error(
             f"parent:{task.name}",
-            "task %s[%s] waits for the limit %s, of which its parent %s holds a slot: if that "
-            "waits for its result, neither ends",
+            "task %s[%s] waits for the limit %s, and its parent %s holds a slot of it: if the "
+            "parent waits for its result, neither ends",
             task.name,
             request.id,
             key,
@@ -58,21 +59,25 @@ def tell_of_parent(
 
 
 def _held_by(
-    parent: str, limiter: Limiter, charge: Attribution, refused: Rejected
+    parent: str, limiter: Limiter, attribution: Attribution, rejected: Rejected
 ) -> Iterator[str]:
-    """Yield the keys that keep a task, now or after what refused it, and that its parent holds."""
-    # What is full by its own numbers; of the tier, and of what refused it, the limiter has said so.
-    full_from = {limit.key: limit.concurrency for limit in read_limits(charge.limits_text)}
-    if refused.key:
-        by_lease = refused.reason is Reason.AT_CONCURRENCY_LIMIT
-        full_from = {refused.key: 0 if by_lease else None} | {
-            key: held for key, held in full_from.items() if key != refused.key
+    """Yield the keys that block a task and that its parent holds.
+
+    A key counts if it rejected the task, or if it would reject the task next.
+    """
+    # A message carries the numbers of its own limits. For the tier and for the key that rejected
+    # the task, the limiter's answer has them.
+    full_from = {limit.key: limit.concurrency for limit in read_limits(attribution.limits_text)}
+    if rejected.key:
+        by_lease = rejected.reason is Reason.AT_CONCURRENCY_LIMIT
+        full_from = {rejected.key: 0 if by_lease else None} | {
+            key: held for key, held in full_from.items() if key != rejected.key
         }
-    if refused.limit and refused.held >= refused.limit:
-        full_from[charge.key] = 0
+    if rejected.limit and rejected.held >= rejected.limit:
+        full_from[attribution.key] = 0
     for key, held in full_from.items():
         if held is None:
             continue
-        state = limiter.inspect(key, "", refused.tier)
+        state = limiter.inspect(key, "", rejected.tier)
         if state.held >= held and any(is_lease_of(each.id, parent) for each in state.leases):
             yield key

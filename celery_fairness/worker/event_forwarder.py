@@ -1,10 +1,11 @@
-"""Passes what happened on to Celery's event bus, where ``celery events`` and others listen.
+"""Forwards events from Redis to Celery's event bus, for ``celery events`` and other readers.
 
-Events lie in Redis, told by whoever caused them; of the workers that send events (``-E``) one reads
-them for all. The election is a key that lives for some seconds; how far was read is another.
+Processes write their events to Redis. One of the workers that send events (``-E``) reads them for
+all. A key that lives for some seconds elects this worker; another key stores how far it has read.
 
-Weakness: a worker that dies between sending and noting leaves some to be sent twice; they keep
-their ids. The bus itself keeps nothing for who does not listen.
+Weakness: a worker that dies after sending and before storing its position leaves events that the
+next worker sends again, with the same ids. The bus keeps nothing for readers that are not
+connected.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 
-#: What stands before a type on the bus: Celery takes what is before the first dash for a group.
-GROUP = "fairness-"
-#: How often a worker looks, in seconds.
+#: Prefix of an event's type on the bus. Celery uses the part before the first dash as the group.
+BUS_PREFIX = "fairness-"
+#: How often a worker looks for events, in seconds.
 EVERY_SECONDS = 1.0
-#: How long nobody else reads after the reader has looked last, in seconds.
+#: How long an election lasts after the elected worker's last look, in seconds.
 ELECTED_SECONDS = 5
-#: How long it is kept how far was read: whoever comes later begins with what happens then.
+#: How long the position lives, in seconds. Without it, a new reader starts with new events.
 NOTED_SECONDS = 3600
-#: Events that are sent before it is noted how far.
-TOGETHER = 100
-#: A connection of the pool may have been lost since it was used last.
+#: Events that are sent before the position is stored.
+BATCH_SIZE = 100
+#: A pooled connection may have been lost since its last use.
 RETRIES: dict[str, Any] = {"retry": True, "retry_policy": {"max_retries": 1}}
 
 
 class EventForwarder:
-    """Sends events for the life of a worker, while that sends any.
+    """Forwards events for the life of a worker, while the worker sends events.
 
     Args:
-        sends: Says whether the worker sends events now.
-        dispatcher: Opens an event dispatcher of Celery's for the forwarder alone. The worker's own
-            dispatcher writes heartbeats in the worker's event loop.
-        reader: Of the installation.
-        source: Where its events come from.
+        sends_events: Returns whether the worker sends events now.
+        dispatcher: Opens a dispatcher for the forwarder alone. The worker's own dispatcher writes
+        heartbeats in the worker's event loop.
+        reader: Reads the Redis of this installation.
+        source: The stream of events.
     """
 
     def __init__(
         self,
-        sends: Callable[[], bool],
+        sends_events: Callable[[], bool],
         dispatcher: Callable[[], AbstractContextManager[Any]],
         reader: Reader,
         source: str,
     ) -> None:
-        self._sends, self._dispatcher = sends, dispatcher
+        self._sends_events, self._dispatcher = sends_events, dispatcher
         self._reader, self._source = reader, source
         self._elected, self._noted = reader.keys.forwarder, reader.keys.forwarded
         self._name = new_id(8)
@@ -64,25 +65,25 @@ class EventForwarder:
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
 
     def start(self) -> None:
-        """Send from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; another worker may be elected at once."""
+        """Stop the thread; another worker takes over when the election ends."""
         self._stopped.set()
 
     def _run(self) -> None:
         while not self._stopped.wait(EVERY_SECONDS):
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001 - Redis is away, and comes back
+            except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
                 self._notices.error(
-                    "forwarder", "events could not be passed on: %s", error or type(error).__name__
+                    "forwarder", "events could not be forwarded: %s", error or type(error).__name__
                 )
 
     def look(self) -> int:
-        """Send what has happened, where this worker is the one that does; returns how many."""
-        if not self._sends() or not self._is_elected():
+        """Send new events if this worker is elected; return their number."""
+        if not self._sends_events() or not self._is_elected():
             return 0
         sent, more = 0, True
         after = self._reader.read("GET", self._noted)
@@ -90,7 +91,7 @@ class EventForwarder:
             self._note(happened.last_id(self._reader, self._source))
             return 0
         while more and not self._stopped.is_set():
-            page = happened.page(self._reader, self._source, after or None, (), TOGETHER)
+            page = happened.page(self._reader, self._source, after or None, (), BATCH_SIZE)
             if page.events:
                 with self._dispatcher() as dispatcher:
                     for event in page.events:
@@ -115,8 +116,8 @@ class EventForwarder:
 
 
 def bus_type(event_type: str) -> str:
-    """Return what an event's type is on the bus: ``fairness-paused`` for ``fairness.paused``."""
-    return GROUP + event_type.removeprefix("fairness.")
+    """Return an event's type on the bus: ``fairness-paused`` for ``fairness.paused``."""
+    return BUS_PREFIX + event_type.removeprefix("fairness.")
 
 
 def _fields(event: Event) -> dict[str, Any]:

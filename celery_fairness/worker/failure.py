@@ -1,7 +1,7 @@
-"""The failure of a task whose body has not run, as Celery writes one of a process that is lost.
+"""The failure of a task whose body has not run, as Celery stores it for a lost process.
 
-It is no failure of the body: neither ``autoretry_for`` nor ``on_failure`` is asked, and no
-traceback is logged. Whoever waits for the result, errbacks, chords and the signal are told.
+The body did not fail: Celery does not call ``autoretry_for`` or ``on_failure``, and logs no
+traceback. The result, errbacks, chords and the signal get the failure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from celery import signals
 
 
 def write_failure(task: Any, context: Any, error: Exception, *, store: bool) -> Any:
-    """Store ``error`` as the result of a task and tell who waits for it.
+    """Store ``error`` as the result of a task, and notify errbacks, chords and the signal.
 
     Args:
         task: The task.
-        context: Its request, with its arguments.
-        error: The result.
-        store: Whether its result is kept.
+        context: The task's request with its arguments.
+        error: The exception to store.
+        store: Whether the backend keeps the result.
 
     Returns:
         The error as Celery carries it between processes.
     """
     try:
         raise error
-    except Exception:  # noqa: BLE001 - to have its traceback, as of any error
+    except Exception:  # noqa: BLE001 - ExceptionInfo needs a raised error
         info: Any = ExceptionInfo()
     task.backend.mark_as_failure(context.id, error, request=context, store_result=store)
     task.request_stack.push(context)

@@ -1,12 +1,12 @@
-"""The gate: asks the limiter before a task's body runs, and sends a refused task back.
+"""The gate: takes a slot before a task's body runs, or sends the task back.
 
-It wraps the task's tracer, so that a refused attempt begins nothing: no state STARTED, no
-``task_prerun``, no ``before_start``; and so that what is let through holds its slot whatever the
-body does. Eager tasks and direct calls have no such tracer and are never limited.
+The gate wraps the task's tracer. A rejected attempt therefore starts nothing: no state STARTED, no
+``task_prerun``, no ``before_start``. An admitted attempt holds its slot in any case.
+Eager tasks and direct calls have no such tracer, so the gate never limits them.
 
-A refused task is on the broker again before its old message is acknowledged: a late-acked message
-is acknowledged when this returns, and an early-acked attempt keeps its pool slot until the broker
-has the new one.
+Invariant: a rejected task is on the broker again before its old message is acknowledged. A
+late-acked message is acknowledged after the gate returns. An early-acked attempt keeps its pool
+slot until the broker has the new message.
 """
 
 from __future__ import annotations
@@ -53,60 +53,61 @@ from celery_fairness.message.headers import (
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices, log_misspelling
 from celery_fairness.worker.attempt import Attempt, current_attempt
-from celery_fairness.worker.because import because
-from celery_fairness.worker.deadlock_warning import tell_of_parent
+from celery_fairness.worker.attempt_queue import queue_limits_of, queue_of
+from celery_fairness.worker.deadlock_warning import log_deadlock_risk
 from celery_fairness.worker.failure import write_failure
-from celery_fairness.worker.moment import after_a_moment
-from celery_fairness.worker.of_queue import queue_of, words_of_queue
 from celery_fairness.worker.parked_message import as_text, expires_ms
-from celery_fairness.worker.resend import NotTaken, Resender, whole_message
-from celery_fairness.worker.unsaid import with_declared
+from celery_fairness.worker.rejection_text import rejection_text
+from celery_fairness.worker.resend import NotAccepted, Resender, whole_message
+from celery_fairness.worker.short_wait import after_short_waits
+from celery_fairness.worker.undeclared_limits import with_declared
 
 logger = logging.getLogger("celery_fairness")
 
 Tracer = Callable[..., Any]
 
-#: A full limit may say that it is free in no time: its leases end.
+#: Least wait for a limit without a free slot, in seconds. Its expected time may be 0, because
+#: leases end early.
 LEAST_WAIT_SECONDS = 1.0
-#: A task that may start by the time it would be parked asks again, so often.
-ASK_AT_MOST = 3
-#: A shorter wait beside a free slot is the way through the broker, in seconds.
+#: How many calls a task makes if it could start while the gate was parking it.
+ACQUIRE_AT_MOST = 3
+#: Waits beside a free slot below this are the trip through the broker, in seconds.
 IDLE_SHORT_SECONDS = 0.5
-#: Less than this in all is not logged, and no more often than that by one worker, in seconds.
+#: A worker logs idle slots from this total on, and at most once in this time, in seconds.
 IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS = 5.0, 3600.0
-#: Why a limit may open before the time it says.
-_NOT_BY_TIME = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
+#: Rejections that may end before their expected time.
+_MAY_END_EARLIER = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
 
-#: Where the main process leaves what it knows of an attempt, in the request that the pool gets.
+#: The key in the pool's request with the main process's data about an attempt.
 ATTEMPT_KEY = "_fairness_attempt"
 
 
 class _Asked(NamedTuple):
-    """What an attempt asks the limiter with."""
+    """The data for one call to the limiter."""
 
-    charge: Attribution
+    attribution: Attribution
     lease: Lease
     copy: Copy
-    #: Of the copy that a refusal publishes.
+    #: The serial of the copy that a rejection publishes.
     serial: str
     job: Job
-    #: It was not accepted before, and is no copy that a rejection published.
+    #: False for a task that was accepted before, and for a copy that a rejection published.
     is_new: bool
 
 
 class Gate:
-    """Lets attempts through, or sends them back.
+    """Admits attempts, or sends them back.
 
     Args:
-        settings: Snooze, jitter, what to do while Redis is away.
-        limiter: Where slots are taken.
-        directory: Tiers of tenants.
-        resender: Sends refused tasks back.
-        notices: Where trouble is logged.
-        ended: Told of every lease whose attempt ended here.
-        longest_countdown_seconds: The broker's visibility timeout bounds it; None where there is
-            none.
-        not_begun: Called for every attempt whose body does not begin.
+        settings: Snooze, jitter, and the mode without Redis.
+        limiter: Grants slots.
+        directory: Caches the tiers of tenants.
+        resender: Sends rejected tasks back.
+        notices: Receives throttled log lines.
+        ended: Called with every lease whose attempt ended in this process.
+        longest_countdown_seconds: The longest countdown that the broker's visibility timeout
+        allows, or None without a bound.
+        not_begun: Called for every attempt whose body does not start.
     """
 
     def __init__(
@@ -132,17 +133,22 @@ class Gate:
         self._longest = longest_countdown_seconds
         self._uncounted = 0
 
-    def charge(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Attribution:
-        """Return who an attempt is charged to; the same in the main process and in the pool."""
+    def attribution(
+        self, task: Any, request: dict[str, Any], args: Any, kwargs: Any
+    ) -> Attribution:
+        """Return the tenant and the limits of an attempt.
+
+        The main process and the pool get the same answer.
+        """
         source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
         known = self._settings, self._directory, self._notices
         request = with_declared(*known, task, request, args, kwargs)
-        of_queue, problem = words_of_queue(self._settings, task, request, args, kwargs)
+        of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
         scopes = source, task.service, self._settings
-        charge = attribution_of(request, args, kwargs, *scopes, problem=problem)
-        return replace(charge, of_queue=of_queue)
+        attribution = attribution_of(request, args, kwargs, *scopes, problem=problem)
+        return replace(attribution, of_queue=of_queue)
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""
@@ -153,19 +159,19 @@ class Gate:
             request = request or {}
             known = request.pop(ATTEMPT_KEY, None) or {}
             if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
-                # No body can run with these: the tracer says so.
+                # No body can run with these arguments, and the tracer reports it.
                 return tracer(uuid, args, kwargs, request)
-            charge = self.charge(task, request, args, kwargs)
-            if charge.misspelling:
-                log_misspelling(self._notices, task.name, charge.misspelling)
-            if not charge.keys:
+            attribution = self.attribution(task, request, args, kwargs)
+            if attribution.misspelling:
+                log_misspelling(self._notices, task.name, attribution.misspelling)
+            if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)
-            lease = Lease(known.get("lease") or new_lease_id(uuid), charge.keys)
-            # A message that has none is known by this one from here on.
+            lease = Lease(known.get("lease") or new_lease_id(uuid), attribution.keys)
+            # A message without the header gets an identity here, and keeps it.
             copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
             job = Job(uuid, task.name, queue_of(request))
             is_new = not (copy.serial or was_accepted(request))
-            asked = _Asked(charge, lease, copy, new_serial(), job, is_new)
+            asked = _Asked(attribution, lease, copy, new_serial(), job, is_new)
 
             def context() -> Context:
                 return Context(request, args=args, kwargs=kwargs, called_directly=False)
@@ -173,7 +179,7 @@ class Gate:
             try:
                 outcome = self._enter_or_park(task, context, asked, known)
             except SoftTimeLimitExceeded:
-                # The question took the task's whole time, and nobody knows the answer.
+                # The call took the task's whole time limit, and its outcome is unknown.
                 Attempt(task, lease, self._limiter, watched=True).end()
                 outcome = Rejected(Reason.LIMITER_UNAVAILABLE)
             except BaseException:
@@ -186,9 +192,9 @@ class Gate:
                 return _ended(IGNORED, Parked())
             if isinstance(outcome, Rejected):
                 if outcome.action == "drop":
-                    return self._drop(task, context(), charge, outcome)
+                    return self._drop(task, context(), attribution, outcome)
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
-                    # The limiter knows of no successor: the same copy goes back.
+                    # The limiter has stored no successor, so the same copy goes back.
                     asked = asked._replace(serial=copy.serial)
                 return self._send_back(task, context(), asked, outcome, known)
             token = current_attempt.set(outcome)
@@ -208,17 +214,17 @@ class Gate:
         asked: _Asked,
         known: dict[str, Any],
     ) -> Attempt | Rejected | None:
-        """Return what came of asking, None where the task waits in the limiter."""
-        charge = asked.charge
-        for _ in range(ASK_AT_MOST):
-            outcome = after_a_moment(functools.partial(self._enter, task, asked))
+        """Return the answer of the limiter, or None if the task is parked."""
+        attribution = asked.attribution
+        for _ in range(ACQUIRE_AT_MOST):
+            outcome = after_short_waits(functools.partial(self._enter, task, asked))
             if not isinstance(outcome, Rejected):
                 return outcome
             context = make_context()
-            tell_of_parent(self._notices, self._limiter, task, context, charge, outcome)
+            log_deadlock_risk(self._notices, self._limiter, task, context, attribution, outcome)
             if not self._is_parked(outcome):
                 return outcome
-            _complete(task, context, charge, outcome)
+            _complete(task, context, attribution, outcome)
             try:
                 message = self._resender.take(task, context, asked.copy, known.get("content_type"))
                 text, expires = as_text(message), expires_ms(message)
@@ -228,7 +234,7 @@ class Gate:
             try:
                 parking = self._limiter.park(self._request(asked), text, expires)
             except LimiterUnavailable as error:
-                # It may wait there: what goes back is dropped then.
+                # If the task was parked after all, the limiter drops the copy that goes back.
                 self._notices.error("away", "%s", error)
                 return Rejected(Reason.LIMITER_UNAVAILABLE)
             if parking is Parking.SUPERSEDED:
@@ -237,38 +243,43 @@ class Gate:
                 return outcome
             if parking is Parking.PARKED:
                 logger.info(
-                    "task %s[%s] is parked: %s", task.name, context.id, because(charge, outcome)
+                    "task %s[%s] is parked: %s",
+                    task.name,
+                    context.id,
+                    rejection_text(attribution, outcome),
                 )
                 return None
         return outcome
 
-    def _is_parked(self, refused: Rejected) -> bool:
-        """Say whether what refuses a task has it wait in the limiter, and not on the broker."""
-        if refused.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
+    def _is_parked(self, rejected: Rejected) -> bool:
+        """Return whether a rejected task waits in the limiter, and not on the broker."""
+        if rejected.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
             return False
-        by_tier = not refused.key and self._settings.tier_on_limit != "wait"
-        return refused.action == "wait" and not by_tier
+        by_tier = not rejected.key and self._settings.tier_on_limit != "wait"
+        return rejected.action == "wait" and not by_tier
 
     def _request(self, asked: _Asked) -> SlotRequest:
-        charge, lease, copy, serial, job, _ = asked
-        tenant = charge.tenant or ""
-        tier = self._directory.tier_of(tenant, charge.tier) if tenant else ""
-        return SlotRequest(lease, tenant, tier, copy, serial, charge.limits_text, job, asked.is_new)
+        attribution, lease, copy, serial, job, _ = asked
+        tenant = attribution.tenant or ""
+        tier = self._directory.tier_of(tenant, attribution.tier) if tenant else ""
+        return SlotRequest(
+            lease, tenant, tier, copy, serial, attribution.limits_text, job, asked.is_new
+        )
 
     def _enter(self, task: Any, asked: _Asked) -> Attempt | Rejected:
-        charge = asked.charge
+        attribution = asked.attribution
         try:
             answer = self._limiter.acquire(self._request(asked), self._enforcement)
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
         self._directory.set_version(answer.news)
-        if charge.problem or self._uncounted:
-            self._count(task, charge)
+        if attribution.problem or self._uncounted:
+            self._count(task, attribution)
         if isinstance(answer, Admitted):
             if (
                 asked.copy.serial
-                and charge.tenant
-                and not charge.limits_text
+                and attribution.tenant
+                and not attribution.limits_text
                 and not self._tier_waits
             ):
                 self._log_idle(asked.lease)
@@ -296,27 +307,27 @@ class Gate:
                 tenants,
             )
 
-    def _count(self, task: Any, charge: Attribution) -> None:
-        """Count what is rare; a count that fails must not cost the task its slot."""
+    def _count(self, task: Any, attribution: Attribution) -> None:
+        """Count rare outcomes; a count that fails must not cost the task its slot."""
         try:
-            if charge.problem:
+            if attribution.problem:
                 self._limiter.count("invalid")
             if self._uncounted:
                 self._limiter.count("opened", self._uncounted)
                 self._uncounted = 0
         except LimiterUnavailable as error:
             self._notices.error("away", "%s", error)
-        if not charge.problem:
+        if not attribution.problem:
             return
         self._notices.error(
             f"invalid:{task.name}",
             "task %s is charged to the tenant _invalid: %s",
             task.name,
-            charge.problem,
+            attribution.problem,
         )
 
     def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Rejected:
-        # Who refuses nothing does not refuse because nobody can be asked.
+        # Without enforcement no task is rejected, so a missing limiter rejects none either.
         on = self._enforcement is Enforcement.ON
         mode = self._settings.redis_lost if on else "open"
         self._notices.error("away", "%s (redis_lost is %r)", error, mode)
@@ -327,23 +338,24 @@ class Gate:
             return Attempt(task, None, self._limiter)
         return Attempt(task, None, self._limiter, error)
 
-    def countdown_seconds(self, refused: Rejected) -> float:
-        """Return how long a refused task waits, bounded.
+    def countdown_seconds(self, rejected: Rejected) -> float:
+        """Return the countdown of a rejected task, at most the broker's longest one.
 
-        Where its tier refused, or nobody knows when it may start: snooze + uniform [0, jitter).
-        Else until it is expected to start, and the same jitter; none where a limit says
-        ``reschedule``, whose answer has one, unless that is a snooze or more, when all those come
-        that have no time of their own.
+        If the tier rejects the task, or the time of its start is unknown: snooze + uniform [0,
+        jitter). Otherwise: the time until its expected start, with the same jitter. With
+        ``reschedule`` the limiter has added a jitter already, so there is none. If that time is a
+        snooze or more, the jitter stays, because tasks without an expected time return at the same
+        moment.
         """
         settings = self._settings
         wait, jitter = settings.snooze_seconds, settings.snooze_jitter_seconds
-        expected = refused.retry_after_seconds
-        if refused.key and expected is not None:
-            if refused.reason in _NOT_BY_TIME:
-                # It may open before, and nobody would tell.
+        expected = rejected.retry_after_seconds
+        if rejected.key and expected is not None:
+            if rejected.reason in _MAY_END_EARLIER:
+                # The limit may have a free slot earlier, and nothing would wake the task.
                 expected = min(max(expected, LEAST_WAIT_SECONDS), wait)
             wait = expected
-            if refused.action == "reschedule" and expected < settings.snooze_seconds:
+            if rejected.action == "reschedule" and expected < settings.snooze_seconds:
                 jitter = 0.0
         wait += random.random() * jitter
         return wait if self._longest is None else min(wait, self._longest)
@@ -353,25 +365,25 @@ class Gate:
         task: Any,
         context: Context,
         asked: _Asked,
-        refused: Rejected,
+        rejected: Rejected,
         known: dict[str, Any],
     ) -> Any:
-        if refused.reason is Reason.SUPERSEDED:
+        if rejected.reason is Reason.SUPERSEDED:
             logger.info(
-                "task %s[%s]: this copy is dropped, another of it has started or is waiting",
+                "task %s[%s]: this copy is dropped, another copy has started or is waiting",
                 task.name,
                 context.id,
             )
             return _ignored()
-        wait = self.countdown_seconds(refused)
-        charge, _, copy, serial, *_ = asked
-        _complete(task, context, charge, refused)
+        wait = self.countdown_seconds(rejected)
+        attribution, _, copy, serial, *_ = asked
+        _complete(task, context, attribution, rejected)
         known_type = known.get("content_type")
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
-        except NotTaken as error:
-            return self._not_taken(task, context, error)
-        except Exception as error:  # noqa: BLE001 - the message is kept whatever it is
+        except NotAccepted as error:
+            return self._not_accepted(task, context, error)
+        except Exception as error:  # noqa: BLE001 - no error may lose the message
             return self._cannot_send(task, context, error)
         if not sent:
             return self._cannot_send(task, context, None)
@@ -380,25 +392,27 @@ class Gate:
             task.name,
             context.id,
             wait,
-            because(charge, refused),
+            rejection_text(attribution, rejected),
         )
         return _ignored()
 
-    def _drop(self, task: Any, context: Context, charge: Attribution, refused: Rejected) -> Any:
-        """A limit says that a task it refuses shall not run: that is its result."""
-        error = RateLimitDropped(task.name, context.id or "", refused.key)
-        who = "no tenant" if charge.tenant is None else f"tenant {charge.tenant!r}"
+    def _drop(
+        self, task: Any, context: Context, attribution: Attribution, rejected: Rejected
+    ) -> Any:
+        """Store the failure of a task that a limit with ``drop`` has rejected."""
+        error = RateLimitDropped(task.name, context.id or "", rejected.key)
+        who = "no tenant" if attribution.tenant is None else f"tenant {attribution.tenant!r}"
         logger.info(
             "task %s[%s] of %s was dropped by the limit %s: it has not run",
             task.name,
             context.id,
             who,
-            refused.key,
+            rejected.key,
         )
         return _failed(task, context, error)
 
-    def _not_taken(self, task: Any, context: Context, problem: NotTaken) -> Any:
-        """The broker answers and does not take the task back: it fails, and keeps no place."""
+    def _not_accepted(self, task: Any, context: Context, problem: NotAccepted) -> Any:
+        """Store the failure of a task that the broker does not accept; it keeps no pool slot."""
         place = context.delivery_info or {}
         exchange, key = (str(place.get(each) or "") for each in ("exchange", "routing_key"))
         error = PublishFailed(task.name, context.id or "", exchange, key, str(problem))
@@ -406,11 +420,11 @@ class Gate:
         return _failed(task, context, error)
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
-        """The message is on no broker again: leave it where it is, or say it whole."""
+        """Requeue the old message, or log the whole task if there is no old message."""
         if task.acks_late:
             return _ended(REJECTED, Reject(error, requeue=True))
         logger.error(
-            "task %s[%s] was refused and could not be sent back to the broker (%r); "
+            "task %s[%s] was rejected and could not be sent back to the broker (%r); "
             "it is lost unless it is sent again: %s",
             task.name,
             context.id,
@@ -421,34 +435,34 @@ class Gate:
 
 
 class NotBegun(Ignore):
-    """Ends an attempt whose body has not begun: the main process sees it."""
+    """Ends an attempt whose body has not started; the main process reads it."""
 
 
 class Parked(NotBegun):
-    """Ends one whose task waits in the limiter."""
+    """Ends an attempt whose task is parked."""
 
 
-#: How attempts end whose body has not begun.
+#: The exceptions of attempts whose body has not started.
 NOT_BEGUN = (NotBegun, RateLimitDropped, PublishFailed)
 
 
-def _complete(task: Any, context: Context, charge: Attribution, refused: Rejected) -> None:
-    """Put the header into a message of a producer without this package."""
+def _complete(task: Any, context: Context, attribution: Attribution, rejected: Rejected) -> None:
+    """Add the header to a message from a producer without this package."""
     headers = context.headers if isinstance(context.headers, dict) else {}
     context.headers = headers
-    if HEADER not in headers and not charge.problem:
-        # What was read from its arguments goes with it.
-        header = Header(_plain(charge.tenant), refused.tier or None, task.service)
+    if HEADER not in headers and not attribution.problem:
+        # The tenant may come from the task's arguments, and the new message keeps it.
+        header = Header(_plain(attribution.tenant), rejected.tier or None, task.service)
         context.headers = {**headers, HEADER: header.to_wire()}
 
 
 def _plain(tenant: str | None) -> str | None:
-    """Return a tenant as it stands in a header, where the reserved two have no place."""
+    """Return a tenant for the header, or None for the two reserved tenants."""
     return None if isinstance(tenant, Reserved) else tenant
 
 
 def _failed(task: Any, context: Context, error: Exception) -> Any:
-    """Store a failure of a task whose body has not run; return what a tracer returns for one."""
+    """Store the failure of a task whose body has not run; return it as a tracer does."""
     ignored = task.ignore_result or context.ignore_result
     store = bool(task.store_errors_even_if_ignored or not ignored)
     info = write_failure(task, context, error, store=store)
@@ -457,7 +471,7 @@ def _failed(task: Any, context: Context, error: Exception) -> Any:
 
 @functools.cache
 def _ignored() -> Any:
-    """Return what a tracer returns for a task that raised Ignore: the same every time."""
+    """Return what a tracer returns for a task that raised Ignore."""
     return _ended(IGNORED, NotBegun())
 
 

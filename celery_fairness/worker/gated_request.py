@@ -1,8 +1,8 @@
-"""The main process's view of an attempt: a mixin for whatever ``Request`` class a task has.
+"""The main process's view of an attempt: a mixin for the ``Request`` class of every task.
 
-It gives the attempt its lease id, keeps the lease while the pool works on it, and sees the ends
-that a pool child cannot report: SIGKILL, memory, hard time limit, termination. Celery shadows
-``on_success`` in a class that it makes for each task, so the mixin wraps it there.
+It names the attempt's lease and renews the lease while the pool has the task. It also sees the ends
+that a pool child cannot report: SIGKILL, out of memory, a hard time limit, termination. Celery
+overrides ``on_success`` in the class that it makes for each task, so the mixin wraps it there.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 else:
     _Request = object
 
-#: What Linux calls PID_MAX_LIMIT; other systems stay below it.
+#: Linux's PID_MAX_LIMIT; other systems stay below it.
 LARGEST_PROCESS_ID = 4_194_304
 
-#: How the pool says that the process of a body is gone, or will be any moment.
+#: The pool's exceptions for a process that has ended or is about to end.
 _CHILD_IS_LOST = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 
 class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
-    """Keeps the lease of one attempt."""
+    """Renews the lease of one attempt."""
 
     _fair_lease: Lease | None = None
 
@@ -52,37 +52,39 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
         if fairness is None or task.name.startswith("celery."):
             return
         request: dict[str, Any] = self._request_dict
-        charge = fairness.gate.charge(task, request, request.get("args"), request.get("kwargs"))
-        if charge.keys:
-            self._fair_lease = Lease(new_lease_id(self.id, fairness.worker), charge.keys)
+        attribution = fairness.gate.attribution(
+            task, request, request.get("args"), request.get("kwargs")
+        )
+        if attribution.keys:
+            self._fair_lease = Lease(new_lease_id(self.id, fairness.worker), attribution.keys)
         request[ATTEMPT_KEY] = {
             "lease": self._fair_lease.id if self._fair_lease else None,
             "content_type": getattr(message, "content_type", None),
         }
-        self._fair_keeper = fairness.keeper
+        self._fair_renewer = fairness.lease_renewer
         self._fair_promoter = fairness.promoter
         self._fair_wired = fairness
 
     def revoked(self) -> bool:
-        """Give back what a task was promised that is ended before its body is thought of."""
+        """Release the reserved start of a task that was revoked before its body started."""
         revoked = bool(super().revoked())
         copy = parse_copy(self._request_dict.get(COPY_HEADER))
         lease = self._fair_lease
         if revoked and lease is not None and copy is not None and copy.serial:
-            with contextlib.suppress(LimiterUnavailable):  # The promise ends by itself.
+            with contextlib.suppress(LimiterUnavailable):  # The reservation expires.
                 self._fair_wired.limiter.release_reservation(copy.message, lease.keys)
         return revoked
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Keep the lease: the pool has the task."""
+        """Start to renew the lease: the pool has the task."""
         if self._fair_lease is not None:
-            # Green pools give a greenlet's id, which no process can have.
+            # Green pools pass the id of a greenlet, which is larger than any process id.
             process_id = pid if pid <= LARGEST_PROCESS_ID else os.getpid()
-            self._fair_keeper.accepted(self._fair_lease, process_id)
+            self._fair_renewer.accepted(self._fair_lease, process_id)
         super().on_accepted(pid, time_accepted)
 
     def on_success(self, result: Any, **options: Any) -> Any:
-        """Stop keeping the lease: the pool reported an end, and released it."""
+        """Stop renewing the lease: the pool reported success, and the body released it."""
         try:
             return super().on_success(result, **options)
         finally:
@@ -91,7 +93,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        """Stop keeping the lease; where the pool reports and not the body, see it released."""
+        """Stop renewing the lease; if the body did not report, release it."""
         try:
             return super().on_failure(
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
@@ -109,7 +111,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
                 self._fair_end(by_body=False, lost=isinstance(exception, _CHILD_IS_LOST))
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """Release the lease after a hard limit: green pools say nothing else."""
+        """Release the lease after a hard limit: green pools report nothing else."""
         try:
             return super().on_timeout(soft, timeout)
         finally:
@@ -117,19 +119,19 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
                 self._fair_end(by_body=False)
 
     def _fair_end(self, *, by_body: bool = True, lost: bool = True) -> None:
-        """Stop keeping the lease.
+        """Stop renewing the lease.
 
         Args:
-            by_body: The body's process has released it.
-            lost: The body's process is gone or going; else it lives and only could not say more.
+            by_body: Whether the body's process has released the lease.
+            lost: Whether the body's process has ended or is about to end.
         """
         lease, self._fair_lease = self._fair_lease, None
         if lease is None:
             return
         if by_body:
-            self._fair_keeper.ended(lease)
+            self._fair_renewer.ended(lease)
         else:
-            self._fair_keeper.lost(lease, process_is_gone=lost)
+            self._fair_renewer.lost(lease, process_is_gone=lost)
 
 
 def _ending(on_success: Any) -> Any:
@@ -145,7 +147,7 @@ def _ending(on_success: Any) -> Any:
 
 @functools.cache
 def fair_request(request: Any) -> type:
-    """Return the class ``request``, or the class of that name, with the mixin before it."""
+    """Return the class ``request``, or the class with that name, behind the mixin."""
     cls = symbol_by_name(request)
     if issubclass(cls, FairRequestMixin):
         return cls  # type: ignore[no-any-return]  # a user's own class

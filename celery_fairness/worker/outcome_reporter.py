@@ -1,10 +1,10 @@
-"""Asks for outcomes, and has their results written.
+"""Takes outcomes from Redis and has their results stored.
 
-Invariant: an outcome is forgotten only when its result was written. A worker that dies between the
-two leaves it to the next, which writes it once more.
+Invariant: Redis deletes an outcome only after its result is stored. If a worker dies between the
+two, the next worker stores the result again.
 
-It has a thread of its own: a result backend may take its time, and neither the loop nor the
-renewals wait for it.
+The reporter has its own thread, because a slow result backend must not delay the loop or the
+renewals.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from celery_fairness.worker.outcome_writer import write
 
 logger = logging.getLogger("celery_fairness")
 
-#: How often a worker asks, in seconds.
+#: How often a worker takes outcomes, in seconds.
 EVERY_SECONDS = 1.0
-#: How long the end of a worker waits for what is being written, in seconds.
+#: Longest wait of a stopping worker for a result that is being stored, in seconds.
 LAST_SECONDS = 2.0
 
 
 class OutcomeReporter:
-    """Asks for outcomes and writes their results, for the life of a worker.
+    """Takes outcomes and stores their results during the life of a worker.
 
     Args:
-        consumer: Of the worker.
-        next_outcome: Says which outcome was written, and takes the next.
+        consumer: The worker's consumer.
+        next_outcome: Deletes the outcome that was stored, and returns the next one.
     """
 
     def __init__(self, consumer: Any, next_outcome: Callable[[str], Outcome | None]) -> None:
@@ -43,11 +43,11 @@ class OutcomeReporter:
         self._thread = threading.Thread(target=self._run, name="outcome_reporter", daemon=True)
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; what is being written is written, if that does not take long."""
+        """Stop the thread, and wait a short time for a result that is being stored."""
         self._stopped.set()
         self._thread.join(LAST_SECONDS)
 
@@ -55,7 +55,8 @@ class OutcomeReporter:
         while not self._stopped.wait(EVERY_SECONDS):
             outcome = self._ask()
             if outcome is not None:
-                # Connections to the results end with their thread: next week they would be stale.
+                # A connection to the backend ends with its thread. In a lasting thread it would
+                # become stale.
                 writer = threading.Thread(target=self._write_all, args=(outcome,), daemon=True)
                 writer.start()
                 writer.join()
@@ -63,9 +64,9 @@ class OutcomeReporter:
     def _ask(self) -> Outcome | None:
         try:
             outcome = self._next_outcome(self._written)
-        except Exception as error:  # noqa: BLE001 - Redis is away, and comes back
+        except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
             self._notices.error(
-                "ask", "outcomes could not be asked for: %s", error or type(error).__name__
+                "ask", "outcomes could not be read: %s", error or type(error).__name__
             )
             return None
         self._written = ""
@@ -75,7 +76,7 @@ class OutcomeReporter:
         while outcome is not None and not self._stopped.is_set():
             try:
                 write(outcome, self._consumer)
-            except Exception as error:  # noqa: BLE001 - a later try may do better, here or elsewhere
+            except Exception as error:  # noqa: BLE001 - a later try may succeed, here or in another worker
                 self._notices.error(
                     "write",
                     "the result of a lost task could not be written, it is tried again: %s",

@@ -1,12 +1,11 @@
-"""The result of a task that ended for good while nobody was there to write one.
+"""Stores the result of a task that ended while no worker was running it.
 
-Redis ends some tasks alone: an acknowledged one whose worker is gone, one whose process died too
-often, one whose message a worker could not read, one that a limit dropped, one that somebody
-cancelled, and one that expired while it waited. Of each it leaves an outcome with the message;
-from that, a worker writes what Celery writes for a task whose process is lost: the result, the
-parts of chords and chains, errbacks, signal and event.
+Redis ends a task alone in six cases. Its worker died after the ack. Its process died too often. A
+worker could not read its message. A limit dropped it. A person cancelled it. It expired while it
+waited. For each, Redis keeps an outcome with the message. From that, a worker writes what Celery
+writes for a lost process: the result, the parts of chords and chains, errbacks, signal and event.
 
-Invariant: written twice it says the same, and an end that the task itself had stored stays.
+Invariant: a second write stores the same result, and never replaces an end that the task stored.
 """
 
 from __future__ import annotations
@@ -45,37 +44,37 @@ else:
 
 logger = logging.getLogger("celery_fairness")
 
-#: Backends that cannot be asked: none is kept, or it lies with whoever waits for it.
-_BLIND = ("disabled://", "rpc://")
-#: What is written here.
-_OURS = (WorkerLostError, DeliveriesExhausted, MessageUnreadable, RateLimitDropped)
+#: Backends without a readable result: they store none, or only the caller can read it.
+_NO_RESULTS = ("disabled://", "rpc://")
+#: The types of errors that this module stores.
+_WRITTEN_HERE = (WorkerLostError, DeliveriesExhausted, MessageUnreadable, RateLimitDropped)
 
 
 class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
-    """A task that ended while nobody was there, as the worker that ran it had it."""
+    """The request of a task that ended while no worker was running it."""
 
     def stored_end(self, error: Exception) -> str:
-        """Return the state in which the task ended by itself, "" where it did not.
+        """Return the state that the task itself has stored, "" if it has stored none.
 
-        Its worker may have died after that. What an earlier try of ours has stored is no end of its
-        own, or it is of ``error``'s type: the chord may not know of it yet.
+        Its worker may have died after that. A result of this module, or of ``error``'s type, does
+        not count, because an earlier write may have failed before it reached the chord.
         """
         backend = self.task.backend
-        if not self.store_errors or backend.as_uri() in _BLIND:
+        if not self.store_errors or backend.as_uri() in _NO_RESULTS:
             return ""
         meta = backend.get_task_meta(self.id, cache=False)
-        ours = isinstance(meta["result"], (*_OURS, type(error)))
+        ours = isinstance(meta["result"], (*_WRITTEN_HERE, type(error)))
         return "" if ours or meta["status"] not in states.READY_STATES else str(meta["status"])
 
     def revoke(self, error: TaskRevokedError, expired: bool) -> None:
-        """Do what Celery does with a task that was revoked, or expired, before it ran."""
-        told = {"terminated": False, "signum": None, "expired": expired}
+        """Do what Celery does with a task that was revoked or expired before it ran."""
+        event_fields = {"terminated": False, "signum": None, "expired": expired}
         context: Any = self._context
         self.task.backend.mark_as_revoked(
             self.id, str(error), request=context, store_result=self.store_errors
         )
-        signals.task_revoked.send(sender=self.task, request=context, **told)
-        self.send_event("task-revoked", **told)
+        signals.task_revoked.send(sender=self.task, request=context, **event_fields)
+        self.send_event("task-revoked", **event_fields)
 
     def fail(self, error: Exception) -> None:
         """Do what Celery does with a task whose process is lost."""
@@ -87,8 +86,8 @@ class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is use
         )
 
 
-class EventsOfLoop:
-    """The worker's events, sent from its loop where there is one: they are not for threads."""
+class LoopEvents:
+    """The worker's events, sent from its loop if it has one, because they are not thread-safe."""
 
     def __init__(self, consumer: Any) -> None:
         self._hub = consumer.hub
@@ -96,11 +95,11 @@ class EventsOfLoop:
 
     @property
     def enabled(self) -> bool:
-        """Whether events are sent at all."""
+        """Whether the worker sends events."""
         return self._events is not None and self._events.enabled
 
     def send(self, name: str, **fields: Any) -> None:
-        """Send one."""
+        """Send one event."""
         send = partial(self._events.send, name, **fields)
         if self._hub is None:
             send()
@@ -109,22 +108,22 @@ class EventsOfLoop:
 
 
 class Ended(NamedTuple):
-    """What is written and said of tasks that ended in one way.
+    """The result and the log line of tasks that ended in one way.
 
     Attributes:
-        error: Makes their result, of the task's name and id and of the outcome.
-        level: Of the log line.
-        text: The line: of the task's name and id, who was charged, and ``told``.
-        told: Fields of the outcome.
+        error: Makes the result from the task's name, its id, and the outcome.
+        level: The level of the log line.
+        text: The log line, with the task's name and id, its tenant, and ``shown``.
+        shown: Fields of the outcome in the log line.
     """
 
     error: Callable[[str, str, Outcome], Exception]
     level: int
     text: str
-    told: tuple[str, ...]
+    shown: tuple[str, ...]
 
 
-#: By the state of an outcome.
+#: The keys are the states of an outcome.
 ENDS = {
     "acked": Ended(
         lambda _name, _id, its: WorkerLostError(
@@ -146,7 +145,7 @@ ENDS = {
         "task %s[%s] of %s is a dead letter of queue %s: worker %s could not read its message",
         ("queue", "owner"),
     ),
-    # It was asked for: no error of the installation.
+    # The user has configured it, so it is not an error.
     "dropped": Ended(
         lambda name, task_id, its: RateLimitDropped(name, task_id, its.owner),
         logging.INFO,
@@ -169,12 +168,12 @@ ENDS = {
 
 
 class _Decoder:
-    """What reading a message needs of a channel."""
+    """The part of a channel that reading a message needs."""
 
     codecs = virtual.Channel.codecs
 
     def decode_body(self, body: Any, encoding: str | None = None) -> Any:
-        """Decode; what cannot be is no body of any content type, and found when it is loaded."""
+        """Decode a body. A body that cannot be decoded becomes invalid for every content type."""
         reader: Any = self
         try:
             return virtual.Channel.decode_body(reader, body, encoding)
@@ -183,34 +182,34 @@ class _Decoder:
 
 
 def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
-    """Return the request that a worker would have made of the message.
+    """Return the request that a worker would have made from the message.
 
-    A body that this worker cannot read is left out: what is in it, errbacks and the chord, is not
-    told then. Nor need it know the task: a result is kept by the app's settings.
+    Without a readable body the request has no errbacks and no chord. The worker need not have the
+    task, because the app's settings decide whether a result is stored.
     """
     decoder: Any = _Decoder()
     accept = prepare_accept_content(consumer.app.conf.accept_content)
     message: Any = virtual.Message(_loads(outcome.message), channel=decoder, accept=accept)
-    eventer = EventsOfLoop(consumer)
+    eventer = LoopEvents(consumer)
     return request_of_message(message, consumer.app, hostname=consumer.hostname, eventer=eventer)
 
 
 def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
-    """Return the same of a message that was read.
+    """Return the request of a decoded message.
 
     Args:
-        message: It accepts what the app accepts.
-        app: Of the task.
-        options: Of the request.
+        message: The message, which accepts the app's content types.
+        app: The task's app.
+        options: More arguments for the request.
     """
     body, headers = message.body, message.headers
     decoded = False
     try:
         if isinstance(message.payload, dict):
             body, headers, decoded, _ = hybrid_to_proto2(message, message.payload)
-    except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything
+    except Exception as error:  # noqa: BLE001 - a user's codec may raise anything
         logger.error(
-            "task %s[%s]: errbacks and chord are not told, its body cannot be read: %s",
+            "task %s[%s]: errbacks and chord are not called, its body cannot be read: %s",
             headers["task"],
             headers["id"],
             error or type(error).__name__,
@@ -219,7 +218,7 @@ def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
     return LostRequest(
         message,
         app=app,
-        task=app.tasks.get(headers["task"]) or stranger(app, headers["task"]),
+        task=app.tasks.get(headers["task"]) or unknown_task(app, headers["task"]),
         body=body,
         headers=headers,
         decoded=decoded,
@@ -228,25 +227,25 @@ def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
 
 
 def _loads(text: str) -> Any:
-    """Return a message; with values of types that this worker does not know as they are written."""
+    """Return a message; values of types without a decoder stay as they are written."""
     try:
         return loads(text)
-    except Exception:  # noqa: BLE001 - a type's decoder is a user's
+    except Exception:  # noqa: BLE001 - a user's decoder may raise anything
         return json.loads(text)
 
 
-def stranger(app: Any, name: str) -> Any:
-    """Return a stand-in for a task that this worker does not know."""
+def unknown_task(app: Any, name: str) -> Any:
+    """Return a stand-in for a task that this worker does not have."""
     cls: Any = type("Stranger", (Task,), {"name": name})
     cls.bind(app)
     return cls()
 
 
 def write(outcome: Outcome, consumer: Any) -> None:
-    """Write the result of a task, or log why there is none to write."""
+    """Store the result of a task, or log why there is none."""
     try:
         request = request_of(outcome, consumer)
-    except Exception as error:  # noqa: BLE001 - it would never be read
+    except Exception as error:  # noqa: BLE001 - no later try could read it
         logger.error(
             "a lost task of queue %s has no result, its message cannot be read: %s",
             outcome.queue,
@@ -265,12 +264,12 @@ def write(outcome: Outcome, consumer: Any) -> None:
         request.revoke(result, expired=outcome.state == "expired")
     else:
         request.fail(result)
-    told = (getattr(outcome, field) for field in ended.told)
-    logger.log(ended.level, ended.text, name, task_id, who, *told)
+    shown = (getattr(outcome, field) for field in ended.shown)
+    logger.log(ended.level, ended.text, name, task_id, who, *shown)
 
 
 def tenant_of(outcome: Outcome, headers: Mapping[str, Any]) -> str:
-    """Return who was charged, for people."""
+    """Return the tenant as text for the log."""
     if not outcome.tenant:
         return "no tenant"
     try:

@@ -1,10 +1,11 @@
-"""The message of a parked task: taken before it leaves, kept as text, published as it is.
+"""The message of a parked task: captured before it is sent, stored as text, published unchanged.
 
-It is made as any message of Celery is, by a producer that sends nothing. So it keeps id, arguments,
-headers, retries, expiry, time limits, priority, links and canvas, and whoever publishes it needs no
-code of the task.
+Celery makes the message as always, with a producer that sends nothing. The message therefore keeps
+id, arguments, headers, retries, expiry, time limits, priority, links and canvas. A promoter can
+publish it without the task's code.
 
-Weakness: headers that JSON cannot hold cannot be kept; such a task is sent back with a countdown.
+Weakness: a header that JSON cannot hold makes a message that cannot be stored. The gate sends such
+a task back with a countdown.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import COPY_HEADER
 
-#: What a message says that nobody shall run: whoever receives it writes that it was revoked.
+#: The expiry of a message that must not run. The worker that receives it revokes the task.
 LONG_AGO = "1970-01-01T00:00:00+00:00"
 
 
-class Taken(Producer):
-    """A producer that keeps the first message that it is given, and sends none.
+class CapturingProducer(Producer):
+    """A producer that keeps its first message, and sends none.
 
     Args:
-        connection: Says what kind of broker it is; it is not opened.
+        connection: Names the kind of broker. The producer does not open it.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -40,10 +41,10 @@ class Taken(Producer):
 
     @property
     def connection(self) -> Any:
-        """Of the broker."""
+        """The connection to the broker."""
         return self._connection
 
-    def _publish(  # type: ignore[override]  # the rest says how to wait for the broker
+    def _publish(  # type: ignore[override]  # the rest is about waiting for the broker
         self,
         body: Any,
         priority: int,
@@ -59,8 +60,8 @@ class Taken(Producer):
     ) -> None:
         del mandatory, immediate
         if self.message is not None:
-            return  # The event of Celery that says that it was sent.
-        # The broker's own expiry counts from the publication, and tells nobody.
+            return  # Celery's own event about the sent task.
+        # The broker's expiry counts from the publication, and the broker reports no expired task.
         kept = {name: value for name, value in properties.items() if name != "expiration"}
         binary = isinstance(body, bytes)
         self.message = {
@@ -71,14 +72,14 @@ class Taken(Producer):
             "content_encoding": content_encoding,
             "headers": headers,
             "properties": kept,
-            # A topic exchange of delayed messages finds the queue without their prefix too.
+            # A topic exchange for delayed messages needs no delay prefix to find the queue.
             "routing_key": queue_of_route(routing_key),
             "exchange": exchange,
         }
 
 
 def as_text(message: Mapping[str, Any]) -> str:
-    """Return a message that was taken as text.
+    """Return a captured message as text.
 
     Raises:
         TypeError, ValueError: It has a header or property that JSON cannot hold.
@@ -87,7 +88,7 @@ def as_text(message: Mapping[str, Any]) -> str:
 
 
 def expires_ms(message: Mapping[str, Any]) -> int | None:
-    """Return when a message expires, in ms of Unix time; None: never."""
+    """Return when a message expires, in ms of Unix time; None if it does not."""
     expires = message["headers"].get("expires")
     if not isinstance(expires, str):
         return None
@@ -97,7 +98,7 @@ def expires_ms(message: Mapping[str, Any]) -> int | None:
 
 
 def body_of(message: Mapping[str, Any]) -> Any:
-    """Return the body of a message that was taken."""
+    """Return the body of a captured message."""
     body = message["body"]
     return base64.b64decode(body) if message["binary"] else body
 
@@ -108,13 +109,13 @@ def publish(
     destination: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     **options: Any,
 ) -> None:
-    """Publish a parked message as the copy that it is now.
+    """Publish a parked message with the copy header of its promotion.
 
     Args:
-        producer: Of its broker.
+        producer: A producer for the message's broker.
         promoted: The message.
-        destination: Where it goes instead of where it came from, as options of a publication.
-        options: Of the publication.
+        destination: Returns publish options that replace the message's own exchange and key.
+        options: More publish options.
     """
     message = json.loads(promoted.message)
     copy, headers = promoted.copy, message["headers"]

@@ -1,7 +1,7 @@
-"""The worker's step that starts and stops what a worker needs of this package.
+"""The worker's step that starts and stops this package's parts.
 
-Celery's signals ``celeryd_init`` and ``worker_ready`` are of the program ``celery worker`` alone. A
-step belongs to every worker, also to one that a test starts in a thread, or that is terminated.
+Celery sends ``celeryd_init`` and ``worker_ready`` only for the program ``celery worker``. A step
+runs in every worker, also in one that a test starts in a thread, or that is terminated.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from celery_fairness.wiring import find
 
 
 class WorkerParts(bootsteps.StartStopStep):
-    """Starts leases' renewals, promotions, events and the publication of tiers."""
+    """Starts and stops lease renewals, promotions, events and the publication of tiers."""
 
-    # The processes of a pool are forked before any thread begins.
+    # A pool must fork its processes before any thread starts.
     requires = ("celery.worker.components:Pool",)
 
     def __init__(self, worker: Any, **options: Any) -> None:
@@ -26,7 +26,7 @@ class WorkerParts(bootsteps.StartStopStep):
             fairness.on_worker_made()
 
     def start(self, worker: Any) -> None:
-        """Start all; what stops is stopped when the pool has ended, however the worker does."""
+        """Start all parts; they stop after the pool has ended, for every kind of stop."""
         fairness = find(worker.app)
         if fairness is None:
             return
@@ -41,7 +41,7 @@ class WorkerParts(bootsteps.StartStopStep):
         blueprint.on_stopped = on_stopped
 
     def close(self, worker: Any) -> None:
-        """Say that the worker begins to stop."""
+        """Mark that the worker begins to stop."""
         fairness = find(worker.app)
         if fairness is not None:
             fairness.on_worker_stopping()

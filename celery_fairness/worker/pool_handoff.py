@@ -1,15 +1,15 @@
-"""Tasks that the process pool has and has not begun, when the consumer closes.
+"""Keeps claimed tasks that the process pool has and has not started, when the consumer closes.
 
-Celery's pool forgets them, for brokers deliver them again. Of a claimed task the lease outlives a
-lost connection: nobody else would run it, and nobody would say that it has ended. So the pool keeps
-it. A worker that stops keeps those alone that lie in a process's pipe: they run, whoever forgets
-them, and their process would wait half a minute for somebody who reads that they have.
+Celery's pool forgets such tasks, because brokers deliver them again. The lease of a claimed task
+outlives a lost connection, so no other worker would run the task, and no end would be sent. So the
+pool keeps it. A stopping worker keeps only the tasks in a process's pipe: the process runs them in
+any case. Without a reader of its report it would wait half a minute.
 
-Celery's pool also goes on reading, after the connection, at the file numbers of processes that
-died at work. Where a new process's pipe has such a number, the pool could never write to it: what
-it kept for that process would wait for ever. So those are forgotten here.
+After a lost connection, Celery's pool also goes on reading from the file numbers of processes that
+died at work. If a new process's pipe gets such a number, the pool can never write to it, and its
+tasks wait without end. This module forgets those numbers.
 
-Weakness: it knows Celery's ``AsynPool`` from inside, where no other way leads.
+Weakness: it uses private fields of Celery's ``AsynPool``, because there is no public interface.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 @contextmanager
 def tasks_kept(pool: Any, written: bool) -> Iterator[None]:
-    """Let ``pool`` have its claimed tasks after the block, though it forgets them there.
+    """Put claimed tasks back into ``pool`` after the block, which makes the pool forget them.
 
     Args:
-        pool: Celery's, of any kind; those that forget nothing are left alone.
-        written: Those alone that a process has; else those too that wait for one.
+        pool: Celery's pool, of any kind. Pools that forget nothing stay unchanged.
+        written: Keep only the tasks that a process has. False keeps those without one too.
     """
     processes: Any = getattr(pool, "_pool", None)
     if not hasattr(processes, "outbound_buffer"):
@@ -45,7 +45,7 @@ def tasks_kept(pool: Any, written: bool) -> Iterator[None]:
 def _forget_the_dead(processes: Any) -> None:
     read = processes._fileno_to_outq  # noqa: SLF001 - no other way
     for number, process in list(read.items()):
-        # Their pipes are closed; of those that died idle the pool thinks itself.
+        # Their pipes are closed. For processes that died idle, the pool does this itself.
         if getattr(process, "dead", False):
             del read[number]
 

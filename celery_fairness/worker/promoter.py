@@ -1,22 +1,22 @@
 """The promoter: a native thread of a gate's worker that brings parked tasks back to the broker.
 
-Every worker of the app promotes: what a worker parks is promoted by whichever hears first that it
-may start. While something is parked a promoter waits for the bell in Redis, and looks at least once
-a second; while nothing is, it sleeps and looks once in a third of a lease.
+Every worker of the app promotes: any of them may publish a task that another one parked. While
+tasks are parked, a promoter waits for a wake-up in Redis, and looks at least once a second. While
+none is parked, it sleeps, and looks once in a third of a lease.
 
-Invariant: a parked task is forgotten only when the broker has confirmed its message, or when its
-failure is stored. A promoter that dies before leaves it to the others, which publish it once more
-after a lease, as another copy; of all copies one starts.
+Invariant: Redis deletes a parked task only after the broker has confirmed its message, or after its
+failure is stored. If a promoter dies before that, another one publishes the task after a lease, as
+another copy. The gates start one of all the copies.
 
-An error belongs to the task that could not be published: the others go on, and that one is
-published again after a pause that grows to one lease. If the broker answers and does not take the
-message, the task fails after :data:`TRIES_AT_MOST` tries.
+An error delays only the task that could not be published: the pause before its next try grows to
+one lease. If the broker answers and rejects the message, the task fails after :data:`TRIES_AT_MOST`
+tries.
 
 ::
 
-    parked ──promote──> given for a lease ──publish, unpark──> on the broker ──> gate
-      ^                        │                                                  │
-      └── after a lease ───────┘                     refused: parked where it was ┘
+    parked ──promote──> leased to a promoter ──publish, unpark──> on the broker ──> gate
+      ^                        │                                                     │
+      └── after a lease ───────┘                       rejected: parked where it was ┘
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import new_serial
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.resend import NotTaken
+from celery_fairness.worker.resend import NotAccepted
 
-#: Tasks that one promoter has in its hands at once.
-TOGETHER = 16
-#: Longest wait for the bell of Redis, in seconds: shorter than its answers may take.
+#: Tasks that one promoter takes at once.
+BATCH_SIZE = 16
+#: Longest wait for a wake-up in Redis, in seconds. Redis's answer must be allowed to take longer.
 LISTEN_SECONDS = 1.0
-#: Tries of a task whose message the broker does not take: some six leases.
+#: Tries of a task whose message the broker rejects: about six leases.
 TRIES_AT_MOST = 10
 #: Pause after a broker or a Redis that did not answer, in seconds.
 AGAIN_SECONDS = 1.0
-#: What a promoter says that finds them.
-ELSEWHERE = (
+#: Logged by a promoter that finds such tasks.
+OTHER_BROKER_TEXT = (
     "tasks of another broker are parked in this Redis under this namespace: they go back to that "
-    "one alone, and meanwhile those of this broker come again by their snooze; give each broker a "
-    "namespace, or all workers of one broker the same address of it"
+    "broker only, and until then tasks of this broker come back after their snooze; give each "
+    "broker its own namespace, or give all workers of one broker the same address"
 )
 
 
@@ -56,13 +56,13 @@ class Promoter:
     """Brings parked tasks back for the life of a worker.
 
     Args:
-        limiter: Makes the limiter, inside the thread: the connection is its own.
-        publish: Publishes one task and waits until the broker has it; raises :class:`NotTaken`
-            where the broker answers and does not take it.
-        fail: Stores that a task has failed, because of an error.
-        enforcement: Whether limits keep anything.
-        look_seconds: How often it looks whether others have parked something.
-        notices: Where trouble is logged.
+        limiter: Makes the limiter, inside the thread, with a connection of its own.
+        publish: Publishes one task and waits for the broker's confirmation. It raises
+        :class:`NotAccepted` if the broker answers and rejects the message.
+        fail: Stores that a task has failed, with its error.
+        enforcement: Whether limits are enforced.
+        look_seconds: How often it looks for tasks that other workers have parked.
+        notices: Receives throttled log lines.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Promoter:
         self._look_seconds = look_seconds
         self._notices = notices
         self._bell = Bell()
-        # As of the keeper: a thread runs for one process and one start.
+        # As in the lease renewer: a thread runs for one process and one start.
         self._round = 0
         self._started: tuple[int, int] | None = None
 
@@ -93,44 +93,44 @@ class Promoter:
             start_thread(self._run)
 
     def ring(self) -> None:
-        """Look at once: a task of this worker was parked."""
+        """Look now: this worker has parked a task."""
         self._bell.ring()
 
     def stop(self) -> None:
-        """Promote no more; what it has in its hands it publishes, or others do."""
+        """Stop the thread. It publishes the tasks that it has, or other promoters do."""
         self._round += 1
         self._bell.ring()
 
     def promote(self, limiter: Limiter) -> float | None:
-        """Bring back what may start now.
+        """Publish the parked tasks that may start now.
 
         Returns:
-            When to look again, in seconds; None where nothing is parked.
+            The seconds until the next look, or None if no task is parked.
         """
-        promotion = limiter.promote(TOGETHER, new_serial(), self._enforcement)
+        promotion = limiter.promote(BATCH_SIZE, new_serial(), self._enforcement)
         for task in promotion.tasks:
             try:
                 self.publish(task)
             except OperationalError:
-                raise  # There is no broker to publish to: all come back after a lease.
-            except Exception as error:  # noqa: BLE001 - it is this task's
+                raise  # The broker does not answer: all tasks come back after a lease.
+            except Exception as error:  # noqa: BLE001 - an error of one task must not stop the others
                 self._put_off(limiter, task, error)
             else:
                 limiter.unpark([task.copy.message])
         if promotion.elsewhere:
-            self._notices.warning("elsewhere", "%s", ELSEWHERE)
+            self._notices.warning("elsewhere", "%s", OTHER_BROKER_TEXT)
         return promotion.sleep_seconds
 
     def _put_off(self, limiter: Limiter, task: Promoted, error: Exception) -> None:
         tag = task.copy.message
         tries = limiter.put_off(tag)
         if not tries:
-            return  # A copy that was published before has come to a gate.
+            return  # An earlier copy has come to a gate.
         headers = json.loads(task.message)["headers"]
         name = f"{headers.get('task')}[{headers.get('id')}]"
         text = "parked task %s could not be published, it is tried again: %r"
         self._notices.error("publish", text, name, error)
-        if isinstance(error, NotTaken) and tries >= TRIES_AT_MOST:
+        if isinstance(error, NotAccepted) and tries >= TRIES_AT_MOST:
             self._fail(task, error)
             limiter.unpark([tag], "failed")
 
@@ -143,7 +143,7 @@ class Promoter:
                 pause = self.promote(limiter)
                 if pause:
                     limiter.await_parked(min(pause, LISTEN_SECONDS))
-            except Exception as error:  # noqa: BLE001 - what is parked waits for its return
+            except Exception as error:  # noqa: BLE001 - parked tasks wait for a later try
                 self._notices.error("promoter", "parked tasks could not be promoted: %r", error)
                 self._bell.wait(max(0.0, began + AGAIN_SECONDS - time.monotonic()))
             else:

@@ -1,18 +1,18 @@
-"""Sending a refused task back to the broker, so that nothing is lost and nothing doubled.
+"""Sends a rejected task back to the broker, without losing or doubling it.
 
-The message keeps its id, arguments, headers, retries, expiry, time limits, links and canvas. It is
-published on a connection of our own that waits for the broker's confirmation. A publish that failed
-may have arrived all the same: the next try is another copy with another serial, and the limiter,
-which is told before, lets one of them start. Where the limiter cannot be told, the same serial is
-published again: rather twice than never.
+The message keeps its id, arguments, headers, retries, expiry, time limits, links and canvas. The
+resender publishes it on its own connection and waits for the broker's confirmation. A publish that
+failed may have arrived. So the next try is another copy with another serial, which the limiter
+stores first, and the limiter lets one of the copies start. Without an answer from the limiter the
+same serial is published again, because a second delivery is better than none.
 
-The attempt keeps its pool slot until the broker has the message: it tries again after 0.1 s,
-doubling to 5 s. At shutdown it tries once more; what then is on no broker is logged whole.
+The attempt keeps its pool slot until the broker has the message. It tries again after 0.1 s, and
+doubles the pause up to 5 s. At shutdown it tries once more, and logs the whole task if that fails.
 
-A broker may confirm a message that it routed to no queue, and forget it. So every message is
-published as mandatory: RabbitMQ returns it then. Its queue is declared, as a producer of Celery
-declares it, and it is published once more. What the broker still does not take is
-:class:`NotTaken`, which no waiting mends: the task fails after some tries.
+A broker may confirm a message that it routed to no queue, and then drop it. So every message is
+published as mandatory, and RabbitMQ returns it. Then the resender declares the queue, as a producer
+of Celery does, and publishes once more. A message that the broker still rejects raises
+:class:`NotAccepted`, and its task fails after some tries.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import COPY_HEADER, Copy, new_serial
-from celery_fairness.worker.parked_message import Taken, publish
+from celery_fairness.worker.parked_message import CapturingProducer, publish
 
 logger = logging.getLogger("celery_fairness")
 
@@ -56,28 +56,28 @@ CONNECT_SECONDS = 5
 CONFIRM_SECONDS = 10.0
 #: Idle connections that one process keeps for this.
 IDLE_CONNECTIONS = 10
-#: How often a message is published that the broker does not take, before its task fails.
-NOT_TAKEN_AT_MOST = 8
-#: What RabbitMQ answers where a message has no queue, or no exchange, to go to.
-_NOWHERE = (312, 404)
+#: How often a message is published before a broker that rejects it makes its task fail.
+NOT_ACCEPTED_AT_MOST = 8
+#: RabbitMQ's codes for a message without a queue and for a missing exchange.
+_NO_ROUTE = (312, 404)
 
 #: The copy header of the message being sent again in this thread or greenlet; None elsewhere.
 resending: ContextVar[Mapping[str, str] | None] = ContextVar("resending", default=None)
 
 
-class NotTaken(Exception):
-    """The broker answers, and does not take this message."""
+class NotAccepted(Exception):
+    """The broker answers, and rejects this message."""
 
 
 class Resender:
-    """Publishes refused tasks again.
+    """Publishes rejected tasks again.
 
     Args:
         app: The Celery app.
-        limiter: Is told before a copy is published once more.
-        shutting_down: Says whether the worker is stopping.
-        queue_again: ``(task, current queue, headers) -> queue``: where a tenant's new tier moves
-            the task; None where it stays.
+        limiter: Stores each new copy before it is published.
+        shutting_down: Returns whether the worker is stopping.
+        queue_again: ``(task, current queue, headers) -> queue``: the queue for the tenant's current
+            tier, or None for no change.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Resender:
         self,
         task: Any,
         request: Context,
-        refused: Copy,
+        rejected: Copy,
         serial: str,
         countdown_seconds: float,
         content_type: str | None,
@@ -107,34 +107,34 @@ class Resender:
         Args:
             task: The task.
             request: Its request, as the trace would see it.
-            refused: The copy that was refused.
-            serial: Of the copy to publish, as the limiter knows it.
-            countdown_seconds: When it is due again.
-            content_type: Of the message as it came; it goes back as the same.
+            rejected: The copy that was rejected.
+            serial: The serial of the copy to publish, as the limiter stores it.
+            countdown_seconds: The message's countdown.
+            content_type: The content type of the old message, and of the new one.
 
         Returns:
-            False where the worker is stopping and the broker would not take it.
+            False if the worker is stopping and the last publish failed.
 
         Raises:
-            NotTaken: The broker did not take it in :data:`NOT_TAKEN_AT_MOST` tries.
+            NotAccepted: The broker rejected it in :data:`NOT_ACCEPTED_AT_MOST` tries.
         """
-        pause, not_taken = FIRST_PAUSE_SECONDS, 0
-        copy = Copy(refused.message, serial)
+        pause, not_accepted = FIRST_PAUSE_SECONDS, 0
+        copy = Copy(rejected.message, serial)
         while True:
             last_try = self._shutting_down()
             try:
                 self._publish(task, request, copy, countdown_seconds, content_type)
                 return True
             except EncodeError:
-                raise  # No broker would take it. A dead connection raises whatever it likes.
+                raise  # No broker would accept it. Any other error may come from a dead connection.
             except Exception as error:
                 if last_try:
                     return False
-                not_taken += isinstance(error, NotTaken)
-                if not_taken == NOT_TAKEN_AT_MOST:
+                not_accepted += isinstance(error, NotAccepted)
+                if not_accepted == NOT_ACCEPTED_AT_MOST:
                     raise
                 logger.warning(
-                    "task %s[%s] is refused and the broker does not take it back (%r): "
+                    "task %s[%s] is rejected and the broker does not accept it (%r): "
                     "trying again in %.1f s",
                     task.name,
                     request.id,
@@ -145,20 +145,20 @@ class Resender:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             try:
                 another = new_serial()
-                if not self._limiter.supersede(refused, another):
+                if not self._limiter.supersede(rejected, another):
                     return True
-                copy = Copy(refused.message, another)
+                copy = Copy(rejected.message, another)
             except (LimiterUnavailable, SoftTimeLimitExceeded):
                 pass
 
     def _wait(self, pause_seconds: float) -> None:
-        """Wait, but not past the moment when the worker begins to stop."""
+        """Wait, but no longer than until the worker begins to stop."""
         ends_at = time.monotonic() + pause_seconds
         try:
             while (left := ends_at - time.monotonic()) > 0 and not self._shutting_down():
                 time.sleep(min(left, 0.1))
         except SoftTimeLimitExceeded:
-            pass  # The limit is the body's, which has not begun: the message is still kept.
+            pass  # It is the body's limit, but the body has not started: keep the message.
 
     def _publish(
         self,
@@ -184,16 +184,17 @@ class Resender:
     def _deliver(
         self, send: Callable[[Any], None], queue: Queue | None, *, delayed: bool = False
     ) -> None:
-        """Publish with ``send``, and once more where the message had no queue to go to.
+        """Publish with ``send``, and once more if the message had no queue.
 
         Args:
-            send: Publishes with the producer that it is given.
-            queue: The queue that the message is for; None: nobody here knows it.
-            delayed: The broker delays the message, and only later looks for its queue: that is
-                declared before.
+            send: Publishes with the producer that it gets.
+            queue: The queue of the message, or None if the app does not have it.
+            delayed: Whether the broker delays the message. It looks for the queue only later, so
+                the
+            queue is declared first.
 
         Raises:
-            NotTaken: The broker answers, and does not take the message.
+            NotAccepted: The broker answers, and rejects the message.
         """
         try:
             try:
@@ -202,7 +203,7 @@ class Resender:
                         self._declare(producer, queue)
                     send(producer)
             except Exception as error:
-                if getattr(error, "reply_code", None) not in _NOWHERE or queue is None:
+                if getattr(error, "reply_code", None) not in _NO_ROUTE or queue is None:
                     raise
                 with self._producer() as producer:
                     if delayed:
@@ -214,13 +215,13 @@ class Resender:
                     send(producer)
         except EncodeError:
             raise
-        except self._passing:
+        except self._temporary_errors:
             raise
         except Exception as error:
-            raise NotTaken(f"{type(error).__name__}: {error}") from error
+            raise NotAccepted(f"{type(error).__name__}: {error}") from error
 
     def _declare(self, producer: Any, queue: Queue | None) -> None:
-        """Declare a queue, whatever this connection has declared before."""
+        """Declare a queue, even if this connection has declared it before."""
         if queue is None:
             return
         queue(producer.channel).declare()
@@ -228,7 +229,7 @@ class Resender:
             bind_queue_to_native_delayed_delivery_exchange(producer.connection, queue)
 
     def _queue_at(self, exchange: str, routing_key: str) -> Queue | None:
-        """Return the queue that a message came through, as a producer would declare it."""
+        """Return the queue of a message, as a producer would declare it."""
         queues: Mapping[str, Queue] = self._app.amqp.queues
         name = queue_of_route(routing_key)
         for queue in tuple(queues.values()):
@@ -239,35 +240,35 @@ class Resender:
         try:
             return queues[name]
         except KeyError:
-            return None  # The user declares all queues, and this one not.
+            return None  # The user declares all queues, but not this one.
 
     @cached_property
-    def _passing(self) -> tuple[type[Exception], ...]:
-        """Errors of a broker that is away, or takes nothing at the moment."""
+    def _temporary_errors(self) -> tuple[type[Exception], ...]:
+        """Errors of a broker that does not answer, or accepts no message at the moment."""
         connection = self._app.connection_for_write()
         errors = connection.connection_errors + connection.recoverable_connection_errors
         if self._driver != "amqp":
-            # Those brokers do not judge a single message.
+            # Other brokers do not reject single messages.
             errors += connection.channel_errors
         return (*errors, OperationalError, SoftTimeLimitExceeded)
 
     def take(
         self, task: Any, request: Context, copy: Copy, content_type: str | None
     ) -> Mapping[str, Any]:
-        """Return the message that would be published, to be due at once; publish nothing.
+        """Return the message that would be published without a countdown; publish nothing.
 
         Raises:
-            EncodeError: No broker would take it.
+            EncodeError: No broker would accept it.
         """
-        producer = Taken(self._app.connection_for_write())
+        producer = CapturingProducer(self._app.connection_for_write())
         self._send(task, request, copy, content_type, producer)
         return producer.message or {}
 
     def promote(self, promoted: Promoted) -> None:
-        """Publish a message that was taken, and wait until the broker has it.
+        """Publish a captured message, and wait for the broker's confirmation.
 
         Raises:
-            NotTaken: The broker answers, and does not take the message.
+            NotAccepted: The broker answers, and rejects the message.
         """
         message = json.loads(promoted.message)
         options = {"mandatory": True, "confirm_timeout": CONFIRM_SECONDS}
@@ -278,7 +279,7 @@ class Resender:
         self._deliver(send, self._queue_at(message["exchange"], message["routing_key"]))
 
     def _moved(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return where a tenant's new tier moves a parked message; nothing where it stays."""
+        """Return the publish options for a tenant's new tier; empty for no change."""
         current, headers = message["routing_key"], message["headers"]
         name = str(headers.get("task"))
         task = self._app.tasks.get(name) or SimpleNamespace(name=name)
@@ -288,9 +289,9 @@ class Resender:
         try:
             to = self._app.amqp.queues[queue]
         except KeyError:
-            return {}  # The user declares all queues, and this one not.
+            return {}  # The user declares all queues, but not this one.
         if to.exchange.type == "direct":
-            # As Celery publishes by a queue's name.
+            # Celery also publishes by the queue's name here.
             return {"exchange": "", "routing_key": queue, "declare": [to]}
         return {"exchange": to.exchange.name, "routing_key": to.routing_key, "declare": [to]}
 
@@ -317,8 +318,8 @@ class Resender:
         options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
         token = resending.set(wire)
         try:
-            # Not through apply_async: users override it, and it checks arguments that the worker
-            # has to report on when the task's turn comes.
+            # Not apply_async: users override it, and it checks arguments that the worker reports on
+            # when the task runs.
             self._app.send_task(
                 task.name,
                 signature.args,
@@ -336,7 +337,7 @@ class Resender:
 
     @contextlib.contextmanager
     def _producer(self) -> Iterator[Any]:
-        """Yield a producer on an idle connection, which is closed where it fails."""
+        """Yield a producer on an idle connection; close the connection if the block fails."""
         connection = self._connection()
         try:
             with self._app.amqp.Producer(connection, auto_declare=False) as producer:
@@ -356,7 +357,7 @@ class Resender:
 
     @cached_property
     def _delays_whole_seconds(self) -> bool:
-        """Whether the broker itself delays, as it does with quorum queues."""
+        """Whether the broker itself delays messages, as it does with quorum queues."""
         return bool(detect_quorum_queues(self._app, self._driver)[0])
 
     def _connection(self) -> Connection:
@@ -382,7 +383,7 @@ class Resender:
 
 
 def whole_message(task: Any, request: Context) -> str:
-    """Return everything that an operator needs to send a task again, as one line of JSON."""
+    """Return all data for sending a task again by hand, as one line of JSON."""
     facts = {
         "task": task.name,
         "id": request.id,

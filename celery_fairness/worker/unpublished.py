@@ -1,6 +1,6 @@
-"""The failure of a parked task that its broker does not take back.
+"""The failure of a parked task that its broker does not accept.
 
-Invariant: written twice it says the same, and an end that the task itself had stored stays.
+Invariant: a second write stores the same result, and never replaces an end that the task stored.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ logger = logging.getLogger("celery_fairness")
 
 
 def write_unpublished(app: Any, promoted: Promoted, problem: Exception) -> None:
-    """Store that a parked task has failed; one that was cancelled or has expired is revoked.
+    """Store that a parked task has failed; revoke it if it was cancelled or has expired.
 
     Args:
-        app: Of the task.
-        promoted: What could not be published.
-        problem: Why.
+        app: The task's app.
+        promoted: The message that could not be published.
+        problem: The reason.
     """
     taken = json.loads(promoted.message)
     accept = prepare_accept_content(app.conf.accept_content)

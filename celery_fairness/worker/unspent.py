@@ -1,13 +1,12 @@
-"""What Celery's own limits have counted for an attempt whose body has not begun, given back.
+"""Gives back to Celery's own limits what an attempt without a body has counted.
 
 Celery counts an attempt under ``rate_limit`` when its main process gives it to the pool, and under
 ``worker_max_tasks_per_child`` when a process of the pool has ended it. A gate rejects it between
-the two: without this, tasks that wait for their tenant's limit would use up the tokens, and the
-processes, of tasks that may start.
+the two. Without this module, rejected tasks would use up the tokens and processes of other tasks.
 
-Weakness: neither count has an interface of Celery's. :func:`give_token_back` uses the public
-functions of kombu's bucket and one private method of the consumer; :class:`Bodies` takes the place
-of a number that billiard's worker compares. Where one of them is missing, Celery counts as ever.
+Weakness: Celery has no interface for either count. :func:`give_token_back` uses public functions of
+kombu's bucket and one private method of the consumer. :class:`Bodies` replaces a number that
+billiard's worker compares. If one of them is missing, Celery counts as it does without this module.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 
 
 class Bodies(int):
-    """How many bodies a process of the pool runs before another takes its place.
+    """How many bodies a process of the pool runs before another process replaces it.
 
-    billiard compares the number of jobs that the process has ended with this number. Python asks
-    the subclass first: :meth:`__gt__` is ``jobs < bodies``.
+    billiard compares the number of ended jobs with this number. Python tries the subclass first, so
+    :meth:`__gt__` is ``jobs < bodies``.
     """
 
     #: Jobs of this process that have ended without a body.
@@ -38,20 +37,20 @@ class Bodies(int):
 
 
 class PoolChild:
-    """What this process of a pool has run."""
+    """Counts the bodies that this process of a pool has run."""
 
     def __init__(self) -> None:
         self._bodies: Bodies | None = None
 
     def begin(self) -> None:
-        """Count bodies from now on, in the place of jobs; for a process that has run none."""
+        """Count bodies instead of jobs from now on, in a process that has run none."""
         worker: Any = getattr(current_process(), "_target", None)
         most = getattr(worker, "maxtasks", None)
         if isinstance(most, int):
             self._bodies = worker.maxtasks = Bodies(most)
 
     def not_begun(self) -> None:
-        """Say that a job ends whose body has not begun."""
+        """Count a job that ends without a body."""
         if self._bodies is not None:
             self._bodies.not_begun += 1
 
@@ -60,8 +59,8 @@ def give_token_back(consumer: Any, task_name: str) -> None:
     """Give back the token of Celery's ``rate_limit`` that an attempt has taken.
 
     Args:
-        consumer: Of the worker.
-        task_name: Of the attempt.
+        consumer: The worker's consumer.
+        task_name: The name of the attempt's task.
     """
     bucket = consumer.task_buckets[task_name]
     if bucket is None or consumer.disable_rate_limits:
@@ -77,5 +76,5 @@ def give_token_back(consumer: Any, task_name: str) -> None:
         # A thread cannot wake the loop.
         give()
     else:
-        # Not in this call: a solo pool runs the next task within it.
+        # Not inside this call, because a solo pool would run the next task within it.
         consumer.hub.call_soon(give)

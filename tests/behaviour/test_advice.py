@@ -132,7 +132,7 @@ def test_the_log_of_a_worker_whose_redis_went_away_advises_what_helps(
         shop = make_shop(fairness={"lease_seconds": 1, "redis_url": own_server.url})
     worker = shop.worker(pool="threads", concurrency=1, args=["-E"])
     own_server.kill()
-    worker.wait_for_log("events could not be passed on")
+    worker.wait_for_log("events could not be forwarded")
     worker.wait_for_log("leases could not be renewed")
     # The shop's own settings are warned of before.
     log = worker.log_text().partition(" ready.")[2]

@@ -20,7 +20,7 @@ from tests.transport.conftest import (  # noqa: F401 - fixtures
     Inbox,
     client,
     connect,
-    empty_homes,
+    empty_sessions,
 )
 
 pytestmark = pytest.mark.redis

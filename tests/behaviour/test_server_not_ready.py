@@ -27,7 +27,7 @@ from tests.transport.conftest import (  # noqa: F401 - fixtures
     Connect,
     Inbox,
     connect,
-    empty_homes,
+    empty_sessions,
     publish,
     settled,
 )

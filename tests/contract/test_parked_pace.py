@@ -10,7 +10,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, SlotRequest
-from celery_fairness.worker.moment import soon_seconds
+from celery_fairness.worker.short_wait import short_wait_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
 
@@ -54,7 +54,7 @@ def test_parked_tasks_use_a_rate_and_a_throttle(
         if isinstance(answer, Admitted):
             starts.append(clock.now_ms)
             limiter.release([lease])
-        elif soon := soon_seconds(answer):
+        elif soon := short_wait_seconds(answer):
             # As a gate: it waits there, and asks again.
             coming.append((clock.now_ms + round(soon * 1_000), name, request))
             coming.sort(key=lambda each: each[0])

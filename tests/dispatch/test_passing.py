@@ -19,7 +19,7 @@ POOLS = ["prefork", "threads", "gevent", "solo"]
 
 
 def unknown(worker: WorkerNode) -> int:
-    return worker.log_text().count("are not known to this worker")
+    return worker.log_text().count("this worker does not have the task")
 
 
 def scripts(memory: Redis) -> int:
@@ -44,7 +44,9 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
     stranger = fair_shop.worker(pool=pool, concurrency=1)
     waiting = [send(fair_shop, "kinds.late", "42") for _ in range(3)]
     waiting += [send(fair_shop, "kinds.late", None)]
-    stranger.wait_for_log("tasks kinds.late are not known to this worker: those in queue celery")
+    stranger.wait_for_log(
+        "this worker does not have the task kinds.late: its messages in queue celery"
+    )
     # What is behind it runs, of the same tenant too, whose slot it does not hold.
     assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
     assert fair_shop.send("plain").get(timeout=RESULT_SECONDS) is not None
@@ -110,7 +112,7 @@ def test_what_a_worker_comes_to_know_it_takes(
     shop = make_fair_shop(conf={"worker_pool_restarts": True})
     worker = shop.worker(concurrency=1)
     result = send(shop, "kinds.later", "42")
-    worker.wait_for_log("tasks kinds.later are not known to this worker")
+    worker.wait_for_log("this worker does not have the task kinds.later")
     shop.app.control.pool_restart(
         modules=["tests.dispatch.later_kind"], destination=[worker.hostname()], reply=True
     )

@@ -14,7 +14,7 @@ from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
 from celery_fairness.config.tiers import Tier
-from celery_fairness.transport.session import _homes, homes
+from celery_fairness.transport.session import _sessions, sessions
 from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
@@ -237,9 +237,9 @@ def test_bodies_that_no_pool_can_stop_are_told_when_they_end(
 def homes_end() -> Iterator[None]:
     """End the threads that renew what this process claimed."""
     yield
-    for home in homes():
-        home.close()
-    _homes.clear()
+    for session in sessions():
+        session.close()
+    _sessions.clear()
 
 
 @pytest.mark.usefixtures("homes_end")

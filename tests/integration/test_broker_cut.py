@@ -87,10 +87,10 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
         def felt(at: int = before) -> None:
             # Once the consumer has lost its connection no other task comes to be refused.
             lost = "Cannot connect to" in worker.log_text()[at:]
-            assert lost or told(worker, "is refused and the broker", at)
+            assert lost or told(worker, "is rejected and the broker", at)
 
         eventually(felt, RESULT_SECONDS)
-        met = bool(told(worker, "is refused and the broker", before))
+        met = bool(told(worker, "is rejected and the broker", before))
         before = len(worker.log_text())
         proxy.resume()
         if met:

@@ -252,7 +252,7 @@ def test_a_parent_that_holds_what_its_child_waits_for_is_told(
     worker = shop.worker(pool=pool, concurrency=2)
     limit = {"key": KEY, "concurrency": 1}
     parent = shop.send("asks", limit, user="42", options={"limits": [limit]})
-    says = f"waits for the limit {KEY}, of which its parent {parent.id} holds a slot"
+    says = f"waits for the limit {KEY}, and its parent {parent.id} holds a slot of it"
     worker.wait_for_log(says)
     assert parent.get(timeout=RESULT_SECONDS) == "waited for itself"
     # A step of a chain whose parent has ended says nothing.
@@ -260,4 +260,4 @@ def test_a_parent_that_holds_what_its_child_waits_for_is_told(
     add = shop.app.tasks["shop.add"]
     steps = [add.s(n, user="42").set(limits=[limit]) for n in range(3)]
     assert chain(add.s(1, 1, user="42"), *steps)().get(timeout=RESULT_SECONDS) == 5
-    assert worker.log_text().count("of which its parent") == 1
+    assert worker.log_text().count("and its parent") == 1

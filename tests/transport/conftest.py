@@ -15,7 +15,7 @@ from redis import Redis
 
 from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
-from celery_fairness.transport.session import _homes, homes
+from celery_fairness.transport.session import _sessions, sessions
 from tests.support.waiting import eventually
 
 Connect = Callable[..., Connection]
@@ -29,18 +29,18 @@ def client(redis_server: RedisServer, redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture(autouse=True)
-def empty_homes() -> Iterator[None]:
+def empty_sessions() -> Iterator[None]:
     register()
-    _homes.clear()
+    _sessions.clear()
     yield
-    for home in homes():
-        home.close()
-        eventually(lambda home=home: not home.renewals.runs, 3.0)
-    _homes.clear()
+    for session in sessions():
+        session.close()
+        eventually(lambda session=session: not session.renewals.runs, 3.0)
+    _sessions.clear()
 
 
 @pytest.fixture
-def connect(redis_url: str, empty_homes: None) -> Iterator[Connect]:
+def connect(redis_url: str, empty_sessions: None) -> Iterator[Connect]:
     """A factory: ``connect(url, prefix=…, fairness=…, **options of Connection)``."""
     opened: list[Connection] = []
 

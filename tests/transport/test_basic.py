@@ -477,13 +477,13 @@ def test_claims_may_stop_after_kombu_has_asked_for_a_place(connect: Connect) -> 
 
     def stopped_just_after() -> bool:
         answer = bool(may_consume())
-        channel.home.stopping = True
+        channel.session.stopping = True
         return answer
 
     channel.qos.can_consume = stopped_just_after
     poller.on_poll_start()
     assert not channel._in_poll
-    channel.qos.can_consume, channel.home.stopping = may_consume, False
+    channel.qos.can_consume, channel.session.stopping = may_consume, False
     publish(connect(), "jobs", 1)
     assert inbox.await_count(1) == [1]
 
@@ -495,9 +495,9 @@ def test_what_is_claimed_when_claims_stop_waits_again(connect: Connect, client: 
     channel: Any = inbox.channel
     channel.connection.cycle.on_poll_start()
     eventually(lambda: leases(client) == 2)
-    channel.home.stopping = True
+    channel.session.stopping = True
     eventually(lambda: (inbox.turn(), leases(client) == 0)[1])
     assert inbox.bodies == []
     other = Inbox(connect(), "jobs")
-    channel.home.stopping = False
+    channel.session.stopping = False
     assert other.await_count(2) == [1, 2]

@@ -17,9 +17,9 @@ def worker_and_other(connect: Connect) -> Iterator[tuple[Inbox, Inbox]]:
     connection = connect()
     worker, other = Inbox(connection, "tasks"), Inbox(connection, "own")
     worker.channel.serves_worker = True
-    worker.channel.home.start(lambda: 1)
+    worker.channel.session.start(lambda: 1)
     yield worker, other
-    worker.channel.home.slots = None
+    worker.channel.session.slots = None
 
 
 def test_a_second_consumer_is_served_while_the_places_are_taken(
@@ -43,7 +43,7 @@ def test_what_a_second_consumer_holds_takes_no_place(
     other.await_count(3)
     publish(connect(), "tasks", 1)
     worker.await_count(1)
-    assert len(worker.channel.home.book) == 4
+    assert len(worker.channel.session.lease_table) == 4
     other.messages[0].ack()
     publish(connect(), "tasks", 2)
     worker.nothing_comes()

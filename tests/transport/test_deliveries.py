@@ -117,11 +117,11 @@ def recover(taker: Taker) -> None:
 
 def lose(taker: Taker) -> None:
     """As the thread that renews does, where another worker has the rest by now."""
-    home = taker.channel.home
-    for lease in [each.lease for each in home.book.held()]:
-        home._client.zrem("{fairness}:ends", lease)
-        home._client.zrem("{fairness}:leases:_system", lease)
-    home.renewals.renew(home.call)
+    session = taker.channel.session
+    for lease in [each.lease for each in session.lease_table.held()]:
+        session._client.zrem("{fairness}:ends", lease)
+        session._client.zrem("{fairness}:leases:_system", lease)
+    session.renewals.renew(session.call)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_body_that_blocks_the_loop_keeps_what_is_consumed(
     client.zadd(UNUSED, {"short": 1e12})
     eventually(lambda: ends_at(client) > 1e12, 5.0)
     inbox.consumer.cancel()
-    assert inbox.channel.home.consumed == {}
+    assert inbox.channel.session.consumed == {}
 
 
 def test_a_queue_ends_in_parts_and_one_look_ends_one(connect: Connect, client: Redis) -> None:

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as Late
 
 from celery_fairness.scheduler import calls
 from celery_fairness.testing.server import RedisServer
-from celery_fairness.transport.session import Session, homes
+from celery_fairness.transport.session import Session, sessions
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
@@ -47,8 +47,8 @@ def received(inbox: Inbox, count: int) -> list[object]:
     return sorted(inbox.bodies)
 
 
-def home_of(inbox: Inbox) -> Session:
-    return inbox.channel.home
+def session_of(inbox: Inbox) -> Session:
+    return inbox.channel.session
 
 
 def ask(inbox: Inbox) -> None:
@@ -126,16 +126,16 @@ def test_what_a_closing_channel_is_answered_goes_back_to_its_place(
 ) -> None:
     publish(connect(), "jobs", *range(4))
     first = Inbox(connect(), "jobs", prefetch_count=3)
-    home = home_of(first)
+    session = session_of(first)
     # As a worker's solo pool says; the next claim is then sent before the answer is done with.
-    home.body_blocks_loop = True
+    session.body_blocks_loop = True
     ask(first)
     eventually(lambda: client.hlen(RUNNING) == 3)
     first.channel.close()
     assert first.messages == []
-    assert not home.claim_is_open
+    assert not session.claim_is_open
     assert leases(client) == 0
-    home.body_blocks_loop = False
+    session.body_blocks_loop = False
     second = Inbox(connect(), "jobs")
     assert second.await_count(4) == [0, 1, 2, 3]
 
@@ -181,7 +181,7 @@ def test_an_end_whose_answer_is_late_is_told_again(
     inbox.await_count(1)
     proxy.hang()
     inbox.messages[0].ack()
-    eventually(lambda: "could not be told" in caplog.text)
+    eventually(lambda: "could not be sent" in caplog.text)
     assert leases(client) == 1
     proxy.resume()
     eventually(lambda: (inbox.turn(), not leases(client))[1], poll_seconds=0)
@@ -266,7 +266,7 @@ def test_a_lease_is_renewed_until_it_is_settled(connect: Connect, client: Redis)
     (lease,) = client.zrange(ENDS, 0, -1)
     began = client.zscore(ENDS, lease)
     eventually(lambda: client.zscore(ENDS, lease) > began + 400)
-    assert not inbox.channel.home.book.held()[0].lost
+    assert not inbox.channel.session.lease_table.held()[0].lost
     inbox.messages[0].ack()
     settled(client)
 
@@ -282,8 +282,8 @@ def test_a_lease_that_ends_while_it_is_held_is_said_and_its_ack_changes_nothing(
     other = Inbox(connect(fairness={"max_deliveries": 9}), "jobs")
     other.await_count(1)
     assert other.messages[0].headers["redelivered"]
-    home = home_of(late)
-    home.renewals.renew(home.call)
+    session = session_of(late)
+    session.renewals.renew(session.call)
     assert "has ended while its task runs" in caplog.text
     late.messages[0].ack()
     assert client.hlen(RUNNING) == leases(client) == 1
@@ -297,7 +297,7 @@ LEASES = "{fairness}:leases:tenant:a"
 @pytest.fixture
 def five(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Inbox:
     """A consumer that holds five tasks of one tenant, renewed two at a time."""
-    monkeypatch.setattr("celery_fairness.transport.renewing.RENEW_AT_MOST", 2)
+    monkeypatch.setattr("celery_fairness.transport.renewals.RENEW_AT_MOST", 2)
     connection = connect(fairness={"default_limit": 5})
     publish(connection, "jobs", *range(5), headers=charged("a"))
     inbox = Inbox(connection, "jobs")
@@ -306,16 +306,16 @@ def five(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Inbox:
 
 
 def test_where_redis_lost_its_memory_what_is_held_counts_again(five: Inbox, client: Redis) -> None:
-    home = home_of(five)
+    session = session_of(five)
     said: list[str] = []
-    home.renewals.on_memory_lost = lambda: said.append("lost")
+    session.renewals.on_memory_lost = lambda: said.append("lost")
     # Nothing was renewed before: the claim has told the epoch.
     client.flushall()
-    home.renewals.renew(home.call)
-    home.renewals.renew(home.call)
+    session.renewals.renew(session.call)
+    session.renewals.renew(session.call)
     assert said == ["lost"]
     assert client.zcard(LEASES) == 5
-    assert not any(each.lost for each in home.book.held())
+    assert not any(each.lost for each in session.lease_table.held())
     for message in five.messages:
         message.ack()
     eventually(lambda: not client.exists(LEASES))
@@ -324,33 +324,33 @@ def test_where_redis_lost_its_memory_what_is_held_counts_again(five: Inbox, clie
 def test_a_renewal_that_fails_after_its_first_call_enters_the_rest_later(
     five: Inbox, client: Redis
 ) -> None:
-    home = home_of(five)
+    session = session_of(five)
     said, calls = [], []
-    home.renewals.on_memory_lost = lambda: said.append("lost")
+    session.renewals.on_memory_lost = lambda: said.append("lost")
 
     def fails_once(verb: str, args: list[str]) -> object:
         calls.append(verb)
         if len(calls) == 2:
             raise Lost("cut")
-        return home.call(verb, args)
+        return session.call(verb, args)
 
     client.flushall()
     with pytest.raises(Lost):
-        home.renewals.renew(fails_once)
+        session.renewals.renew(fails_once)
     assert (client.zcard(LEASES), said) == (2, [])
-    home.renewals.renew(fails_once)
+    session.renewals.renew(fails_once)
     assert (client.zcard(LEASES), said) == (5, ["lost"])
-    assert not any(each.lost for each in home.book.held())
+    assert not any(each.lost for each in session.lease_table.held())
 
 
 def test_a_task_that_waits_for_its_place_is_not_lost_with_redis_s_memory(
     five: Inbox, client: Redis
 ) -> None:
-    home = home_of(five)
-    held = home.book.held()[0]
+    session = session_of(five)
+    held = session.lease_table.held()[0]
     held.since -= 3600
     client.flushall()
-    assert not home.is_lost(held)
+    assert not session.is_lost(held)
     assert client.zrange(LEASES, 0, -1) == [held.lease]
 
 
@@ -392,10 +392,10 @@ def test_an_answer_from_before_redis_lost_its_memory_counts_again(
     inbox = Inbox(connect(), "jobs")
     ask(inbox)
     eventually(lambda: client.hlen(RUNNING) == 1)
-    home = home_of(inbox)
-    home.renewals.renew(home.call)
+    session = session_of(inbox)
+    session.renewals.renew(session.call)
     client.flushall()
-    home.renewals.renew(home.call)
+    session.renewals.renew(session.call)
     inbox.await_count(1)
     # Sooner than a renewal is due, which is after a third of a lease.
     eventually(lambda: client.zcard(LEASES) == 1, 4.0)
@@ -425,7 +425,11 @@ def test_a_forked_child_neither_renews_nor_settles(connect: Connect, client: Red
     if child == 0:
         failed = 1
         with contextlib.suppress(BaseException):
-            held = [home for home in homes() if home.book.held() or home.renewals.runs]
+            held = [
+                session
+                for session in sessions()
+                if session.lease_table.held() or session.renewals.runs
+            ]
             inbox.messages[1].ack()
             inbox.channel.close()
             connection = connect()
@@ -447,7 +451,7 @@ def test_a_forked_child_neither_renews_nor_settles(connect: Connect, client: Red
 def test_more_threads_may_publish_than_a_channel_has_connections(connect: Connect) -> None:
     connection = connect()
     publish(connection, "jobs", 0)
-    home = homes()[0]
+    session = sessions()[0]
     start = threading.Barrier(30)
     failed = []
 
@@ -455,7 +459,7 @@ def test_more_threads_may_publish_than_a_channel_has_connections(connect: Connec
         start.wait()
         try:
             for _ in range(5):
-                home.call(calls.SIZE, calls.size_args("jobs"))
+                session.call(calls.SIZE, calls.size_args("jobs"))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the test's result
             failed.append(error)
 

@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as ServerAway
 
 from celery_fairness.transport import migration
 from celery_fairness.transport.migration import adopt, to_stock
-from celery_fairness.transport.session import homes
+from celery_fairness.transport.session import sessions
 from tests.transport.conftest import Inbox
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
@@ -89,7 +89,7 @@ def test_who_looked_before_another_took_it_over_doubles_nothing(both, client, mo
             patched.setattr(migration, "_read", read)
             assert adopt(channel, ["moves"]) == 1
         assert consume(fair, 1) == [0]
-        channel.home.flush()
+        channel.session.flush()
         return read(*args)
 
     monkeypatch.setattr(migration, "_read", read_late)
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_moved_aside_and_holds_nobody_up(both, client, ca
     assert client.llen("{fairness}:aside:moves") == 140
     assert client.hget("{fairness}:counts", "aside") == "140"
     assert [record.getMessage().partition(" now")[0] for record in caplog.records] == [
-        f"{number} entries of moves cannot be read and lie in {{fairness}}:aside:moves"
+        f"{number} entries of moves cannot be read and are in {{fairness}}:aside:moves"
         for number in (100, 40)
     ]
     assert consume(fair, 2) == [0, 1]
@@ -177,8 +177,8 @@ def test_the_way_back_waits_for_what_a_killed_worker_held(both, client, connect)
     dead = connect(fairness={"lease_seconds": 1})
     Inbox(dead, "moves", prefetch_count=2).await_count(2)
     # As a kill does: nobody renews.
-    for home in homes():
-        home.renewals.close()
+    for session in sessions():
+        session.renewals.close()
     back = connect(fairness={"lease_seconds": 1})
     assert to_stock(back.default_channel, "moves") == 3
 
@@ -200,4 +200,4 @@ def test_a_key_of_another_type_under_a_queue_s_name_stops_nobody(both, client, c
     publish(stock, 2)
     client.set("moves\x06\x163", "somebody's")
     assert adopt(fair.default_channel, ["moves"]) == 2
-    assert "stay there for now, Redis refuses: WRONGTYPE" in caplog.text
+    assert "stay there for now, Redis rejects them: WRONGTYPE" in caplog.text

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as Lost
 from celery_fairness.testing.server import RedisServer
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, publish, settled
-from tests.transport.test_lost import LEASES, RUNNING, ask, home_of, received
+from tests.transport.test_lost import LEASES, RUNNING, ask, received, session_of
 
 pytestmark = pytest.mark.redis
 
@@ -83,7 +83,7 @@ def test_the_end_of_who_had_a_task_before_frees_no_slot_of_who_has_it_now(
     assert received(second, 1) == first.bodies == [1]
     (lease,) = client.hkeys(RUNNING)
     first.messages[0].ack()
-    eventually(lambda: not home_of(first).book.has_ends)
+    eventually(lambda: not session_of(first).lease_table.has_ends)
     assert client.hkeys(RUNNING) == client.zrange(LEASES, 0, -1) == [lease]
     second.nothing_comes()
     second.messages[0].ack()
@@ -102,8 +102,8 @@ def test_what_a_process_holds_counts_before_anything_is_claimed(
     first.await_count(1)
     come_back()
     said: list[str] = []
-    home_of(first).renewals.on_memory_lost = lambda: said.append("lost")
-    (held,) = home_of(first).book.held()
+    session_of(first).renewals.on_memory_lost = lambda: said.append("lost")
+    (held,) = session_of(first).lease_table.held()
 
     def it_counts() -> None:
         with contextlib.suppress(Lost, OSError):
@@ -123,11 +123,11 @@ def test_where_nothing_was_lost_nobody_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "celery_fairness")
     first.await_count(1)
-    known = home_of(first).renewals.epoch
+    known = session_of(first).renewals.epoch
     save()()
     first.messages[0].ack()
     assert received(first, 2) == [1, 2]
-    assert home_of(first).renewals.epoch != known
+    assert session_of(first).renewals.epoch != known
     assert "lost its memory" not in caplog.text
     assert "Redis was restarted and kept its memory" in caplog.text
     first.messages[1].ack()
@@ -162,13 +162,13 @@ def test_an_answer_that_was_lost_is_given_in_the_new_epoch(
     inbox.channel.client.connection.disconnect()
     # Another server has the same memory.
     client.hset("{fairness}:clock", "server", "another")
-    home = home_of(inbox)
+    session = session_of(inbox)
     with monkeypatch.context() as late:
         # Nobody renews yet: claims are refused.
-        late.setattr(home.renewals, "hears", lambda _epoch: None)
+        late.setattr(session.renewals, "saw_epoch", lambda _epoch: None)
         inbox.nothing_comes()
     inbox.await_count(1)
-    assert client.hkeys(RUNNING) == [home.book.held()[0].lease]
+    assert client.hkeys(RUNNING) == [session.lease_table.held()[0].lease]
 
 
 def test_who_may_not_ask_which_server_it_is_goes_on_without(
@@ -177,7 +177,7 @@ def test_who_may_not_ask_which_server_it_is_goes_on_without(
     client.acl_setuser("default", enabled=True, commands=["-info"])
     second = Inbox(connect(f"fair{server.url}", fairness=OTHER), "jobs")
     assert received(second, 1) == [1]
-    home = home_of(second)
-    known = home.renewals.epoch
-    home.renewals.renew(home.call)
-    assert home.renewals.epoch == known
+    session = session_of(second)
+    known = session.renewals.epoch
+    session.renewals.renew(session.call)
+    assert session.renewals.epoch == known

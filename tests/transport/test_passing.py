@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_fairness.scheduler.types import Passing
 from celery_fairness.transport.channel import NAP_SECONDS
-from celery_fairness.transport.session import homes
+from celery_fairness.transport.session import sessions
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
 
@@ -42,15 +42,15 @@ def turn_until_asleep(inbox: Inbox, client: Redis, count: int = 1) -> None:
 @pytest.fixture
 def connection(connect: Connect) -> Connection:
     connection = connect()
-    connection.default_channel.home  # noqa: B018 - it is made here
+    connection.default_channel.session  # noqa: B018 - it is made here
     return connection
 
 
 def test_what_is_passed_over_stays_and_what_is_behind_it_comes(
     connection: Connection, client: Redis
 ) -> None:
-    (home,) = homes()
-    home.kinds.pass_over("shop.new")
+    (session,) = sessions()
+    session.task_filter.skip("shop.new")
     for number in range(40):
         publish(connection, "jobs", number, headers=named("shop.new"))
     publish(connection, "jobs", "known", headers=named("shop.known"))
@@ -59,15 +59,15 @@ def test_what_is_passed_over_stays_and_what_is_behind_it_comes(
     assert inbox.await_count(2) == ["known", "raw"]
     inbox.nothing_comes()
     assert leases(client) == 2
-    home.kinds.know(["shop.new"])
+    session.task_filter.take_again(["shop.new"])
     assert inbox.await_count(18)[2:] == list(range(16))
 
 
 def test_a_full_queue_that_is_passed_over_does_not_keep_a_worker_awake(
     connection: Connection, client: Redis
 ) -> None:
-    (home,) = homes()
-    home.kinds.pass_over("shop.new")
+    (session,) = sessions()
+    session.task_filter.skip("shop.new")
     for number in range(40):
         publish(connection, "jobs", number, headers=named("shop.new", f"t{number}"))
     inbox = Inbox(connection, "jobs")
@@ -85,9 +85,9 @@ def test_who_passes_a_task_over_wakes_who_takes_it(connect: Connect, client: Red
     # Two homes of one process, as two processes have them.
     first, second = connect(), connect(fairness={"max_deliveries": 7})
     inboxes = [Inbox(first, "jobs"), Inbox(second, "jobs")]
-    at_first = inboxes[0].channel.home
-    at_first.kinds.pass_over("shop.new")
-    assert len(homes()) == 2
+    at_first = inboxes[0].channel.session
+    at_first.task_filter.skip("shop.new")
+    assert len(sessions()) == 2
     for number in range(5):
         # Who waits longest hears first, and that is the one that does not take it.
         turn_until_asleep(inboxes[0], client)
@@ -103,8 +103,8 @@ def test_who_passes_a_task_over_wakes_who_takes_it(connect: Connect, client: Red
 def test_a_stream_of_what_it_passes_over_wakes_a_worker_a_hundred_times_a_second_at_most(
     connection: Connection, client: Redis
 ) -> None:
-    (home,) = homes()
-    home.kinds.pass_over("shop.new")
+    (session,) = sessions()
+    session.task_filter.skip("shop.new")
     inbox = Inbox(connection, "jobs")
     turn_until_asleep(inbox, client)
     before, begin = claims(client), time.monotonic()
@@ -120,8 +120,8 @@ def test_a_limited_kind_comes_one_by_one_and_what_is_behind_it_at_once(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(limits, "monotonic", lambda: now)
-    (home,) = homes()
-    home.kinds.limit("shop.slow", 1.0)
+    (session,) = sessions()
+    session.task_filter.limit("shop.slow", 1.0)
     for number in range(3):
         publish(connection, "jobs", number, headers=named("shop.slow"))
     publish(connection, "jobs", "other", headers=named("shop.other"))
@@ -142,24 +142,24 @@ def test_a_limited_kind_comes_one_by_one_and_what_is_behind_it_at_once(
 def test_what_a_claim_gives_over_the_limit_goes_back_to_its_place(
     connection: Connection, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (home,) = homes()
+    (session,) = sessions()
     inbox = Inbox(connection, "jobs")
     for number in range(3):
         publish(connection, "jobs", number, headers=named("shop.slow"))
-    home.kinds.limit("shop.slow", 0.001)
+    session.task_filter.limit("shop.slow", 0.001)
     # As a claim whose answer was lost before there was a limit.
-    monkeypatch.setattr(home.kinds, "passing", lambda _: Passing())
+    monkeypatch.setattr(session.task_filter, "skipped", lambda _: Passing())
     assert inbox.await_count(1) == [0]
     monkeypatch.undo()
     inbox.nothing_comes()
     eventually(lambda: leases(client) == 1)
-    home.kinds.limit("shop.slow", 0)
+    session.task_filter.limit("shop.slow", 0)
     assert inbox.await_count(3) == [0, 1, 2]
 
 
 def test_a_message_taken_one_by_one_is_not_passed_over(connection: Connection) -> None:
-    (home,) = homes()
-    home.kinds.pass_over("shop.new")
+    (session,) = sessions()
+    session.task_filter.skip("shop.new")
     publish(connection, "jobs", "it", headers=named("shop.new"))
     message = connection.default_channel.basic_get("jobs")
     assert connection.default_channel.message_to_python(message).payload == "it"

@@ -20,7 +20,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import ConnectionError as NotYet
 
 from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
-from celery_fairness.transport.session import homes
+from celery_fairness.transport.session import sessions
 from tests.support.local_process import LocalProcess
 from tests.support.services import missing
 from tests.support.waiting import eventually
@@ -72,8 +72,8 @@ def test_every_key_begins_with_the_prefix(
     inbox.await_count(2)
     assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
     assert leases(client, "shop:") == 2
-    homes()[0].renewals.renew(homes()[0].call)
-    assert homes()[0].book.held()[0].lost is False
+    sessions()[0].renewals.renew(sessions()[0].call)
+    assert sessions()[0].lease_table.held()[0].lost is False
     for message in inbox.messages:
         message.ack()
     inbox.await_count(3)
@@ -151,9 +151,9 @@ def test_a_password_is_in_no_message_to_people(connect: Connect, caplog) -> None
         inbox.await_count(1)
         server.kill()
         inbox.messages[0].ack()
-        eventually(lambda: "could not be told" in caplog.text)
+        eventually(lambda: "could not be sent" in caplog.text)
         assert "s3cret" not in caplog.text
-        assert "s3cret" not in repr(homes())
+        assert "s3cret" not in repr(sessions())
 
 
 class Listener:
@@ -313,7 +313,7 @@ def test_a_sentinel_group_with_several_hosts(connect: Connect, sentinels) -> Non
     with master.client() as client:
         assert client.exists("{fairness}:sequence")
     # Whichever host is asked, it is one Redis and one book.
-    assert len(homes()) == 1
+    assert len(sessions()) == 1
 
 
 def test_a_sentinel_group_needs_its_name(connect: Connect, sentinels) -> None:

@@ -78,7 +78,7 @@ def turning(connect: Connect) -> Iterator[Turning]:
 
     yield make
     for loop in made:
-        loop.channel.home.body_blocks_loop = False
+        loop.channel.session.body_blocks_loop = False
         loop.hub.close()
 
 
@@ -191,7 +191,7 @@ def test_where_bodies_run_in_the_loop_the_answer_to_a_claim_is_looked_for(
     turning: Turning, spun: list[Any], blocks: bool
 ) -> None:
     loop = turning()
-    loop.channel.home.body_blocks_loop = blocks
+    loop.channel.session.body_blocks_loop = blocks
     loop.ask()
     assert loop.channel._claim is not None
     assert (loop.channel._in_poll in spun) is blocks
@@ -200,7 +200,7 @@ def test_where_bodies_run_in_the_loop_the_answer_to_a_claim_is_looked_for(
 def test_nobody_spins_for_a_bell(turning: Turning, spun: list[Any]) -> None:
     loop = turning()
     eventually(lambda: waits_for_a_bell(loop))
-    loop.channel.home.body_blocks_loop = True
+    loop.channel.session.body_blocks_loop = True
     spun.clear()
     loop.ask()
     assert spun == []
@@ -210,7 +210,7 @@ def test_nobody_spins_for_a_claim_whose_connection_is_gone(
     turning: Turning, spun: list[Any]
 ) -> None:
     loop = turning()
-    loop.channel.home.body_blocks_loop = True
+    loop.channel.session.body_blocks_loop = True
     loop.ask()
     spun.clear()
     loop.channel.client.connection.disconnect()

@@ -20,8 +20,8 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many answers to puts are lost from now on: ``lose[0] = 2``."""
     left, put = [0], Session.put
 
-    def put_and_lose(home: Session, *args: Any) -> Any:
-        answer = put(home, *args)
+    def put_and_lose(session: Session, *args: Any) -> Any:
+        answer = put(session, *args)
         if left[0]:
             left[0] -= 1
             raise Lost("the answer is lost")

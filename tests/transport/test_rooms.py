@@ -24,13 +24,13 @@ def begin(connect: Connect) -> Iterator[Begin]:
     def make(slots: int, lends: bool = False, **places: int) -> Inbox:
         worker = Inbox(connect(), "a", "b")
         worker.channel.serves_worker = True
-        worker.channel.home.start(lambda: slots, places, lends)
+        worker.channel.session.start(lambda: slots, places, lends)
         begun.append(worker)
         return worker
 
     yield make
     for worker in begun:
-        worker.channel.home.slots = None
+        worker.channel.session.slots = None
 
 
 def by_queue(worker: Inbox) -> Counter[str]:
@@ -110,7 +110,7 @@ def test_a_share_is_of_tasks_that_run_and_not_of_those_that_were_acknowledged(
     fill(connect, "b", 2)
     worker = begin(2, a=1, b=1)
     worker.await_count(1)
-    (held,) = worker.channel.home.book.held()
+    (held,) = worker.channel.session.lease_table.held()
     held.attended = True
     worker.messages[0].ack()
     worker.nothing_comes()

@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from redis import Redis
 
-from celery_fairness.transport.session import Session, homes
+from celery_fairness.transport.session import Session, sessions
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 
@@ -24,12 +24,12 @@ def one_is_busy_and_idle_again(connection: Connection) -> Session:
     channel = connection.default_channel
     publish(connection, "jobs", 1)
     message = channel.basic_get("jobs")
-    home = channel.home
-    before = home.renewals.renewed_at
-    eventually(lambda: home.renewals.renewed_at > before)
+    session = channel.session
+    before = session.renewals.renewed_at
+    eventually(lambda: session.renewals.renewed_at > before)
     message.ack()
-    eventually(lambda: home.renewals._sleeps)
-    return home
+    eventually(lambda: session.renewals._sleeps)
+    return session
 
 
 def test_what_was_busy_and_idle_again_has_no_more_connections(
@@ -37,13 +37,13 @@ def test_what_was_busy_and_idle_again_has_no_more_connections(
 ) -> None:
     others = clients(client)
     connection = connect(fairness={"lease_seconds": 0.3})
-    home = one_is_busy_and_idle_again(connection)
+    session = one_is_busy_and_idle_again(connection)
     before = clients(client)
     for _ in range(2):
         one_is_busy_and_idle_again(connection)
     assert clients(client) == before
     connection.release()
-    home.close()
+    session.close()
     eventually(lambda: clients(client) == others)
 
 
@@ -57,4 +57,4 @@ def test_a_connection_that_nobody_closed_goes_with_its_last_user(
         publish(Connection(f"fair{redis_url}"), "jobs", number)
     gc.collect()
     assert clients(client) == before
-    assert len(homes()[0].wakers) == 1
+    assert len(sessions()[0].wakers) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.transport.session import homes
+from celery_fairness.transport.session import sessions
 from tests.transport.conftest import Connect, Inbox, charged, publish, settled
 
 pytestmark = pytest.mark.redis
@@ -247,7 +247,7 @@ def test_settings_of_two_connections_do_not_mix(connect: Connect) -> None:
     loose = connect(fairness={"default_limit": None})
     publish(strict, "jobs", 1, 2, 3, headers=charged("a"))
     Inbox(loose, "jobs").await_count(3)
-    assert len({home.options for home in homes()}) == 2
+    assert len({session.options for session in sessions()}) == 2
 
 
 def test_an_unknown_setting_is_said(connect: Connect) -> None:

@@ -9,7 +9,7 @@ from celery import Celery
 from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduler.types import Passing
-from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
 
@@ -52,17 +52,17 @@ class Worker:
         )
         self.consumer.on_unknown_task = lambda *args: self.discarded.append(args)
         self.step = ClaimStep(self.consumer)
-        self.kinds = TaskFilter()
-        home = SimpleNamespace(
-            kinds=self.kinds,
-            book=LeaseTable(),
+        self.task_filter = TaskFilter()
+        session = SimpleNamespace(
+            task_filter=self.task_filter,
+            lease_table=LeaseTable(),
             start=lambda slots, shares, lends: None,
             renewals=SimpleNamespace(announce=lambda _: None, withdraw=lambda _: None),
             call=None,
             stop=lambda: None,
             next_outcome=None,
         )
-        channel = SimpleNamespace(home=home) if fair else SimpleNamespace()
+        channel = SimpleNamespace(session=session) if fair else SimpleNamespace()
         self.consumer.connection = SimpleNamespace(default_channel=channel)
         self.channel = channel
         self.consumer.task_consumer = SimpleNamespace(channel=channel)
@@ -72,26 +72,26 @@ class Worker:
 def test_a_rate_limit_is_kept_by_the_claims_and_by_no_bucket_of_the_worker():
     worker = Worker()
     assert not any(worker.consumer.task_buckets.values())
-    assert worker.kinds.passing({}) == Passing((), ("slow",), {})
+    assert worker.task_filter.skipped({}) == Passing((), ("slow",), {})
     worker.app.tasks["fast"].rate_limit = "1/m"
     worker.consumer.reset_rate_limits()
     assert not any(worker.consumer.task_buckets.values())
-    assert worker.kinds.passing({}).once == ("fast", "slow")
+    assert worker.task_filter.skipped({}).once == ("fast", "slow")
     worker.app.tasks["slow"].rate_limit = None
     worker.consumer.reset_rate_limits()
-    assert worker.kinds.passing({}).once == ("fast",)
+    assert worker.task_filter.skipped({}).once == ("fast",)
 
 
 def test_rate_limits_that_are_switched_off_are_nobody_s():
     worker = Worker(disable_rate_limits=True)
-    assert worker.kinds.passing({}) == Passing()
+    assert worker.task_filter.skipped({}) == Passing()
 
 
 def test_another_broker_s_rate_limits_are_celery_s():
     worker = Worker(fair=False)
     assert worker.consumer.task_buckets["slow"].fill_rate == 5
     assert worker.consumer.task_buckets["fast"] is None
-    assert worker.kinds.passing({}) == Passing()
+    assert worker.task_filter.skipped({}) == Passing()
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_an_unknown_task_that_was_not_claimed_is_celery_s_matter(channel, is_dis
 
 def test_after_the_worker_its_process_takes_everything():
     worker = Worker()
-    worker.kinds.pass_over("new")
+    worker.task_filter.skip("new")
     worker.step.shutdown(worker.consumer)
-    assert not worker.kinds.passing({})
+    assert not worker.task_filter.skipped({})
 
 
 class Body:

@@ -11,7 +11,7 @@ from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
 from celery_fairness.scheduler.types import Claimed, Verdict
-from celery_fairness.transport.book import LeaseTable
+from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.worker.claimed_request import claimed_request
 from tests.unit.test_gated_request import Message, Pool
 
@@ -32,18 +32,18 @@ def app():
 
 @pytest.mark.parametrize("end", ["ended", "lost"])
 def test_a_task_that_may_not_begin_here_is_forgotten_by_the_worker(app, end):
-    book = LeaseTable()
-    held = book.hold(TASK, 7)
-    home = SimpleNamespace(book=book, is_lost=lambda _: end == "lost")
+    lease_table = LeaseTable()
+    held = lease_table.hold(TASK, 7)
+    session = SimpleNamespace(lease_table=lease_table, is_lost=lambda _: end == "lost")
     message = Message("work")
     message.delivery_tag = TASK.lease
-    message.channel = SimpleNamespace(home=home, acknowledged=lambda _: None)
+    message.channel = SimpleNamespace(session=session, acknowledged=lambda _: None)
     task = app.tasks["work"]
     cls = create_request_cls(claimed_request(Request), task, Pool(), "host", None, app=app)
     request = cls(message, app=app, task=task, hostname="host")
     state.task_reserved(request)
     if end == "ended":
-        book.end(held, Verdict.HEAD)
+        lease_table.end(held, Verdict.HEAD)
     with pytest.raises(TaskRevokedError):
         request.execute_using_pool(Pool())
     assert request not in state.reserved_requests

@@ -171,7 +171,7 @@ class TestSecrets:
 
     def test_a_worker_that_starts_logs_the_address_without_it(self, app, caplog):
         caplog.set_level(logging.DEBUG)
-        parts_of(self.fairness).keeper = types.SimpleNamespace(start=lambda: None)
+        parts_of(self.fairness).lease_renewer = types.SimpleNamespace(start=lambda: None)
         parts_of(self.fairness).on_worker_init()
         parts_of(self.fairness).on_worker_start(
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
@@ -441,8 +441,8 @@ class TestWorker:
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})
-        parts_of(shop.fairness).keeper = parts_of(shop.fairness).promoter = types.SimpleNamespace(
-            start=lambda: None
+        parts_of(shop.fairness).lease_renewer = parts_of(shop.fairness).promoter = (
+            types.SimpleNamespace(start=lambda: None)
         )
         parts_of(shop.fairness).on_worker_start(
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
@@ -527,9 +527,9 @@ def test_events_are_passed_on_while_the_worker_sends_any(sends):
     forwarder = parts_of(fairness)._make_forwarder(
         types.SimpleNamespace(hostname="w", consumer=consumer)
     )
-    assert not forwarder._sends()
+    assert not forwarder._sends_events()
     consumer.event_dispatcher = types.SimpleNamespace(enabled=sends)
-    assert forwarder._sends() is sends
+    assert forwarder._sends_events() is sends
     fairness.close()
 
 

@@ -204,7 +204,7 @@ class TestDropped:
 class TestParents:
     """A task that waits for what its own parent holds, which may wait for it."""
 
-    SAYS = "waits for the limit {}, of which its parent p1 holds a slot"
+    SAYS = "waits for the limit {}, and its parent p1 holds a slot of it"
 
     @pytest.fixture
     def parent(self, world):
@@ -269,7 +269,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
         waited.append(seconds)
         clock.advance(seconds)
 
-    monkeypatch.setattr("celery_fairness.worker.moment.time.sleep", let_pass)
+    monkeypatch.setattr("celery_fairness.worker.short_wait.time.sleep", let_pass)
     spaced = {"key": "api", "throttle": throttle}
     assert deliver(world, spaced) == "traced"
     answer = deliver(world, spaced, id="t2")
@@ -281,7 +281,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
 def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_sent_back(
     world, monkeypatch
 ):
-    monkeypatch.setattr("celery_fairness.worker.moment.time.sleep", lambda _: None)
+    monkeypatch.setattr("celery_fairness.worker.short_wait.time.sleep", lambda _: None)
     spaced = {"key": "api", "throttle": {"limit": 100, "period": "PT1S"}}
     assert deliver(world, spaced) == "traced"
     assert deliver(world, spaced, id="t2") != "traced"
@@ -300,9 +300,9 @@ def test_a_task_without_the_value_that_its_queue_asks_for_is_charged_to_a_tenant
     task = a_task(run=body)
     request = {"id": "t1", "delivery_info": {"routing_key": "emails"}}
     header = {HEADER: {"v": 1, "tenant": "42"}}
-    charged = world.gate.charge(task, {**request, **header}, (), {"customer": 7})
+    charged = world.gate.attribution(task, {**request, **header}, (), {"customer": 7})
     assert charged.keys == "tenant:42,queue:emails:7,queue:emails"
     for wrong in ({**request, **header}, request):
-        charged = world.gate.charge(task, wrong, (), {})
+        charged = world.gate.attribution(task, wrong, (), {})
         assert charged.keys == "tenant:_invalid,queue:emails:,queue:emails"
         assert "{args.customer} has no value" in charged.problem

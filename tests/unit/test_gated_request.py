@@ -71,7 +71,7 @@ def app():
     app = Celery("requests", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.fairness = {"redis_url": "redis://127.0.0.1:1/0"}
     fairness = Fairness(app, {})
-    parts_of(fairness).__dict__["keeper"] = LeaseRenewer()
+    parts_of(fairness).__dict__["lease_renewer"] = LeaseRenewer()
     yield app
     fairness.close()
     app.close()
@@ -79,7 +79,7 @@ def app():
 
 @pytest.fixture
 def told(app) -> list[tuple[str, str]]:
-    return parts_of(Fairness.of(app)).keeper.told
+    return parts_of(Fairness.of(app)).lease_renewer.told
 
 
 def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs: Any) -> Any:

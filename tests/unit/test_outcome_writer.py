@@ -285,7 +285,7 @@ def test_a_body_that_this_worker_cannot_read_leaves_the_result(app, consumer, sa
     strange = found.message.replace("application/json", "application/x-other")
     write(found._replace(message=strange), consumer)
     assert state_and_error(app)[0] == "FAILURE"
-    assert said()[0][1].startswith("task shop.work[id1]: errbacks and chord are not told")
+    assert said()[0][1].startswith("task shop.work[id1]: errbacks and chord are not called")
 
 
 @pytest.mark.parametrize("message", ["", "{", "[]", '{"properties": {"delivery_tag": "t"}}'])
@@ -386,7 +386,7 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
     monkeypatch.setattr(outcome_reporter, "write", leave)
     make_reporter(redis)
     eventually(lambda: redis.written == ["a"])
-    assert said() == [("ERROR", "outcomes could not be asked for: away")]
+    assert said() == [("ERROR", "outcomes could not be read: away")]
 
 
 def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(

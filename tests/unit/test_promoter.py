@@ -14,7 +14,7 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.promoter import TRIES_AT_MOST, Promoter
-from celery_fairness.worker.resend import NotTaken
+from celery_fairness.worker.resend import NotAccepted
 from tests.support.waiting import eventually
 
 LIMIT = "api|1|||w"
@@ -109,13 +109,13 @@ def test_a_task_that_came_to_a_gate_by_an_earlier_try_is_left_alone(
     promoter, limiter, broker, caplog, monkeypatch
 ):
     parked(limiter, ["a"])
-    broker.rejects["a"] = NotTaken("no queue")
+    broker.rejects["a"] = NotAccepted("no queue")
     monkeypatch.setattr(limiter, "put_off", lambda _: 0)
     promoter.promote(limiter)
     assert (caplog.text, broker.failed, limiter.called("unpark")) == ("", [], [])
 
 
-@pytest.mark.parametrize("error", [NotTaken("no queue"), OSError("cut")])
+@pytest.mark.parametrize("error", [NotAccepted("no queue"), OSError("cut")])
 def test_only_what_the_broker_does_not_take_fails_after_some_tries(
     promoter, limiter, broker, error
 ):
@@ -125,7 +125,7 @@ def test_only_what_the_broker_does_not_take_fails_after_some_tries(
         promoter.promote(limiter)
     assert broker.failed == limiter.called("unpark") == []
     promoter.promote(limiter)
-    fails = isinstance(error, NotTaken)
+    fails = isinstance(error, NotAccepted)
     assert broker.failed == ([("a", error)] if fails else [])
     assert limiter.called("unpark") == ([(["a"], "failed")] if fails else [])
 

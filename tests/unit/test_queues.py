@@ -18,8 +18,8 @@ from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 from celery_fairness.scheduler.types import Claimed
-from celery_fairness.transport.book import LeaseTable
 from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.options import DispatchOptions
 from tests.support.parts import parts_of
 
@@ -314,7 +314,7 @@ def test_what_is_published_names_its_partition():
 
 
 def test_a_book_counts_the_slots_of_queues_that_are_held():
-    book = LeaseTable()
+    lease_table = LeaseTable()
     for number, key in enumerate(["tenant:a,queue:q", "_system,api,queue:q:1,queue:q", "tenant:b"]):
-        book.hold(Claimed(f"t{number}.1", "q", 1, key, 0, ""), 1)
-    assert book.of_queues() == {"queue:q": 2, "queue:q:1": 1}
+        lease_table.hold(Claimed(f"t{number}.1", "q", 1, key, 0, ""), 1)
+    assert lease_table.slots_by_queue_key() == {"queue:q": 2, "queue:q:1": 1}

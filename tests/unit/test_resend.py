@@ -253,7 +253,7 @@ def test_it_tries_until_the_broker_has_it_each_time_as_another_copy(
     assert tried[0] == Copy("m1", "s1")
     last = parse_copy(shop.one().headers["fairness_copy"])
     assert last == tried[-1]
-    assert "task shop.work[t1] is refused and the broker does not take it back" in caplog.text
+    assert "task shop.work[t1] is rejected and the broker does not accept it" in caplog.text
     # Of all that may have arrived, only the last may start; or the refused one itself.
     assert shop.limiter.called("supersede") == [(OLD, copy.serial) for copy in tried[1:]]
 

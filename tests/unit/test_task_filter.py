@@ -29,16 +29,16 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def kinds(clock):
+def task_filter(clock):
     return TaskFilter()
 
 
-def taken(kinds, clock, every, seconds=3.0):
+def taken(task_filter, clock, every, seconds=3.0):
     """When a task is taken that waits always, asked for `every` so many seconds."""
     times, begin = [], clock.now
     for step in range(round(seconds / every)):
         clock.now = begin + step * every
-        while kinds.take("a"):
+        while task_filter.take("a"):
             times.append(clock.now)
     return times
 
@@ -48,74 +48,74 @@ def most_in_a_second(times):
     return max(bisect_left(times, start + 0.999999) - at for at, start in enumerate(times))
 
 
-def test_nothing_is_passed_over_where_everything_is_known_and_unlimited(kinds):
-    kinds.limit("a", 0)
-    assert kinds.take("a")
-    assert kinds.passing({"q": 3}) == Passing()
-    assert not kinds.passing({"q": 3})
-    assert kinds.opens_in(Passing()) == float("inf")
+def test_nothing_is_passed_over_where_everything_is_known_and_unlimited(task_filter):
+    task_filter.limit("a", 0)
+    assert task_filter.take("a")
+    assert task_filter.skipped({"q": 3}) == Passing()
+    assert not task_filter.skipped({"q": 3})
+    assert task_filter.available_in(Passing()) == float("inf")
 
 
-def test_an_unknown_kind_is_passed_over_until_it_is_known_and_is_news_once(kinds):
-    assert kinds.pass_over("a")
-    assert not kinds.pass_over("a")
-    assert kinds.pass_over("b")
-    assert kinds.passing({"q": 3}) == Passing(("a", "b"), (), {"q": 3})
-    kinds.know(["a", "c"])
-    assert kinds.passing({}) == Passing(("b",), (), {})
-    assert kinds.pass_over("a")
+def test_an_unknown_kind_is_passed_over_until_it_is_known_and_is_news_once(task_filter):
+    assert task_filter.skip("a")
+    assert not task_filter.skip("a")
+    assert task_filter.skip("b")
+    assert task_filter.skipped({"q": 3}) == Passing(("a", "b"), (), {"q": 3})
+    task_filter.take_again(["a", "c"])
+    assert task_filter.skipped({}) == Passing(("b",), (), {})
+    assert task_filter.skip("a")
 
 
-def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(kinds, clock):
-    kinds.limit("a", 0.5)
-    assert kinds.passing({}) == Passing((), ("a",), {})
-    assert kinds.take("a")
-    assert not kinds.take("a")
-    assert kinds.passing({}) == Passing(("a",), (), {})
-    kinds.pass_over("b")
-    told = kinds.passing({})
-    assert kinds.opens_in(told) == pytest.approx(2, abs=0.1)
+def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(task_filter, clock):
+    task_filter.limit("a", 0.5)
+    assert task_filter.skipped({}) == Passing((), ("a",), {})
+    assert task_filter.take("a")
+    assert not task_filter.take("a")
+    assert task_filter.skipped({}) == Passing(("a",), (), {})
+    task_filter.skip("b")
+    told = task_filter.skipped({})
+    assert task_filter.available_in(told) == pytest.approx(2, abs=0.1)
     clock.now += 1.9
-    assert not kinds.take("a")
+    assert not task_filter.take("a")
     clock.now += 0.2
     # It opened while the claim was on its way.
-    assert kinds.opens_in(told) < 0.01
-    kinds.know("b")
-    assert kinds.passing({}) == Passing((), ("a",), {})
-    assert kinds.take("a")
-    assert kinds.take("another")
+    assert task_filter.available_in(told) < 0.01
+    task_filter.take_again("b")
+    assert task_filter.skipped({}) == Passing((), ("a",), {})
+    assert task_filter.take("a")
+    assert task_filter.take("another")
 
 
 @pytest.mark.parametrize("rate", [1, 5, 18, 100, 1000])
 @pytest.mark.parametrize("every", [0.0001, 0.0037, 0.0113])
-def test_no_second_has_more_than_the_limit_and_one(kinds, clock, rate, every):
-    kinds.limit("a", rate)
-    times = taken(kinds, clock, every)
+def test_no_second_has_more_than_the_limit_and_one(task_filter, clock, rate, every):
+    task_filter.limit("a", rate)
+    times = taken(task_filter, clock, every)
     assert most_in_a_second(times) <= rate + 1
     clock.now += 60
     # A time without tasks is not made up for.
-    assert most_in_a_second(taken(kinds, clock, every)) <= rate + 1
+    assert most_in_a_second(taken(task_filter, clock, every)) <= rate + 1
 
 
 @pytest.mark.parametrize("late", [0.0, 0.001, 0.004])
-def test_who_asks_a_little_late_loses_nothing_of_a_limit(kinds, clock, late):
-    kinds.limit("a", 100)
+def test_who_asks_a_little_late_loses_nothing_of_a_limit(task_filter, clock, late):
+    task_filter.limit("a", 100)
     times = []
     while clock.now < 1003:
-        if kinds.take("a"):
+        if task_filter.take("a"):
             times.append(clock.now)
         else:
-            clock.now += kinds.opens_in(kinds.passing({})) + late
+            clock.now += task_filter.available_in(task_filter.skipped({})) + late
     assert len(times) >= 0.98 * 300
 
 
-def test_the_same_limit_again_gives_nothing_away(kinds):
-    kinds.limit("a", 1)
-    assert kinds.take("a")
-    kinds.limit("a", 1)
-    assert not kinds.take("a")
-    kinds.limit("a", 2)
-    assert kinds.take("a")
-    kinds.limit("a", 0)
-    assert kinds.take("a")
-    assert kinds.take("a")
+def test_the_same_limit_again_gives_nothing_away(task_filter):
+    task_filter.limit("a", 1)
+    assert task_filter.take("a")
+    task_filter.limit("a", 1)
+    assert not task_filter.take("a")
+    task_filter.limit("a", 2)
+    assert task_filter.take("a")
+    task_filter.limit("a", 0)
+    assert task_filter.take("a")
+    assert task_filter.take("a")

@@ -1,8 +1,8 @@
-"""The book: the leases that this process holds, and the ends that Redis has not heard of yet.
+"""The lease table: the leases of this process, and the ends that Redis does not have yet.
 
-Invariant: a lease is in the book from the answer to its claim until its end; then its end is among
-``ends`` until Redis has answered to it. The book belongs to the process and not to a channel, so a
-connection that breaks ends nothing. Any thread may write.
+Invariant: a lease is in the table from the answer to its claim until its end. Then its end stays in
+the table until Redis has answered to it. The table belongs to the process and not to a channel, so
+a connection that breaks ends no lease. Any thread may write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.scheduler.types import Claimed, Settle, Verdict
 from celery_fairness.util.threads import native_lock
 
-#: What is told of a task that goes on, in its order.
+#: Verdicts of tasks that continue, in their order.
 _NOTES = (Verdict.BEGUN, Verdict.ACKED)
 
 
@@ -23,20 +23,20 @@ class Held:
     """One lease of this process.
 
     Attributes:
-        lease: Its name, which is also the delivery tag of its message.
-        attempt: Which claim of the task this is, from 1.
-        lane: Where the task waited.
-        key: Who is charged.
-        queue: Where its message came from.
-        attended: A worker's request looks after it: its end is the end of the body, not the ack.
-        begun: Its body has begun, as far as the pool has told.
-        in_pool: The pool has it; until then, an ack or reject ends it.
-        verdict: What becomes of the message when the body ends; None while nobody has said.
-        died: Its process died.
-        ended: Its end is noted.
-        lost: Redis says that the lease has ended.
-        epoch: Of the memory in which Redis knows it.
-        since: When its claim was answered (monotonic seconds).
+        lease: The lease's name, which is also the delivery tag of its message.
+        attempt: The number of the task's claim, from 1.
+        lane: The task's lane.
+        key: The keys in which the lease counts.
+        queue: The queue of its message.
+        attended: Whether a worker's request ends it with the body, and not with the ack.
+        begun: Whether the pool has reported the start of its body.
+        in_pool: Whether the pool has it. Before that, an ack or reject ends it.
+        verdict: How the end of the body settles the message, or None before a decision.
+        died: Whether its process died.
+        ended: Whether its end is in the table.
+        lost: Whether Redis has ended the lease.
+        epoch: The epoch of Redis that has the lease.
+        since: The time of the answer to its claim (monotonic seconds).
     """
 
     __slots__ = (
@@ -81,9 +81,9 @@ class LeaseTable:
         self._in_places: set[str] = set()
         self._ends: dict[str, Settle] = {}
         self._lock = native_lock()
-        #: Called after every end and note: somebody waits for a slot, or must tell Redis.
+        #: Called after every end: a slot is free, and Redis must get the end.
         self.changed: Callable[[], None] = lambda: None
-        #: Called after the first note of some, where the loop that tells them may sleep.
+        #: Called after the first of some notes, because the loop that sends them may sleep.
         self.noted: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -94,20 +94,20 @@ class LeaseTable:
         """How many of the worker's places are taken."""
         return len(self._in_places)
 
-    def places_of_queues(self) -> Counter[str]:
-        """Return by queue how many of the worker's places its tasks have."""
+    def places_by_queue(self) -> Counter[str]:
+        """Return the number of taken places of the worker, by queue."""
         return Counter(held.queue for held in self.held() if held.lease in self._in_places)
 
     def held(self) -> list[Held]:
-        """Return what is held now."""
+        """Return all leases."""
         return list(self._held.values())
 
     def get(self, lease: str) -> Held | None:
-        """Return one lease, None where it has ended or is not ours."""
+        """Return one lease; None if it has ended or belongs to another process."""
         return self._held.get(lease)
 
-    def of_queues(self) -> dict[str, int]:
-        """Return by key how many slots of limits of queues are held."""
+    def slots_by_queue_key(self) -> dict[str, int]:
+        """Return the number of slots that this process holds, by the key of a queue's limit."""
         limited = [held.key for held in self.held() if PREFIX in held.key]
         if not limited:
             return {}
@@ -115,10 +115,10 @@ class LeaseTable:
         return dict(Counter(key for key in keys if key.startswith(PREFIX)))
 
     def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:
-        """Enter a claimed task, with or without one of the worker's places.
+        """Add a claimed task, with or without one of the worker's places.
 
         Returns:
-            None where it is known: the answer was given twice.
+            None if the table has it already, because the answer came twice.
         """
         if task.lease in self._held or task.lease in self._ends:
             return None
@@ -128,7 +128,7 @@ class LeaseTable:
         return held
 
     def note(self, held: Held, verdict: Verdict) -> None:
-        """Note what Redis should know of a task that goes on: BEGUN or ACKED."""
+        """Add a note about a task that continues: BEGUN or ACKED."""
         with self._lock:
             first = not self._ends
             if not held.ended:
@@ -137,12 +137,12 @@ class LeaseTable:
             self.noted()
 
     def end(self, held: Held, verdict: Verdict, *, begun: bool = True) -> None:
-        """Note the end of ``held``; only the first one counts.
+        """Add the end of ``held``; later ends of it change nothing.
 
         Args:
-            held: Whose.
-            verdict: What becomes of its task.
-            begun: Its body may have begun; False: it has not, for certain.
+            held: The lease.
+            verdict: How its task is settled.
+            begun: Whether its body may have started. False is certain.
         """
         with self._lock:
             if held.ended:
@@ -153,7 +153,7 @@ class LeaseTable:
         self.changed()
 
     def drop(self, held: Held) -> None:
-        """Forget a lease that ended before its task got here: there is nothing to tell."""
+        """Remove a lease that ended before its task arrived; there is no end to send."""
         with self._lock:
             held.ended = True
             self._forget(held)
@@ -163,7 +163,7 @@ class LeaseTable:
         self._in_places.discard(held.lease)
 
     def take_ends(self, most: int) -> list[Settle]:
-        """Take at most ``most`` notes and ends, oldest first, to tell Redis."""
+        """Take at most ``most`` notes and ends, oldest first, to send them to Redis."""
         if not self._ends:
             return []
         with self._lock:
@@ -171,10 +171,10 @@ class LeaseTable:
             return [self._ends.pop(lease) for lease in leases]
 
     def give_back(self, ends: Iterable[Settle]) -> None:
-        """Keep what Redis did not hear, unless later news of the same task are here.
+        """Put back ends that Redis did not get, unless the table has a later step of the task.
 
-        Calls of several threads fail in any order: a note may come back before the end that came
-        after it.
+        Calls of several threads fail in any order. A note may come back before the end that
+        followed it.
         """
         with self._lock:
             back = {
@@ -187,16 +187,16 @@ class LeaseTable:
 
     @property
     def frees_slots(self) -> bool:
-        """Whether among what is to be told is an end, and not only notes."""
+        """Whether the table has ends to send, and not only notes."""
         with self._lock:
             return any(end.verdict not in _NOTES for end in self._ends.values())
 
     @property
     def has_ends(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether the table has notes or ends to send."""
         return bool(self._ends)
 
 
 def _step(end: Settle) -> int:
-    """Return how far on its way a task is, by what is told of it."""
+    """Return the position of a task's verdict among its steps."""
     return _NOTES.index(end.verdict) if end.verdict in _NOTES else len(_NOTES)

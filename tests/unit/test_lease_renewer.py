@@ -12,8 +12,8 @@ import pytest
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.types import Lease
 from celery_fairness.testing.fake_limiter import FakeLimiter
-from celery_fairness.worker import keeper as keeper_module
-from celery_fairness.worker.keeper import LeaseRenewer
+from celery_fairness.worker import lease_renewer as keeper_module
+from celery_fairness.worker.lease_renewer import LeaseRenewer
 from tests.support.waiting import eventually
 
 
@@ -87,13 +87,13 @@ def times(limiter, lease_id):
 
 
 def test_a_kept_lease_is_renewed_again_and_again_until_it_ended(make, limiter):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 3)
-    assert keeper.held() == [lease]
-    keeper.ended(lease)
-    assert keeper.held() == []
+    assert renewer.held() == [lease]
+    renewer.ended(lease)
+    assert renewer.held() == []
     seen = len(renewed(limiter))
     eventually(lambda: len(renewed(limiter)) >= seen + 3)
     # One renewal may have been on its way.
@@ -101,10 +101,10 @@ def test_a_kept_lease_is_renewed_again_and_again_until_it_ended(make, limiter):
 
 
 def test_what_the_bodys_process_released_is_not_released_again(make, limiter):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
-    keeper.ended(lease)
+    renewer.accepted(lease, os.getpid())
+    renewer.ended(lease)
     # The body releases; this keeper must not take that from whoever has the id.
     eventually(lambda: len(renewed(limiter)) >= 3)
     assert held(limiter) == 1
@@ -131,26 +131,26 @@ def test_it_renews_at_a_third_of_the_lease(make, limiter, clock, monkeypatch):
             return self.stopped.wait(5)
 
     monkeypatch.setattr(keeper_module, "Bell", Bell)
-    keeper = make(lease_seconds=15)
-    keeper.start()
+    renewer = make(lease_seconds=15)
+    renewer.start()
     eventually(lambda: len(waits) == 1)
     assert 4.9 < waits[0] <= 5.0
 
 
 def test_the_lease_of_a_process_that_is_gone_is_released(make, limiter, child):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, child.pid)
+    renewer.accepted(lease, child.pid)
     eventually(lambda: times(limiter, "l1") >= 2)
     assert held(limiter) == 1
     child.kill()
     eventually(lambda: held(limiter) == 0)
-    assert keeper.held() == []
+    assert renewer.held() == []
 
 
 def test_a_process_that_nobody_waited_for_is_gone(make, limiter, child):
-    keeper = make()
-    keeper.accepted(take(limiter), child.pid)
+    renewer = make()
+    renewer.accepted(take(limiter), child.pid)
     child.kill()
     # A zombie: it still has its number, and runs nothing.
     eventually(lambda: held(limiter) == 0)
@@ -158,31 +158,31 @@ def test_a_process_that_nobody_waited_for_is_gone(make, limiter, child):
 
 
 def test_the_lease_of_a_process_that_lives_is_not_released(make, limiter, child):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, child.pid)
+    renewer.accepted(lease, child.pid)
     # The pool says that it ended; the body may still run for a moment.
-    keeper.lost(lease)
+    renewer.lost(lease)
     seen = times(limiter, "l1")
     eventually(lambda: times(limiter, "l1") >= seen + 3)
-    assert (held(limiter), keeper.held()) == (1, [lease])
+    assert (held(limiter), renewer.held()) == (1, [lease])
     child.kill()
     eventually(lambda: held(limiter) == 0)
 
 
 def test_a_lost_lease_of_a_body_in_this_process_is_released_at_once(make, limiter):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
-    keeper.lost(lease)
+    renewer.accepted(lease, os.getpid())
+    renewer.lost(lease)
     eventually(lambda: held(limiter) == 0)
 
 
 def test_others_of_the_same_worker_keep_theirs(make, limiter, child):
-    keeper = make()
+    renewer = make()
     dead, alive = take(limiter, "dead", "a"), take(limiter, "alive", "b")
-    keeper.accepted(dead, child.pid)
-    keeper.accepted(alive, os.getpid())
+    renewer.accepted(dead, child.pid)
+    renewer.accepted(alive, os.getpid())
     child.kill()
     eventually(lambda: held(limiter, "a") == 0)
     seen = times(limiter, "alive")
@@ -191,17 +191,17 @@ def test_others_of_the_same_worker_keep_theirs(make, limiter, child):
 
 
 def test_an_unknown_lease_ends_without_harm(make, limiter):
-    keeper = make()
+    renewer = make()
     stranger = Lease("stranger", "tenant:42")
-    keeper.ended(stranger)
-    keeper.lost(stranger)
-    assert keeper.held() == []
+    renewer.ended(stranger)
+    renewer.lost(stranger)
+    assert renewer.held() == []
 
 
 def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     limiter.lose_memory()
     assert held(limiter) == 0
@@ -210,21 +210,21 @@ def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
     assert "lost its memory" in text
     assert text.endswith("leases registered again: 1")
     # Who released it before cannot have: from now on the keeper does.
-    keeper.ended(lease)
+    renewer.ended(lease)
     eventually(lambda: held(limiter) == 0)
-    assert keeper.held() == []
+    assert renewer.held() == []
 
 
 def test_nothing_is_entered_for_a_task_that_still_asks_for_its_slot(make, limiter, said):
-    keeper = make(lease_seconds=60)
+    renewer = make(lease_seconds=60)
     holds = take(limiter)
-    keeper.accepted(holds, os.getpid())
+    renewer.accepted(holds, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     limiter.lose_memory()
     asks = Lease("l2", holds.key)
-    keeper.accepted(asks, os.getpid())
-    keeper._kept["l1"].since -= 10
-    keeper._renew(limiter)
+    renewer.accepted(asks, os.getpid())
+    renewer._leases["l1"].since -= 10
+    renewer._renew(limiter)
     (text,) = said.about("memory")
     assert "lost its memory" in text
     assert text.endswith("leases registered again: 1")
@@ -232,16 +232,16 @@ def test_nothing_is_entered_for_a_task_that_still_asks_for_its_slot(make, limite
 
 
 def test_a_young_lease_is_entered_again_once_its_task_has_its_slot(make, limiter):
-    keeper = make(lease_seconds=60)
-    keeper.accepted(take(limiter, "l0"), os.getpid())
+    renewer = make(lease_seconds=60)
+    renewer.accepted(take(limiter, "l0"), os.getpid())
     eventually(lambda: times(limiter, "l0") >= 1)
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     limiter.lose_memory()
-    keeper._renew(limiter)
+    renewer._renew(limiter)
     assert "l1" not in limiter.leases
-    keeper._kept["l1"].since -= 10
-    keeper._renew(limiter)
+    renewer._leases["l1"].since -= 10
+    renewer._renew(limiter)
     assert "l1" in limiter.leases
 
 
@@ -254,8 +254,8 @@ def test_after_a_lost_memory_the_tiers_are_published_again(make, limiter, said, 
         if error is not None:
             raise error
 
-    keeper = make(republish=republish)
-    keeper.accepted(take(limiter), os.getpid())
+    renewer = make(republish=republish)
+    renewer.accepted(take(limiter), os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     assert published == []
     limiter.lose_memory()
@@ -269,22 +269,22 @@ def test_after_a_lost_memory_the_tiers_are_published_again(make, limiter, said, 
 
 def test_of_a_memory_in_which_nothing_is_missing_nobody_says_that_it_was_lost(make, limiter, said):
     published = []
-    keeper = make(republish=lambda: published.append(1))
+    renewer = make(republish=lambda: published.append(1))
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     limiter.epoch += 1
     eventually(lambda: published == [1])
     assert said.about("memory") == []
     # Its body's process has released it, as ever.
-    keeper.ended(lease)
-    assert keeper.held() == []
+    renewer.ended(lease)
+    assert renewer.held() == []
 
 
 def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
     real = limiter.renew
 
@@ -292,21 +292,21 @@ def test_a_lease_that_ended_while_it_was_entered_again_is_released(make, limiter
         answer = real(leases, epoch)
         if answer.epoch != epoch:
             # The body ends between the renewal and its answer, having released nothing.
-            keeper.ended(lease)
+            renewer.ended(lease)
         return answer
 
     limiter.renew = renew
     limiter.lose_memory()
-    eventually(lambda: limiter.epoch == keeper._epoch)
+    eventually(lambda: limiter.epoch == renewer._epoch)
     eventually(lambda: held(limiter) == 0)
-    assert keeper.held() == []
+    assert renewer.held() == []
 
 
 def test_a_limiter_that_is_away_is_asked_again_soon(make, limiter, said):
-    keeper = make(lease_seconds=3600)
+    renewer = make(lease_seconds=3600)
     lease = take(limiter)
     limiter.away = True
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: said.about("renewal") != [])
     seen = times(limiter, "l1")
     limiter.away = False
@@ -315,38 +315,38 @@ def test_a_limiter_that_is_away_is_asked_again_soon(make, limiter, said):
 
 
 def test_a_dead_processs_lease_is_released_when_the_limiter_is_back(make, limiter, child, said):
-    keeper = make()
-    keeper.accepted(take(limiter), child.pid)
+    renewer = make()
+    renewer.accepted(take(limiter), child.pid)
     eventually(lambda: times(limiter, "l1") >= 1)
     limiter.away = True
     child.kill()
     eventually(lambda: said.about("release") != [])
-    assert len(keeper.held()) == 1
+    assert len(renewer.held()) == 1
     limiter.away = False
     eventually(lambda: held(limiter) == 0)
 
 
 def test_stopping_releases_what_the_dead_held_and_leaves_the_living_theirs(make, limiter, child):
-    keeper = make(lease_seconds=3600)
+    renewer = make(lease_seconds=3600)
     dead, alive = take(limiter, "dead", "a"), take(limiter, "alive", "b")
-    keeper.accepted(alive, os.getpid())
-    keeper.accepted(dead, child.pid)
+    renewer.accepted(alive, os.getpid())
+    renewer.accepted(dead, child.pid)
     eventually(lambda: times(limiter, "dead") >= 1)
     child.kill()
-    keeper.stop(limiter)
+    renewer.stop(limiter)
     assert held(limiter, "a") == 0
     # Threads finish their bodies after a cold shutdown; the lease outlives the keeper.
     assert held(limiter, "b") == 1
 
 
 def test_a_stopped_keeper_renews_no_more_and_can_start_again(make, limiter):
-    keeper = make()
+    renewer = make()
     lease = take(limiter)
-    keeper.accepted(lease, os.getpid())
+    renewer.accepted(lease, os.getpid())
     eventually(lambda: times(limiter, "l1") >= 1)
-    keeper.stop(limiter)
+    renewer.stop(limiter)
     seen = len(renewed(limiter))
-    keeper.start()
+    renewer.start()
     eventually(lambda: len(renewed(limiter)) >= seen + 2)
     assert "l1" in renewed(limiter)[-1]
 
@@ -354,20 +354,20 @@ def test_a_stopped_keeper_renews_no_more_and_can_start_again(make, limiter):
 def test_starting_twice_makes_one_thread(make, limiter, monkeypatch):
     started = []
     monkeypatch.setattr(keeper_module, "start_thread", started.append)
-    keeper = make()
-    keeper.start()
-    keeper.start()
-    keeper.accepted(take(limiter), os.getpid())
+    renewer = make()
+    renewer.start()
+    renewer.start()
+    renewer.accepted(take(limiter), os.getpid())
     assert len(started) == 1
 
 
 def test_a_forked_child_makes_a_thread_of_its_own(make, limiter, monkeypatch):
     started = []
     monkeypatch.setattr(keeper_module, "start_thread", started.append)
-    keeper = make()
-    keeper.start()
+    renewer = make()
+    renewer.start()
     real = os.getpid()
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: real + 1)
-        keeper.start()
+        renewer.start()
     assert len(started) == 2

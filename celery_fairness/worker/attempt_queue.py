@@ -1,4 +1,4 @@
-"""The queue that an attempt came through, and its limits, at a gate."""
+"""The queue of an attempt behind a gate, and the queue's limits."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from celery_fairness.message.partition import partition_of, queue_limits_text, u
 
 
 def queue_of(request: dict[str, Any]) -> str:
-    """Return the queue of an attempt, which its routing key names; "" where that is none."""
+    """Return an attempt's queue, from its routing key; "" without one."""
     route = (request.get("delivery_info") or {}).get("routing_key")
     return queue_of_route(route) if isinstance(route, str) else ""
 
 
-def words_of_queue(
+def queue_limits_of(
     settings: Settings, task: Any, request: dict[str, Any], args: Any, kwargs: Any
 ) -> tuple[str, str]:
-    """Return the limits of an attempt's queue as the functions read them, "" where it has none.
+    """Return the limits of an attempt's queue as text for the library, "" without limits.
 
-    Behind them why its partition cannot be told, "" where it can: it is in that of nobody.
+    The second value is the reason if the task has no partition key, otherwise "". Such a task gets
+    the partition for tasks without a key.
 
     Args:
-        settings: Those that name the queue.
-        task: Of the attempt.
-        request: Its request, whose routing key is the queue.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        settings: The settings with the queues.
+        task: The attempt's task.
+        request: The attempt's request, whose routing key names the queue.
+        args: The task's positional arguments.
+        kwargs: The task's keyword arguments.
     """
     queue = queue_of(request)
     if queue not in settings.queues:

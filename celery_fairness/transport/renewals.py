@@ -1,14 +1,14 @@
-"""Renewals: what keeps the leases of one process alive, and its claims honest about lost memory.
+"""Renewals: keep the leases of one process alive, and detect lost memory before a claim.
 
-Invariant: ``epoch`` changes to another only after all that is held was entered there. A claim names
-it, and is given nothing where Redis is in another one: so what is held counts before it is served.
-A renewal is where Redis notices that its memory is not what it was; before the first claim on a new
-connection somebody asks with an empty one.
+Invariant: ``epoch`` changes only after Redis has registered all leases in the new epoch. A claim
+carries the epoch, and gets no task if Redis is in another one. So the process's leases count before
+it gets more. Redis detects a lost memory in a renewal. Before the first claim on a new connection,
+the channel sends an empty renewal.
 
-    held --a third of a lease, or a claim that heard of another epoch--> renewed
+    held --after a third of a lease, or a claim's answer from another epoch--> renewed
 
-A native thread renews. It sleeps while nothing is held, and lives as long as its home: a connection
-and, under gevent, a loop of its own are made once.
+A native thread renews. It sleeps while there is no lease, and lives as long as its session, so that
+its connection and its loop under gevent are made once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import Connection
-from celery_fairness.transport.book import Held, LeaseTable
+from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
 
@@ -29,24 +29,24 @@ logger = logging.getLogger("celery_fairness")
 
 #: Leases that one call renews.
 RENEW_AT_MOST = 250
-#: Within what time Redis hears of an end, where no worker's loop turns, in seconds.
-TELL_SECONDS = 0.01
+#: Longest delay of an end to Redis without a worker's loop, in seconds.
+SETTLE_SOON_SECONDS = 0.01
 #: Pause after a renewal that failed, in seconds.
 AGAIN_SECONDS = 0.25
-#: The thread sleeps when nothing was held at so many renewals in a row: for a whole lease.
+#: The thread sleeps after this number of renewals without a lease, which is one lease in all.
 QUIET_AT_MOST = 3
-#: How long it sleeps at most, in seconds.
+#: The thread's longest sleep, in seconds.
 SLEEP_SECONDS = 3600.0
 
-#: Runs a function and returns its answer.
+#: Calls a function of the library and returns its answer.
 Call = Callable[[str, list[str]], Any]
 
 
 class Renewed(NamedTuple):
-    """What a renewal found.
+    """The outcome of a renewal.
 
     Attributes:
-        epoch: In which all of it is known now.
+        epoch: The epoch that has all the leases now.
         gone: Leases that had ended.
         entered: Leases that the memory had lost.
     """
@@ -57,53 +57,53 @@ class Renewed(NamedTuple):
 
 
 class Renewals:
-    """Of one home.
+    """The renewals of one session.
 
     Args:
-        book: What is held.
-        client: Of redis-py, for the thread alone.
-        connection: On that client: the thread shares no lock with threads or greenlets.
-        prefix: What every key begins with.
-        lease_ms: How long a lease lives without a renewal.
-        tell: Tells Redis the ends in the book.
-        keep: Tells Redis what else is kept while something is held.
+        lease_table: The leases to renew.
+        client: A client of redis-py for the thread alone.
+        connection: A connection of that client, so that the thread shares no lock.
+        prefix: Prefix of every key.
+        lease_ms: The length of a lease without a renewal.
+        settle: Sends the table's ends to Redis.
+        keep: Reports the queues in use, after each renewal.
     """
 
     def __init__(
         self,
-        book: LeaseTable,
+        lease_table: LeaseTable,
         client: Any,
         connection: Connection,
         prefix: str,
         lease_ms: int,
-        tell: Callable[[Call], None],
+        settle: Callable[[Call], None],
         keep: Callable[[Call], None],
     ) -> None:
-        self._book, self._client, self._connection = book, client, connection
-        self._prefix, self._lease_ms, self._tell, self._keep = prefix, lease_ms, tell, keep
-        #: That of the memory in which all that is held is known; None before the first answer.
+        self._lease_table, self._client, self._connection = lease_table, client, connection
+        self._prefix, self._lease_ms, self._settle, self._keep = prefix, lease_ms, settle, keep
+        #: The epoch that has all leases of this process; None before the first answer.
         self.epoch: int | None = None
-        #: When all that was held then was renewed last (monotonic seconds).
+        #: The time of the last complete renewal (monotonic seconds).
         self.renewed_at = 0.0
-        #: Whether the thread lives.
+        #: Whether the thread is alive.
         self.runs = False
-        #: The worker of this process, as it announces itself; "" if it has none.
+        #: The announcement of this process's worker; "" without a worker.
         self.worker = ""
-        #: Called, in the thread, when Redis may have lost its memory.
+        #: Called in the thread when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
-        #: Called, in the thread, with leases that ended while their tasks are here.
+        #: Called in the thread with leases that ended while this process has their tasks.
         self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
         self._notices = Notices(logger)
         self._lock = native_lock()
-        #: Held while the thread has taken ends out of the book and Redis has not answered.
-        self._telling = native_lock()
+        #: Held while the thread has taken ends from the table and Redis has not answered.
+        self._settling = native_lock()
         self._bell = Bell()
-        self._sleeps = self._tells_soon = self._at_once = self._closed = False
+        self._sleeps = self._settles_soon = self._at_once = self._closed = False
 
     # -- from anywhere ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Renew from now on: something is held."""
+        """Start to renew: the process has a lease."""
         if not self.runs:
             with self._lock:
                 starts, self.runs = not self.runs, True
@@ -112,8 +112,8 @@ class Renewals:
         elif self._sleeps:
             self._bell.ring()
 
-    def hears(self, epoch: int) -> None:
-        """An answer was given in ``epoch``: in another than ours all is renewed now."""
+    def saw_epoch(self, epoch: int) -> None:
+        """Compare an answer's epoch with the stored one; renew all leases now if it differs."""
         if self.epoch is None:
             self.epoch = epoch
         elif epoch != self.epoch:
@@ -121,36 +121,36 @@ class Renewals:
             self.begin()
             self._bell.ring()
 
-    def tell_soon(self) -> None:
-        """Let the thread tell Redis what no loop takes along within :data:`TELL_SECONDS`."""
-        if not self._tells_soon:
-            self._tells_soon = True
+    def settle_soon(self) -> None:
+        """Let the thread send notes and ends within :data:`SETTLE_SOON_SECONDS`."""
+        if not self._settles_soon:
+            self._settles_soon = True
             self._bell.ring()
 
     def announce(self, worker: str) -> None:
-        """Announce ``worker`` now and with each renewal, which go on while nothing is held."""
+        """Announce ``worker`` now and with each renewal, even without a lease."""
         self.worker, self._at_once = worker, True
         self.begin()
         self._bell.ring()
 
     def withdraw(self, call: Call) -> None:
-        """Announce the worker no more: it ends."""
+        """End the worker's announcement."""
         worker, self.worker = self.worker, ""
         if worker:
             call(calls.ANNOUNCE, calls.announce_args(self._lease_ms, worker, 0, None))
 
-    def await_told(self) -> None:
-        """Wait until Redis has the ends that the thread has taken out of the book."""
-        with self._telling:
+    def await_settled(self) -> None:
+        """Wait until Redis has the ends that the thread has taken from the table."""
+        with self._settling:
             pass
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """End the thread."""
         self._closed = True
         self._bell.ring()
 
     def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewed:
-        """Renew what is known in ``epoch``."""
+        """Renew leases of one epoch."""
         leases = [(each.lease, each.key) for each in batch]
         args = calls.renew_args(leases, self._lease_ms, epoch)
         answered, positions = calls.read_renew(call(calls.RENEW, args))
@@ -160,40 +160,40 @@ class Renewals:
         lost = epoch not in (None, answered)
         return Renewed(answered, [] if lost else missing, missing if lost else [])
 
-    def meet(self, call: Call) -> None:
-        """Ask in which epoch Redis is, before anything is claimed on a new connection."""
-        self.hears(self.renew_batch(call, [], None).epoch)
+    def sync_epoch(self, call: Call) -> None:
+        """Read Redis's epoch, before the first claim on a new connection."""
+        self.saw_epoch(self.renew_batch(call, [], None).epoch)
 
     def renew(self, call: Call) -> None:
-        """Renew all that is held; where Redis lost its memory the function enters it again."""
-        known, held, answers = self.epoch, self._book.held(), list[Renewed]()
+        """Renew all leases; if Redis lost its memory, the call registers them again."""
+        known, held, answers = self.epoch, self._lease_table.held(), list[Renewed]()
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
         for each in held:
             by_epoch[each.epoch].append(each)
-        # With nothing held it moves the clock.
+        # Without a lease, the call only moves the clock.
         for epoch, known_there in (by_epoch or {known: []}).items():
             for start in range(0, max(1, len(known_there)), RENEW_AT_MOST):
                 batch = known_there[start : start + RENEW_AT_MOST]
                 answers.append(self.renew_batch(call, batch, epoch))
         gone = [each for answer in answers for each in answer.gone]
-        self._say_lost([each for each in gone if not each.ended and not each.lost])
+        self._mark_lost([each for each in gone if not each.ended and not each.lost])
         epoch = answers[0].epoch
         changed, lost = known not in (None, epoch), False
         if self.worker or changed:
-            # Before the new epoch is taken over: a call that fails here is repeated.
+            # The new epoch is stored only after this call, so that a failed call runs again.
             args = calls.announce_args(self._lease_ms, self.worker, self._lease_ms, known)
             lost = calls.read_announce(call(calls.ANNOUNCE, args))
-        # Where it changed meanwhile the first one is refused, and the rest is entered then.
+        # If the epoch changed between two calls, the next renewal registers the rest.
         self.epoch = epoch
-        if any(each.epoch != self.epoch for each in self._book.held()):
+        if any(each.epoch != self.epoch for each in self._lease_table.held()):
             self._at_once = True
         if changed:
             entered = [each for answer in answers for each in answer.entered if not each.ended]
-            self._say_changed(lost, len(entered), len(held))
-            # What lies there beside leases may be older all the same.
+            self._log_changed_memory(lost, len(entered), len(held))
+            # Data other than leases may be older in any case.
             self.on_memory_lost()
 
-    def _say_changed(self, lost: bool, entered: int, held: int) -> None:
+    def _log_changed_memory(self, lost: bool, entered: int, held: int) -> None:
         if lost:
             logger.error(
                 "Redis lost its memory: the waiting tasks, the delayed tasks and the dead letters "
@@ -208,7 +208,7 @@ class Renewals:
         else:
             logger.info("Redis was restarted and kept its memory; leases held here: %d", held)
 
-    def _say_lost(self, lost: list[Held]) -> None:
+    def _mark_lost(self, lost: list[Held]) -> None:
         for each in lost:
             each.lost = True
             logger.error(
@@ -224,23 +224,23 @@ class Renewals:
 
     def _run(self) -> None:
         every = self._lease_ms / 3000
-        _hurry(self._client, every)
+        _set_timeouts(self._client, every)
         quiet, renew_at, not_before = 0, monotonic() + every, 0.0
         while not self._closed:
             self._sleeps = quiet >= QUIET_AT_MOST
-            # Who holds something now has not seen that it sleeps, or rings.
+            # A new lease either finds the thread awake or rings the bell.
             sleeps = self._sleeps and not self._has_work
             if sleeps:
                 self._bell.wait(SLEEP_SECONDS)
                 quiet, renew_at = 0, monotonic() + every
             elif not self._at_once or monotonic() < not_before:
                 self._bell.wait(renew_at - monotonic())
-            if self._tells_soon:
-                self._bell.wait(min(TELL_SECONDS, every))
-                # Before it tells: an end that comes now rings again.
-                self._tells_soon = False
-                with self._telling:
-                    self._tell(self._call)
+            if self._settles_soon:
+                self._bell.wait(min(SETTLE_SOON_SECONDS, every))
+                # This comes before the call, so that an end during the call rings again.
+                self._settles_soon = False
+                with self._settling:
+                    self._settle(self._call)
             if self._closed or monotonic() < (not_before if self._at_once else renew_at):
                 continue
             if not (self._at_once or self._has_work):
@@ -253,10 +253,10 @@ class Renewals:
                 self.renewed_at = begun
                 renew_at = monotonic() + every
                 self._keep(self._call)
-                # While the worker makes a new connection nobody else tells them.
-                with self._telling:
-                    self._tell(self._call)
-            except Exception as error:  # noqa: BLE001 - a thread that dies lets leases end
+                # While the worker makes a new connection, only this thread sends ends.
+                with self._settling:
+                    self._settle(self._call)
+            except Exception as error:  # noqa: BLE001 - leases would end
                 text = error or type(error).__name__
                 self._notices.error("renew", "leases could not be renewed: %s", text)
                 renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)
@@ -265,11 +265,11 @@ class Renewals:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.worker) or bool(self._book.held()) or self._book.has_ends
+        return bool(self.worker) or bool(self._lease_table.held()) or self._lease_table.has_ends
 
 
-def _hurry(client: Any, seconds: float) -> None:
-    """Let ``client`` wait no longer for an answer, unless the user said how long."""
+def _set_timeouts(client: Any, seconds: float) -> None:
+    """Limit the time that ``client`` waits for an answer, unless the user has set a limit."""
     options = client.connection_pool.connection_kwargs
     for name in ("socket_timeout", "socket_connect_timeout"):
         if options.get(name) is None:

@@ -1,14 +1,14 @@
-"""The keeper: one native thread of a worker's main process that renews its leases.
+"""The lease renewer: one native thread of a worker's main process that renews its leases.
 
-Invariant: a lease whose attempt runs is renewed at every third of its time, from the moment the
-pool accepted the attempt until its end was seen; so it can miss two renewals and live. A lease
-whose pool child is gone is released, whatever the pool says or does not say about it: billiard
-reports a death up to two seconds late, and a hard time limit up to 0.1 s before the child dies.
+Invariant: the thread renews the lease of a running attempt at every third of its length, from the
+moment the pool accepted the attempt until its end. A lease can thus miss two renewals. If the pool
+child of a lease is gone, the thread releases the lease without the pool's report. billiard reports
+a death up to two seconds late, and a hard time limit up to 0.1 s before the child dies.
 
 Every renewal moves the limiter's clock, so an idle worker renews an empty list.
 
-Weakness: a C extension that keeps the interpreter lock stops this thread too, on the pools that run
-bodies in the main process.
+Weakness: on pools that run bodies in the main process, a C extension that keeps the interpreter
+lock stops this thread too.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from celery_fairness.limiter.types import Lease
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
 
-#: How often the children that hold leases are looked at, in seconds.
+#: How often the thread checks the processes that hold leases, in seconds.
 LOOK_SECONDS = 0.2
-#: The same for children that should be gone any moment, in seconds.
+#: The same for processes that are about to end, in seconds.
 LOOK_SOON_SECONDS = 0.02
 #: Pause after a renewal or release that failed, in seconds.
 AGAIN_SECONDS = 0.5
-#: Longest wait of a stopping worker for its children to be gone, in seconds.
+#: Longest wait of a stopping worker for the end of its pool children, in seconds.
 STOP_SECONDS = 2.0
-#: In which an accepted task has got its slot, or was refused.
+#: Within this time the gate gets an accepted task's slot or a rejection, in seconds.
 YOUNG_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Kept:
-    """One lease that is kept.
+class _Renewed:
+    """One lease that the thread renews.
 
     Attributes:
         lease: The lease.
-        process_id: Whose death ends the attempt; our own where bodies run here.
-        ending: The pool says that it ended without its body having been able to say so.
-        epoch: Of the limiter's memory in which it is known; None: nobody has asked yet.
-        since: When the pool accepted it.
-        ending: The pool says that it ended without its body having been able to say so.
-        entered_again: The limiter lost its memory while it ran; nobody else releases it then.
+        process_id: The process that runs the body, or the main process on pools without children.
+        epoch: The epoch of the limiter that has the lease, or None before the first renewal.
+        since: When the pool accepted the attempt (monotonic seconds).
+        ending: The pool reported an end that the body's process did not report.
+        re_registered: The limiter lost its memory during the attempt. The renewer then releases the
+        lease, because the body's release may have come before.
     """
 
     lease: Lease
@@ -56,17 +56,17 @@ class _Kept:
     epoch: int | None = None
     since: float = field(default_factory=time.monotonic)
     ending: bool = False
-    entered_again: bool = False
+    re_registered: bool = False
 
 
 class LeaseRenewer:
-    """Keeps the leases of one worker.
+    """Renews the leases of one worker.
 
     Args:
-        limiter: Makes the limiter, inside the thread: the connection is its own.
-        lease_seconds: How long a lease lives.
-        notices: Where trouble is logged.
-        republish: Called when the limiter lost its memory, to publish what it must know.
+        limiter: Makes the limiter, inside the thread, with a connection of its own.
+        lease_seconds: The length of a lease.
+        notices: Receives throttled log lines.
+        republish: Publishes tiers again after the limiter lost its memory.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class LeaseRenewer:
         self._notices = notices
         self._republish = republish
         self._bell = Bell()
-        self._kept: dict[str, _Kept] = {}
-        # A thread runs for one process and one start; both change what it compares with.
+        self._leases: dict[str, _Renewed] = {}
+        # A thread runs for one process and one start. It ends when either number changes.
         self._round = 0
         self._started: tuple[int, int] | None = None
         self._epoch: int | None = None
-        #: The worker, as it announces itself; "" if it does not.
+        #: The worker's announcement; "" for no announcement.
         self.worker = ""
-        # Whether the thread looks after children; where it does not, it sleeps until it renews.
+        # Whether the thread checks pool children. Otherwise it sleeps until the next renewal.
         self._looks = False
-        # Bodies that began in children: while some do, the thread looks and need not be woken.
+        # Attempts that children have accepted. A change keeps the thread checking, without a bell.
         self._accepted = 0
 
     def start(self) -> None:
@@ -101,8 +101,8 @@ class LeaseRenewer:
             start_thread(self._run)
 
     def accepted(self, lease: Lease, process_id: int) -> None:
-        """Keep ``lease`` from now on; its body runs in the process ``process_id``."""
-        self._kept[lease.id] = _Kept(lease, process_id, self._epoch)
+        """Renew ``lease`` from now on; its body runs in the process ``process_id``."""
+        self._leases[lease.id] = _Renewed(lease, process_id, self._epoch)
         self.start()
         if process_id != os.getpid():
             self._accepted += 1
@@ -110,22 +110,22 @@ class LeaseRenewer:
                 self._bell.ring()
 
     def ended(self, lease: Lease) -> None:
-        """Stop keeping a lease that the body's own process has released."""
-        kept = self._kept.get(lease.id)
-        if kept is not None and kept.entered_again:
+        """Stop renewing a lease that the body's own process has released."""
+        kept = self._leases.get(lease.id)
+        if kept is not None and kept.re_registered:
             self.lost(lease)
         else:
-            self._kept.pop(lease.id, None)
+            self._leases.pop(lease.id, None)
 
     def lost(self, lease: Lease, *, process_is_gone: bool = True) -> None:
         """Release a lease that its body's process has not released.
 
         Args:
-            lease: Of the attempt.
-            process_is_gone: The process is gone or going: the lease is released when it is gone,
-                and not before. False: the process lives and its attempt has ended.
+            lease: The attempt's lease.
+            process_is_gone: True: the process has ended or is about to, and the thread releases the
+            lease after its end. False: the process lives, and its attempt has ended.
         """
-        kept = self._kept.get(lease.id)
+        kept = self._leases.get(lease.id)
         if kept is not None:
             if not process_is_gone:
                 kept.process_id = os.getpid()
@@ -133,11 +133,11 @@ class LeaseRenewer:
             self._bell.ring()
 
     def held(self) -> list[Lease]:
-        """Return the leases that are kept now."""
-        return [kept.lease for kept in list(self._kept.values())]
+        """Return the leases that the thread renews now."""
+        return [kept.lease for kept in list(self._leases.values())]
 
     def stop(self, limiter: Limiter) -> None:
-        """Stop the thread and release what dead children still hold."""
+        """Stop the thread and release the leases of dead children."""
         self._round += 1
         self._bell.ring()
         self._withdraw(limiter)
@@ -148,7 +148,7 @@ class LeaseRenewer:
     def _withdraw(self, limiter: Limiter) -> None:
         worker, self.worker = self.worker, ""
         if worker:
-            # Without an answer it is listed for one more lease.
+            # If the call fails, the worker stays listed for one more lease.
             with contextlib.suppress(LimiterUnavailable):
                 limiter.announce(worker, ends=True)
 
@@ -163,32 +163,32 @@ class LeaseRenewer:
                 look_again = self._release_dead(limiter)
                 if time.monotonic() >= renew_at:
                     renew_at = time.monotonic() + self._renew(limiter)
-            except Exception as error:  # noqa: BLE001 - a keeper that dies lets leases end
-                self._notices.error("keeper", "leases could not be looked after: %r", error)
+            except Exception as error:  # noqa: BLE001 - leases would end
+                self._notices.error("renewer", "leases could not be renewed or released: %r", error)
                 renew_at = max(renew_at, time.monotonic() + AGAIN_SECONDS)
             if self._accepted != seen:
                 seen = self._accepted
                 look_again = look_again or LOOK_SECONDS
             self._looks = look_again is not None
             if look_again is None and self._accepted != seen:
-                continue  # Accepted since it looked, by somebody who saw it look.
+                continue  # The pool accepted an attempt after the check, without a bell.
             pause = renew_at - time.monotonic()
             self._bell.wait(pause if look_again is None else min(pause, look_again))
 
     def _renew(self, limiter: Limiter) -> float:
-        """Renew everything that is kept; returns the seconds until the next time."""
-        groups: dict[int | None, list[_Kept]] = {}
-        for each in list(self._kept.values()):
-            # An accepted task asks for its slot in a moment: what is entered for it meanwhile would
-            # be the slot that it is to be refused.
+        """Renew all leases; return the seconds until the next renewal."""
+        groups: dict[int | None, list[_Renewed]] = {}
+        for each in list(self._leases.values()):
+            # The gate takes the slot of an accepted task soon. A lease that a renewal registers
+            # before that takes the slot, even if the gate is about to be rejected.
             is_young = time.monotonic() - each.since < min(YOUNG_SECONDS, self._every_seconds)
             groups.setdefault(None if is_young else each.epoch, []).append(each)
         try:
             entered = 0
             for epoch, kept in (groups or {None: []}).items():
-                seen, amount = self._renew_known(limiter, kept, epoch)
+                seen, amount = self._renew_epoch(limiter, kept, epoch)
                 entered += amount
-            # Before the new epoch is taken over: a call that fails here is repeated.
+            # The new epoch is stored only after this call, so that a failed call runs again.
             lost = limiter.announce(self.worker, self._epoch)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
@@ -209,18 +209,18 @@ class LeaseRenewer:
         if self._epoch is not None and seen != self._epoch:
             try:
                 self._republish()
-            except Exception as error:  # noqa: BLE001 - leases go on whatever it is
+            except Exception as error:  # noqa: BLE001 - no error may stop the renewals
                 self._notices.error("republish", "tiers could not be published: %r", error)
         self._epoch = seen
         return self._every_seconds
 
-    def _renew_known(
-        self, limiter: Limiter, kept: Sequence[_Kept], epoch: int | None
+    def _renew_epoch(
+        self, limiter: Limiter, kept: Sequence[_Renewed], epoch: int | None
     ) -> tuple[int, int]:
-        """Renew leases that are known in one epoch, and enter again what is lost since.
+        """Renew the leases of one epoch, and register again those that the limiter lost since.
 
         Returns:
-            The epoch that there is, and the number of leases that were registered again.
+            The current epoch, and the number of leases that were registered again.
         """
         answer = limiter.renew([each.lease for each in kept], epoch)
         missing = set(answer.entered)
@@ -229,22 +229,22 @@ class LeaseRenewer:
             if epoch is not None or each.epoch is None:
                 each.epoch = answer.epoch
         for each in entered:
-            each.entered_again = True
-            if each.lease.id not in self._kept:
-                # It ended while it was entered again.
-                self._kept[each.lease.id] = _Kept(each.lease, os.getpid(), ending=True)
+            each.re_registered = True
+            if each.lease.id not in self._leases:
+                # The attempt ended during the call.
+                self._leases[each.lease.id] = _Renewed(each.lease, os.getpid(), ending=True)
         return answer.epoch, len(entered)
 
     def _release_dead(self, limiter: Limiter) -> float | None:
-        """Release the leases of processes that are gone.
+        """Release the leases of processes that have ended.
 
         Returns:
-            In how many seconds to look again; None where only our own process holds leases.
+            The seconds until the next check, or None if only the main process holds leases.
         """
         own = os.getpid()
         look_again: float | None = None
         dead = []
-        for each in list(self._kept.values()):
+        for each in list(self._leases.values()):
             if each.process_id == own:
                 gone = each.ending
             else:
@@ -261,12 +261,12 @@ class LeaseRenewer:
                 self._notices.error("release", "slots of dead processes stay taken: %s", error)
                 return AGAIN_SECONDS
             for lease in dead:
-                self._kept.pop(lease.id, None)
+                self._leases.pop(lease.id, None)
         return look_again
 
 
 def _is_alive(process_id: int) -> bool:
-    """Say whether a process still runs; one that has only not been waited for does not."""
+    """Return whether a process still runs. A zombie does not."""
     try:
         with open(f"/proc/{process_id}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")

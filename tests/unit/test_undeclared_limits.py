@@ -10,14 +10,14 @@ from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.task_options import LimitSource, TenantSource
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.unsaid import tell_of_unsaid
+from celery_fairness.worker.undeclared_limits import log_undeclared_limits
 from tests.unit.test_gate import World, a_task
 
 API = RateLimitPolicy("api", concurrency=1)
 TOLD = (
-    "task shop.t[t1] was claimed without the limits that it declares: its producer does not know "
-    "them, and they do not hold for it; send them in the header, as "
-    "docs/reference/message-headers.md says"
+    "task shop.t[t1] was claimed without the limits that it declares: its producer does not have "
+    "them, so they do not apply to it; send them in the header, as "
+    "docs/reference/message-headers.md shows"
 )
 OWN = RateLimitPolicy("of:{tenant}:{args.user}", concurrency=1)
 
@@ -42,7 +42,7 @@ def world(clock):
 
 def keys(world, declared, header=None, **kwargs):
     request = {"id": "t1"} if header is None else {"id": "t1", HEADER: header}
-    return world.gate.charge(declared, request, (), kwargs).keys
+    return world.gate.attribution(declared, request, (), kwargs).keys
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_task_that_declares_none_is_charged_as_before(world):
 
 
 def test_it_is_refused_by_them(world):
-    held = world.gate.charge(task(API), {"id": "t0"}, (), {"user": "41"})
+    held = world.gate.attribution(task(API), {"id": "t0"}, (), {"user": "41"})
     assert held.keys == "tenant:41,api"
     trace = world.gate.wrap(task(API), world.tracer)
     assert trace("t1", (), {"user": "42"}, {"id": "t1"}) == "traced"
@@ -104,5 +104,5 @@ def test_where_a_claim_was_made_without_them_the_worker_says_so(
     notices = Notices(logging.getLogger("celery_fairness"), clock)
     headers = {"id": "t1"} if header is None else {"id": "t1", HEADER: header}
     for _ in range(2):
-        tell_of_unsaid(notices, task(*declared), headers)
+        log_undeclared_limits(notices, task(*declared), headers)
     assert caplog.messages == [TOLD] * said

@@ -1,7 +1,7 @@
-"""Which priority goes first, logged by a worker whose user has not chosen.
+"""Logs which priority goes first if the user has not chosen an order.
 
-The stock Redis transport runs the lowest number first, this one the highest. Who comes from there
-has messages, and code, that mean the other order.
+The stock Redis transport runs the lowest number first, this one the highest. Messages and code that
+come from the stock transport expect the other order.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from celery_fairness.config.settings import Settings
 logger = logging.getLogger("celery_fairness")
 
 
-def tell_of_order(settings: Settings, home: Any, priority: Any) -> None:
+def log_priority_order(settings: Settings, session: Any, priority: Any) -> None:
     """Log the order once in a process, with the first task that has a priority.
 
     Args:
-        settings: Those of the worker.
-        home: The process's, which remembers that it is logged.
-        priority: That of a message; kombu gives 0 to a message whose producer gives none.
+        settings: The worker's settings.
+        session: The process's session, which stores that the line was logged.
+        priority: A message's priority, for which kombu sets 0 if the producer gives none.
     """
-    if not priority or home.order_logged:
+    if not priority or session.order_logged:
         return
-    home.order_logged = True
+    session.order_logged = True
     if "priority_order" not in settings.model_fields_set:
         logger.warning(
             "a task has the priority %r: this worker starts the highest priority first, and the "

@@ -1,7 +1,7 @@
-"""Limits that a task declares and its message does not say, because its producer does not know it.
+"""Limits that a task declares and its message lacks, because its producer does not have the task.
 
-Behind a gate the worker makes them, as the producer would have. On the dispatch path it is too late
-when a worker sees the message: it was claimed without them, and the worker says so.
+Behind a gate the worker adds them, as the producer would have. On the dispatch path the worker sees
+the message only after the claim, so it can only log that the limits did not apply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.message.task_options import source_of
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.of_queue import queue_of
+from celery_fairness.worker.attempt_queue import queue_of
 
 
-def says_too_little(task: Any, headers: Mapping[str, Any]) -> bool:
-    """Say whether a message lacks the limits that its task declares; an empty list is a word."""
+def lacks_declared_limits(task: Any, headers: Mapping[str, Any]) -> bool:
+    """Return whether a message lacks its task's declared limits; an empty list is not a lack."""
     source = source_of(task)
     if source is None or not source.declares:
         return False
@@ -37,8 +37,8 @@ def with_declared(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the request of an attempt behind a gate with the limits that its task declares."""
-    if not says_too_little(task, request):
+    """Return an attempt's request with the limits that its task declares."""
+    if not lacks_declared_limits(task, request):
         return request
     stamp = Stamp(settings, directory, notices)
     queue = queue_of(request) or None
@@ -46,14 +46,14 @@ def with_declared(
     return {**request, HEADER: header}
 
 
-def tell_of_unsaid(notices: Notices, task: Any, headers: Mapping[str, Any]) -> None:
+def log_undeclared_limits(notices: Notices, task: Any, headers: Mapping[str, Any]) -> None:
     """Log that a claimed task came without the limits that it declares."""
-    if says_too_little(task, headers):
+    if lacks_declared_limits(task, headers):
         notices.warning(
-            f"unsaid:{task.name}",
+            f"undeclared:{task.name}",
             "task %s[%s] was claimed without the limits that it declares: its producer does not "
-            "know them, and they do not hold for it; send them in the header, as "
-            "docs/reference/message-headers.md says",
+            "have them, so they do not apply to it; send them in the header, as "
+            "docs/reference/message-headers.md shows",
             task.name,
             headers.get("id"),
         )
