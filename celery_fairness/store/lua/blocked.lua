@@ -414,7 +414,7 @@ end
 --[[
   actions: the end of a task that its limits reject, if they demand that it must not wait.
 
-  The claim drops the task or tries it again later. If the claim drops it, `Settle.leave_obituary` gets the key
+  The claim drops the task or tries it again later. If the claim drops it, `Settle.leave_outcome` gets the key
   of the limit. The task has not started, so its tenant is not charged and its attempts stay as they were.
 ]]
 
@@ -437,7 +437,7 @@ function Blocked.act(ctx, queue, key, part, group, others, refused, rules, turns
     redis.call("SREM", ctx.prefix .. "known", task.tag)
     redis.call("HINCRBY", ctx.prefix .. "counts", "dropped", 1)
     Events.write_event_of(ctx, "rate_limit.dropped", queue, task, message, "key", refused.by)
-    Settle.leave_obituary(ctx, rules, Tasks.write_running(refused.by, "dropped", queue, record))
+    Settle.leave_outcome(ctx, rules, Tasks.write_running(refused.by, "dropped", queue, record))
     return
   end
   redis.call("HINCRBY", ctx.prefix .. "counts", "rescheduled", 1)

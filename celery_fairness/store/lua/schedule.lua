@@ -79,7 +79,7 @@ function Schedule.end_expired(ctx, queues, rules, most)
         redis.call("SREM", ctx.prefix .. "known", tag)
         redis.call("HINCRBY", ctx.prefix .. "counts", "expired_waiting", 1)
         Events.write_event_of(ctx, "fairness.expired", queue, task, message)
-        Settle.leave_obituary(ctx, rules, Tasks.write_running("-", "expired", queue, record))
+        Settle.leave_outcome(ctx, rules, Tasks.write_running("-", "expired", queue, record))
       end
       -- A known task waits for its time, so a later call looks at it.
       if record or redis.call("SISMEMBER", ctx.prefix .. "known", tag) == 0 then

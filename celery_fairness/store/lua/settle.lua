@@ -73,7 +73,7 @@ function Settle.bury(ctx, rules, why, owner, queue, task, message)
   redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
   Events.write_event_of(ctx, "fairness.dead_lettered", queue, task, message,
     "reason", why, "deaths", task.deaths)
-  Settle.leave_obituary(ctx, rules, Tasks.write_running(owner, why, queue, record))
+  Settle.leave_outcome(ctx, rules, Tasks.write_running(owner, why, queue, record))
 end
 
 -- The process of a body that had begun is gone. Its task waits again, or it becomes a dead letter.
@@ -108,7 +108,7 @@ function Settle.expire_one(ctx, rules, lease, row)
     redis.call("HINCRBY", ctx.prefix .. "counts", "abandoned", 1)
     Events.write_event_of(ctx, "fairness.abandoned", queue, task, message, "owner", owner)
     local record = Tasks.write_record(task, message)
-    Settle.leave_obituary(ctx, rules, Tasks.write_running(owner, state, queue, record))
+    Settle.leave_outcome(ctx, rules, Tasks.write_running(owner, state, queue, record))
   elseif state == "begun" then
     Settle.after_death(ctx, rules, owner, queue, task, message)
   else
@@ -165,6 +165,6 @@ end
 
 -- A task ended for good, and no process is left to write its result. The next worker that calls
 -- `functions/next_outcome.lua` writes it.
-function Settle.leave_obituary(ctx, rules, row)
+function Settle.leave_outcome(ctx, rules, row)
   redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, row)
 end

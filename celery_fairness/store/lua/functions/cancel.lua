@@ -32,7 +32,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
       redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag)
       redis.call("HINCRBY", ctx.prefix .. "counts", "cancelled", 1)
       Events.write_event_of(ctx, "fairness.cancelled", queue, task, message)
-      Settle.leave_obituary(ctx, {logical = logical}, row)
+      Settle.leave_outcome(ctx, {logical = logical}, row)
     else
       -- A caller sends the call again if its answer was lost.
       gone = redis.call("ZSCORE", ctx.prefix .. "outcomes", row)
