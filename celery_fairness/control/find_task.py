@@ -1,7 +1,7 @@
-"""Tasks by their id or their tenant, wherever they wait; and dead letters.
+"""Finds waiting tasks by id or tenant, running tasks, and dead letters.
 
-Weakness: what waits is in no order of ids, so finding one task reads the messages of all that wait,
-a bounded number at a time. A task that moves meanwhile may be missed once: who looks, looks twice.
+Weakness: nothing is ordered by task id, so a search reads the messages of all waiting tasks, a
+bounded number at a time. It may miss a task that moves meanwhile, so callers search twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery_fairness.control.views import DeadLetter
 
 
 class Told(NamedTuple):
-    """What the headers of a message say; "" is what they do not."""
+    """The ids and the name in a message's headers; "" if a header is missing."""
 
     task_id: str = ""
     task: str = ""
@@ -25,14 +25,14 @@ class Told(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A task where it lies.
+    """The place and the record of a task.
 
     Attributes:
-        queue: Of which it is.
-        record: As it lies there.
+        queue: Queue of the task.
+        record: Its record in Redis.
         state: ``waiting``, ``later``, ``running`` or ``dead``.
-        owner: The process that runs it, else "".
-        due_ms: The server's time for which it waits, else None.
+        owner: Process that runs it, or "" if none does.
+        due_ms: Its eta by the server's clock, or None without one.
     """
 
     queue: str
@@ -43,22 +43,22 @@ class Place(NamedTuple):
 
     @property
     def task_id(self) -> str:
-        """Its id; the delivery tag where its message says none."""
+        """Its id; the delivery tag if its message has none."""
         return read_message(self.record).task_id or self.fields[1]
 
     @property
     def fields(self) -> list[str]:
-        """Those before its message."""
+        """The fields of its record before the message."""
         return self.record.partition("\n")[0].split(" ")
 
     @property
     def tenant(self) -> str:
-        """Who is charged, as written in keys; "" is a system task."""
+        """The charged tenant, in its form in keys; "" is a system task."""
         return self.fields[6]
 
 
 def read_message(record: str) -> Told:
-    """Return what the message of a record says of its task."""
+    """Return the ids and the name in the message of a record."""
     try:
         headers = json.loads(record.partition("\n")[2])["headers"]
         return Told(*(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id")))
@@ -72,7 +72,7 @@ def _text(value: Any) -> str:
 
 
 def waiting(reader: Reader) -> Iterator[Place]:
-    """Yield every task that waits; some come twice."""
+    """Yield every waiting task; some may occur twice."""
     yield from _later(reader)
     for queue, key in _lanes(reader, ""):
         for record in reader.list_items(key):
@@ -81,13 +81,13 @@ def waiting(reader: Reader) -> Iterator[Place]:
 
 
 def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Place]]:
-    """Yield what waits of a tenant, so many together; those that came after it began may be left.
+    """Yield the waiting tasks of a tenant in groups; it may miss tasks that are put meanwhile.
 
     Args:
-        reader: Of the installation.
-        tenant: As written in keys.
-        together: Most tasks at once. They are taken away before the next are asked for: the first
-            of a lane are asked for again.
+        reader: The reader of the installation.
+        tenant: The tenant, in its form in keys.
+        together: Most tasks in a group. The caller must remove them before it takes the next
+            group, because each group is read from the front of a lane.
     """
     begins = f"tenant:{tenant}"
     for places in (_later(reader), _came_back(reader, begins)):
@@ -95,7 +95,7 @@ def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Plac
     for queue, key in _lanes(reader, begins):
         others = 0
         for _ in range(0, reader.read("LLEN", key), together):
-            # Another tenant's name may begin as this one's key does.
+            # The lane may be another tenant's whose name begins with this one's.
             some = reader.read("LRANGE", key, others, others + together - 1)
             its = [each for each in (Place(queue, one) for one in some) if each.tenant == tenant]
             others += len(some) - len(its)
@@ -135,19 +135,19 @@ def running(reader: Reader) -> Iterator[Place]:
 
 
 def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
-    """Yield the dead letters of a queue, or of all; the last of a queue first."""
+    """Yield the dead letters of a queue, or of all queues; the newest of a queue first."""
     for name in reader.names("dead") if queue is None else [queue]:
         for record in reader.list_items(reader.keys.of("dead", name)):
             yield Place(name, record, "dead")
 
 
 def letter(place: Place) -> DeadLetter:
-    """Return a dead letter as it is shown."""
+    """Return a dead letter for ``dead_letters``."""
     fields = place.fields
-    told = read_message(place.record)
+    names = read_message(place.record)
     return DeadLetter(
         task_id=place.task_id,
-        task=told.task,
+        task=names.task,
         queue=place.queue,
         tenant=place.tenant,
         attempts=int(fields[2]),
@@ -156,7 +156,7 @@ def letter(place: Place) -> DeadLetter:
 
 
 def outcome(reader: Reader, place: Place) -> str:
-    """Return the outcome of a dead letter whose result is not written yet, else ""."""
+    """Return the outcome of a dead letter if its result is not stored yet; "" if it is."""
     for text, _ in reader.pairs("ZSCAN", reader.keys.outcomes):
         if text.endswith(place.record):
             return text

@@ -1,7 +1,7 @@
-"""What people change of keys for a time: pauses, cool-downs and overrides.
+"""Writes the holds of keys: pauses, cool-downs and overrides, which end some time.
 
-A key is that of limits, such as ``api.stripe.com``, or a tenant's: ``tenant:{tenant}`` with the
-tenant in plain, and its service behind it where each counts apart.
+A key is either the key of a limit, such as ``api.stripe.com``, or a tenant's. A tenant's key is
+``tenant:{tenant}``, or ``tenant:{tenant}:{service}`` with ``tier_scope="service"``.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from celery_fairness.util.retry_after import wait_after, wait_until
 
 logger = logging.getLogger("celery_fairness")
 
-#: Longest time for which something is said, in seconds: 366 days.
+#: Longest duration of a hold, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
-#: Longest trace, in seconds: nothing ends one before its time.
+#: Longest trace, in seconds. A trace cannot be ended early.
 TRACE_SECONDS = 86_400
-#: Of a longer reason the rest is left out of the event.
+#: Length at which an event cuts its reason.
 REASON_CHARACTERS = 500
-#: Longest name of a person.
+#: Longest name of an operator.
 PERSON_CHARACTERS = 200
 _FIELDS = ("concurrency", "rate", "throttle")
-#: In Python and to the functions.
+#: Field names in Python, and in the function library.
 _WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
 
 
 class Holding:
-    """Changes what keys of one installation may.
+    """Changes the holds of keys in one installation.
 
     Args:
-        limiter: Of the installation.
-        settings: Those in force.
+        limiter: The limiter of the installation.
+        settings: The settings in force.
     """
 
     def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
@@ -61,14 +61,14 @@ class Holding:
     def stop(
         self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
     ) -> KeyStops:
-        """Pause, resume or cool down a key as the functions write it; see ``calls.stop_args``."""
+        """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
         stopped = calls.read_stop(self._run(calls.STOP, args))
         return stops_of(key, stopped)
 
     def cools(self, key: str) -> bool:
-        """Say whether a key cools down, or has until lately."""
+        """Return whether a key cools down, or has done so until lately."""
         return self._reader.read("ZSCORE", self._reader.keys.cooled, key) is not None
 
     def override(
@@ -79,11 +79,11 @@ class Holding:
         ends_ms: int | None,
         details: Mapping[str, str],
     ) -> None:
-        """Put numbers in the place of a key's own; see ``LimitsApi.override``.
+        """Override the numbers of a key; see ``LimitsApi.override``.
 
         Raises:
-            ValueError: Nothing is said, or the end is past.
-            PolicyInvalid: A number cannot be meant.
+            ValueError: There is no number, or the end is past.
+            PolicyInvalid: A number is out of its bounds.
         """
         if not numbers:
             raise ValueError(f"override: expected any of {', '.join(_FIELDS)}, got: none")
@@ -92,13 +92,13 @@ class Holding:
             raise ValueError(f"{others}: a tenant's key has a concurrency alone")
         policy = RateLimitPolicy(key, **numbers)
         text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
-        told = json.dumps(dict(details)) if details else ""
-        args = calls.override_args(key, text, lasts_ms, ends_ms, told, *self._rules)
+        notes = json.dumps(dict(details)) if details else ""
+        args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)
         if calls.read_override(self._run(calls.OVERRIDE, args)) is Overridden.PAST:
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
-        """Start nothing under a key, as Redis stores it, for a time; log it."""
+        """Start nothing under a key, in its form in Redis, for a time; log it."""
         stops = self.stop("cool", key, milliseconds(wait_seconds), reason)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
@@ -129,17 +129,17 @@ class Holding:
 
 
 def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:
-    """Return a key as the functions write it.
+    """Return a key in its form in Redis.
 
     Args:
-        key: As people say it; a queue's as :meth:`Limiting.find` returns it.
-        settings: Those in force.
-        tenants: It may be a tenant's.
-        of_all: It may be that of all services of a tenant, where each counts apart.
+        key: The key that an operator typed.
+        settings: The settings in force.
+        tenants: Whether a tenant's key is allowed.
+        of_all: Whether the key of all services of a tenant is allowed, if each counts apart.
 
     Raises:
-        TenantInvalid: It cannot be a tenant.
-        ValueError: It is of another form.
+        TenantInvalid: Its tenant is not valid.
+        ValueError: The key has another form.
     """
     kind = key.partition(":")[0] if isinstance(key, str) else ""
     if kind == "tenant" and tenants:
@@ -173,10 +173,10 @@ def _number(policy: RateLimitPolicy, name: str) -> Any:
 
 
 def person(by: Any) -> str:
-    """Return who changes something: as given, else the user of this process; "" if unknown.
+    """Return ``by``, or the user of this process if it is None; "" if the user is unknown.
 
     Raises:
-        ValueError: It is no text of 1 to 200 characters.
+        ValueError: ``by`` is not a text of 1 to 200 characters.
     """
     if by is None:
         try:
@@ -193,11 +193,11 @@ def person(by: Any) -> str:
 def lasts_ms(
     for_seconds: Any = None, until: Any = None, *, most: int = MOST_SECONDS
 ) -> Milliseconds:
-    """Return how long something lasts, in ms; 0 if neither argument is given: without an end.
+    """Return a duration in ms; 0 is without an end, if neither argument is given.
 
     Raises:
-        ValueError: Both are given, ``for_seconds`` is no number of seconds from 0.001 to ``most``,
-            or ``until`` is no time within as long from now.
+        ValueError: Both are given, ``for_seconds`` is not a number from 0.001 to ``most``, or
+            ``until`` is past or more than ``most`` seconds away.
     """
     if for_seconds is not None and until is not None:
         raise ValueError("expected for_seconds or until, got: both")
@@ -231,7 +231,7 @@ def ends_ms(until: Any) -> int:
 
 
 def cool_down_seconds(for_seconds: Any, until: Any) -> float:
-    """Return how long a cool-down lasts, in seconds, within its bounds.
+    """Return the duration of a cool-down in seconds, within its bounds.
 
     Raises:
         ValueError: Both arguments are given, or none.

@@ -1,14 +1,14 @@
-"""What waits goes to the queue of its tenant's new tier.
+"""Moves waiting tasks to the queue of their tenant's new tier.
 
-Only tasks that are routed by tier move: those in the priority or the default queue of their own
-service that were not submitted as scheduled ones. Each is moved by one step of a function, where it
-waits as it was read: who claims, puts or cancels meanwhile never sees it twice, or nowhere.
+Only tasks that are routed by tier move: tasks in the priority or the default queue of their own
+service, unless they were submitted as scheduled. One function call moves a task, if it still waits
+where it was read. So a claim, put or cancel at the same time never sees it twice, or nowhere.
 
-Invariant: to do it again changes nothing; who was stopped halfway is made up for by the next.
+Invariant: a second run changes nothing, and completes a run that stopped halfway.
 
-Weakness: a producer that has not heard of the new tier yet (at most a second) puts into the old
-queue, and what runs and comes back goes back there. To find what waits until its time, all of that
-is looked at.
+Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
+that is rescheduled goes back to the old queue, too. To find scheduled tasks, a run reads all of
+them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from celery_fairness.scheduler.types import SYSTEM
 
 #: Tasks that one call moves.
 TOGETHER = 50
-#: A task that moves from one place to another while they are read is met at the second look.
-LOOKS = 2
+#: Number of passes. A task that changed its place during the first pass is found in the second.
+PASSES = 2
 
 
 class Rerouting:
@@ -50,7 +50,7 @@ class Rerouting:
     Args:
         limiter: The limiter of the installation.
         settings: The settings in force.
-        claims: Whether the broker claims fairly; on others nothing moves.
+        claims: Whether the broker claims fairly. On other brokers no task moves.
     """
 
     def __init__(self, limiter: Limiter, settings: Settings, *, claims: bool) -> None:
@@ -59,7 +59,7 @@ class Rerouting:
         self._claims = claims
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
-        """Move the waiting tasks of tenants; return how many."""
+        """Move the waiting tasks of tenants; return their number."""
         if not isinstance(self._limiter, RedisLimiter) or not self._claims:
             return 0
         names = [tier_key(reserved(tenant)).partition(":")[2] for tenant in tenants]
@@ -79,8 +79,8 @@ class Rerouter:
     """Moves the waiting tasks of one installation.
 
     Args:
-        limiter: Of the installation.
-        settings: Tiers where none are published, the default tier, and the scope of its limit.
+        limiter: The limiter of the installation.
+        settings: The default tier, the scope of tier limits, and the tiers if none are published.
     """
 
     def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
@@ -90,9 +90,9 @@ class Rerouter:
         self._tiers: Mapping[str, Tier] = limiter.published_tiers()[1] or settings.tiers
 
     def of_tenants(self, tenants: Collection[str]) -> int:
-        """Move what waits of tenants, given as written in keys; return how many tasks."""
+        """Move the waiting tasks of tenants, in their form in keys; return the number of tasks."""
         moved = 0
-        for _ in range(LOOKS if tenants else 0):
+        for _ in range(PASSES if tenants else 0):
             services = {queue.rpartition("_")[0] for queue in self._queues()}
             for key in (key for tenant in tenants for key in self._keys(tenant, services)):
                 fields = self._reader.read("HKEYS", self._reader.keys.of("account", key))
@@ -102,9 +102,9 @@ class Rerouter:
         return moved
 
     def of_tiers(self, changed: Collection[str]) -> int:
-        """Move what waits of every tenant of tiers; return how many tasks."""
+        """Move the waiting tasks of all tenants of some tiers; return the number of tasks."""
         moved = 0
-        for _ in range(LOOKS if changed else 0):
+        for _ in range(PASSES if changed else 0):
             for queue in self._queues():
                 for key in self._members(queue):
                     tenant, tier = self._account(key)
@@ -154,7 +154,7 @@ class Rerouter:
         return sum(self._of_part(queue, key, part, tier) for part in self._parts(queue, key))
 
     def _parts(self, queue: str, key: str) -> list[str]:
-        """Return the parts of a tenant's lanes, parked ones too."""
+        """Return the parts of a tenant's lanes, with blocked lanes."""
         keys, pairs = self._reader.keys, self._reader.pairs
         parked = pairs("ZSCAN", keys.of("parked", f"{key} {queue}"))
         groups = dict.fromkeys(["", *(group_of(key, lane, alone) for lane, alone in parked)])
@@ -179,7 +179,7 @@ class Rerouter:
         return moved
 
     def _later(self, tenants: Collection[str], tiers: Collection[str]) -> int:
-        """Move what waits until its time of some tenants, or of all of some tiers."""
+        """Move the scheduled tasks of some tenants, or of all tenants of some tiers."""
         moved = 0
         for queue in list(filter(_is_routed, self._reader.names("later"))):
             found = self._reader.pairs("ZSCAN", self._reader.keys.of("later", queue))
@@ -195,7 +195,7 @@ class Rerouter:
         return moved
 
     def _move(self, queue: str, records: Sequence[str], tier: str) -> int:
-        """Return how many of them still waited where they were read, and are where they belong."""
+        """Move tasks if they still wait where they were read; return the number that did."""
         service = queue.rpartition("_")[0]
         target = select_queue(service, tier, False, self._tiers)
         read = ((record, _header(record)) for record in records)
@@ -210,9 +210,9 @@ class Rerouter:
 def changed_tiers(
     before: Mapping[str, Tier], after: Mapping[str, Tier], default_tier: str
 ) -> set[str]:
-    """Return the names of tiers whose tenants' tasks may go to another class of queue than before.
+    """Return the names of tiers whose queue class differs from ``before``.
 
-    Whose tier is gone is of the default tier.
+    Tenants of a deleted tier have the default tier, so that one is added if a tier is gone.
     """
     changed = {
         name for name, tier in after.items() if _class_of(before.get(name)) != _class_of(tier)
@@ -230,7 +230,7 @@ def _is_routed(queue: str) -> bool:
 
 
 def _header(record: str) -> Header:
-    """Return the header of a task; one that says nothing where it cannot be read."""
+    """Return the header of a task; an empty one if it cannot be read."""
     try:
         headers: Any = json.loads(record.partition("\n")[2])["headers"]
         return parse_header(headers[HEADER])
@@ -239,14 +239,15 @@ def _header(record: str) -> Header:
 
 
 def _service(header: Header) -> str | None:
-    """Return the service of a task that is routed by its tier; None of any other."""
+    """Return the service of a task that is routed by its tier; None for any other task."""
     return None if header.scheduled else header.service
 
 
 def _partition(header: Header, queue: str) -> str:
-    """Return the key of a task's partition in ``queue``, "" where it says none.
+    """Return the key of a task's partition in ``queue``; "" if it has none.
 
-    What it said of the queue that it was sent to says it of any other too.
+    The header has the key for the queue that the task was sent to. Other queues have the same
+    partition values behind their own name.
     """
     if header.partition is None:
         return ""
@@ -255,13 +256,13 @@ def _partition(header: Header, queue: str) -> str:
 
 
 def _charges(record: str, tenants: Collection[str]) -> bool:
-    """Say whether a record is a tenant's, of ``tenants`` where there are some."""
+    """Return whether a record is charged to one of ``tenants``, or to any tenant if it is empty."""
     task, (tenant, _) = read_record(record), _tenant_of(record)
     return task is not None and bool(tenant) and (not tenants or tenant in tenants)
 
 
 def _tenant_of(record: str) -> tuple[str, str]:
-    """Return the tenant and the tier that a record says."""
+    """Return the tenant and the tier in a record."""
     fields = record.partition("\n")[0].split(" ")
     return (fields[6], fields[8]) if len(fields) > 8 else ("", "")
 
