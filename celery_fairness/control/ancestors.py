@@ -1,7 +1,9 @@
-"""Tasks that called a task, directly or through others, among those that run.
+"""Running tasks that called a task, directly or through others.
 
-If one of them waits for its result, as ``result.get()`` in a body does where Celery was told to
-allow it, and holds the slot that it waits for, neither ever ends. Nobody can see whether it waits.
+A body may wait for the result of a task that it called, if it allows ``result.get()``. If it also
+holds the slot that this task needs, neither ever ends.
+
+Weakness: Redis cannot show whether a body waits for a result.
 """
 
 from __future__ import annotations
@@ -10,31 +12,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from celery_fairness.control.find_task import Told, read_message, running
+from celery_fairness.control.find_task import MessageNames, read_message, running
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Blocker
 
-#: Running tasks that are asked who called them.
+#: Running tasks whose callers are read.
 RUNNING_AT_MOST = 10_000
 
 
-def ancestors_of(reader: Reader, told: Told) -> set[str]:
-    """Return the ids of what called a task, as far as its message and those that run say it."""
-    found = {each for each in (told.parent_id, told.root_id) if each} - {told.task_id}
+def ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
+    """Return the ids of a task's callers, by its message and the messages of running tasks."""
+    found = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
     if not found:
         return found
     places = islice(running(reader), RUNNING_AT_MOST)
     messages = (read_message(place.record) for place in places)
     callers = {each.task_id: each.parent_id for each in messages}
-    caller = callers.get(told.parent_id)
-    while caller and caller not in found | {told.task_id}:
+    caller = callers.get(names.parent_id)
+    while caller and caller not in found | {names.task_id}:
         found.add(caller)
         caller = callers.get(caller)
     return found
 
 
 def with_ancestors(blocked: Iterable[Blocker], ancestors: Iterable[str]) -> Iterator[Blocker]:
-    """Yield limits with those of their holders that called the task."""
+    """Yield blockers, each with the holders that called the task."""
     known = set(ancestors)
     for each in blocked:
         its = tuple(lease.task_id for lease in each.holders if lease.task_id in known)

@@ -1,6 +1,6 @@
-"""Who goes before a task that a gate has parked: of its tenant, and of others by their turns.
+"""The tasks before a parked task: of its own tenant, and of other tenants by their turns.
 
-Weakness: the weights of the first tenants stand for those of the others.
+Weakness: the weights of the first tenants are a sample for those of all others.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from celery_fairness.control.keys import read_parked, turn_name
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.scheduler.cost import cost_of
 
-#: Tenants that are asked how much they have before a task; of more, these stand for all.
+#: Size of the sample of tenants whose tasks before a task are counted.
 TENANTS_AT_MOST = 1000
-#: Tenants asked in one call.
+#: Tenants in one call.
 BATCH = 100
-#: Tenants whose tier is read off their first task, which holds a message.
+#: Tenants whose tier is read from their first task, with its whole message.
 TIERS_AT_MOST = 100
 
 
 class BeforeParked(NamedTuple):
-    """What goes before a parked task.
+    """The tasks before a parked task.
 
     Attributes:
-        of_tenant: Tasks of its tenant that wait there since longer.
-        tenants: Whose turn is before that of its tenant.
-        tasks: All of it.
+        of_tenant: Older tasks of its tenant at the same limit.
+        tenants: Tenants that have their turn before its tenant.
+        tasks: All tasks before it.
     """
 
     of_tenant: int
@@ -39,14 +39,14 @@ class BeforeParked(NamedTuple):
 def before_parked(
     reader: Reader, tiers: Mapping[str, Tier], tenant: str, place: str, tag: str
 ) -> BeforeParked | None:
-    """Return what goes before a task at a place; None where it does not wait there.
+    """Return the tasks before a task at a limit; None if it does not wait there.
 
     Args:
-        reader: Of the installation.
-        tiers: In force; "" is that of a tenant whose tier is not known.
-        tenant: Whose task it is.
-        place: A limit's name, or the key of a tier.
-        tag: Which.
+        reader: The reader of the installation.
+        tiers: Tiers in force. Under "" is the tier for tenants of an unknown tier.
+        tenant: Tenant of the task.
+        place: The limit's name, or the key of a tier limit.
+        tag: Delivery tag of the task.
     """
     keys = reader.keys
     lane, turns = keys.of("gate_at", f"{tenant} {place}"), keys.of("gate_turns", place)
@@ -92,7 +92,7 @@ def _turns(
 def _weights(
     reader: Reader, tiers: Mapping[str, Tier], place: str, tenants: Sequence[str]
 ) -> list[float]:
-    """Return the weights of tenants by their tiers, as the first task of each knows them."""
+    """Return the weights of tenants, by the tier in the first task of each."""
     keys = reader.keys
     heads = reader.together(
         [("ZRANGE", keys.of("gate_at", f"{tenant} {place}"), 0, 0) for tenant in tenants]
@@ -101,11 +101,11 @@ def _weights(
         [("HGET", keys.gate_tasks, head[0] if head else "") for head in heads]
     )
     tasks = [read_parked(record) if record else None for record in records]
-    # Of who has no task there any more nothing is told.
-    news = reader.together(
+    # A tenant may have no task there any more.
+    published = reader.together(
         [("HGET", f"{keys.prefix}{task.record if task else ''}", "tier") for task in tasks]
     )
     return [
-        float(tiers.get(told or (task.tier if task else ""), tiers[""]).weight)
-        for task, told in zip(tasks, news, strict=True)
+        float(tiers.get(tier or (task.tier if task else ""), tiers[""]).weight)
+        for task, tier in zip(tasks, published, strict=True)
     ]

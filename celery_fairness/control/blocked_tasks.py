@@ -1,8 +1,8 @@
-"""Which tasks of a key wait, and by what numbers: in lanes, and parked by a gate.
+"""The waiting tasks of a key with their limits: in lanes, and parked by a gate.
 
-Weakness: which lanes have a limit that is no tenant's is known from their names alone, so the names
-of all keys are read, and the messages of all that a gate has parked; once for a page of keys. Where
-tasks of more than a hundred lanes say different numbers, the last of the first hundred holds.
+Weakness: only the name of a lane has its limits. So for each page of keys, this reads the names of
+all lanes, and the messages of all parked tasks. If tasks in more than a hundred lanes bring
+different numbers, only the first hundred lanes count.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from celery_fairness.control.keys import (
 from celery_fairness.control.parked import parked
 from celery_fairness.control.scan import Reader, batches, orders_of
 
-#: Lanes whose last task is looked at, to find which of several numbers was said last.
+#: Lanes whose last task is read, to find the newest of several numbers.
 LAST_AT_MOST = 100
-#: Lanes asked for in one call.
+#: Lanes in one call.
 BATCH = 500
 
 
 @dataclass
 class WaitingOfKey:
-    """What waits with a limit of one key.
+    """The waiting tasks with a limit of one key.
 
     Attributes:
-        lanes: ``(key, part, queue)`` of each part of a lane, and the limit that it has.
-        queues: Of a tenant's key how many of its tasks wait, by queue.
-        parked: Tasks that a gate has parked.
-        last: Since when the last of those with a limit waits, and that.
+        lanes: The limit in each part of a lane, by ``(key, part, queue)``.
+        queues: Number of waiting tasks by queue, if the key is a tenant's.
+        parked: Number of parked tasks.
+        last: Sequence number and limit of the newest parked task with a limit.
     """
 
     lanes: dict[tuple[str, str, str], Limit] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class WaitingOfKey:
     last: tuple[int, Limit | None] = (0, None)
 
     def count(self, reader: Reader, without: str | None = None) -> int:
-        """Return how many wait, in all queues but one."""
+        """Return the number of waiting tasks in all queues, or in all but one."""
         total = self.parked
         if self.queues is not None:
             return total + sum(self.queues.values())
@@ -54,11 +54,11 @@ class WaitingOfKey:
         return total
 
     def limit(self, reader: Reader) -> Limit | None:
-        """Return the limit of the task that was put last; None where none waits."""
-        said = set(self.lanes.values())
+        """Return the limit of the task that was put last; None if no task waits."""
+        limits = set(self.lanes.values())
         last = self.last[1]
-        if len(said | {last or next(iter(said), None)}) <= 1:
-            return last or next(iter(said), None)
+        if len(limits | {last or next(iter(limits), None)}) <= 1:
+            return last or next(iter(limits), None)
         seen = [self.last] if last else []
         for lane in sorted(self.lanes)[:LAST_AT_MOST]:
             seen += [(seq, self.lanes[lane]) for seq in _last_seq(reader, *lane)]
@@ -66,14 +66,14 @@ class WaitingOfKey:
 
 
 def waiting_of(reader: Reader, keys: Collection[str]) -> dict[str, WaitingOfKey]:
-    """Return what waits with limits of some keys, by key; of a tenant what is in its own lanes."""
+    """Return the waiting tasks of some keys, by key; for a tenant's key those in its own lanes."""
     found = {key: WaitingOfKey() for key in keys}
     for key in filter(is_tenants, found):
         found[key].queues = queues = _queues(reader, key)
         for queue in queues:
             for part in orders_of(reader, key, queue)[1]:
                 _note(found, (key, part, queue), key)
-    # Where nothing waits in any queue, on the gate path for one, there are no lanes.
+    # If no task waits in a queue, as always on the gate path, there are no lanes.
     if not all(map(is_tenants, found)) and reader.read("EXISTS", reader.keys.waiting):
         for kind in ("lane", "back"):
             for name in reader.names(kind):
@@ -89,7 +89,7 @@ def _queues(reader: Reader, key: str) -> dict[str, int]:
 
 
 def _note(found: dict[str, WaitingOfKey], lane: tuple[str, str, str], only: str = "") -> None:
-    """Note a part of a lane with each key of which it has a limit."""
+    """Add a part of a lane to each key of which it has a limit."""
     for word in limits_of(read_part(lane[1])[0]):
         key = word.partition("|")[0]
         if key in found and (only == key if only else not is_tenants(key)):

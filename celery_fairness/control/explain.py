@@ -1,9 +1,10 @@
-"""Where one task is, and why it does not run.
+"""Explains where a task is, and why it does not start.
 
-All its limits are judged as the next claim would, whether one has met them yet or not.
+It checks all limits of the task by the rules of the next claim, even limits that no claim has
+checked yet.
 
-Weakness: which workers take its queue and know its name, and which of them are at its own
-``rate_limit``, Redis does not know.
+Weakness: Redis does not store which workers consume a queue, which task names they have registered,
+and which of them are at the task's own ``rate_limit``.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Running tasks that stand for all, where it is asked how soon a place is free.
+#: Size of the sample of running tasks from which free slots are estimated.
 RUNNING_AT_MOST = 1000
 
 
 def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
-    """Return where a task is, and why it does not run.
+    """Return the place of a task, and why it does not start.
 
     Args:
-        reader: Of the installation.
-        place: Where the task lay just now.
-        looker: Of the same installation.
+        reader: The reader of the installation.
+        place: The place where the task was found.
+        looker: The statistics of the installation.
     """
     task = read_record(place.record)
-    told = read_message(place.record)
+    names = read_message(place.record)
     explained = partial(
         Explanation,
         task_id=place.task_id,
-        task=told.task,
+        task=names.task,
         key="" if task is None else task.key,
         queue=place.queue,
         state=place.state,
@@ -54,7 +55,7 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     judge = Judge(reader, looker, place.queue, rows)
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, place.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
-    limits = tuple(each.told for each in judged)
+    limits = tuple(each.shown for each in judged)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
         by = _put_back_by(reader, place.queue, task, judged)
@@ -66,7 +67,7 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
         means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
     places = Places(rows, running, place.queue, logical_now(reader), means)
     turns = Turns(reader, place.queue, task, looker, places)
-    # Of more urgent tasks nobody knows how many will come.
+    # With priorities over all tenants, later tasks may go first, so there is no estimate.
     in_ring = None if looker.by_rank else turns.in_ring(group)
     in_turn = None if in_ring is None else places.wait(in_ring)
     blocked: list[Blocker] = []
@@ -76,10 +77,10 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
         if looker.enforced and each.closed in ("", "concurrency", "rate"):
             before = turns.before(each.limit, group)
             starts_in = wait_for_limit(reader, each.limit, each.state, before)
-        # One that is open now is closed when those have started that go before the task.
+        # An available limit is exhausted after the starts of the tasks before this one.
         opened += [] if each.closed else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
-    ancestors = ancestors_of(reader, told) if blocked else ()
+    ancestors = ancestors_of(reader, names) if blocked else ()
     return explained(
         limits=limits,
         ahead_in_lane=turns.in_lane(group),
@@ -90,9 +91,10 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
 
 
 def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Judged]) -> str:
-    """Return the key of the limit that has a task that waits for its time tried again then.
+    """Return the key of the limit that rescheduled a task.
 
-    A key remembers the first of them only; any other was told at least what refused it.
+    A key stores only its first rescheduled tasks. For the others the record has the limit that
+    rejected the task.
     """
     for key in (each.limit.key for each in judged if each.limit.on_limit == "reschedule"):
         there = reader.keys.of("rescheduled", whole_of(key))
@@ -104,12 +106,13 @@ def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Ju
 def _latest(
     blocked: Iterable[Blocker], in_turn: float | None, opened: Iterable[float | None]
 ) -> float | None:
-    """Return when all of these let a task start; None where that is not known.
+    """Return the seconds until all limits let a task start; None if unknown.
 
     Args:
-        blocked: What keeps it now: each must say a time.
-        in_turn: When it has a place; where nothing keeps it, this must be known.
-        opened: When limits that are open now let it start behind others, as far as that is known.
+        blocked: Limits that block it now. The estimate of each must be known.
+        in_turn: Seconds until it has a slot. It must be known if no limit blocks the task.
+        opened: Seconds until limits that are available now let it start after the tasks before it.
+            Unknown ones are ignored.
     """
     waits = [each.starts_in_seconds for each in blocked] or [in_turn]
     if None in waits:

@@ -15,7 +15,7 @@ from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import DeadLetter
 
 
-class Told(NamedTuple):
+class MessageNames(NamedTuple):
     """The ids and the name in a message's headers; "" if a header is missing."""
 
     task_id: str = ""
@@ -57,13 +57,15 @@ class Place(NamedTuple):
         return self.fields[6]
 
 
-def read_message(record: str) -> Told:
+def read_message(record: str) -> MessageNames:
     """Return the ids and the name in the message of a record."""
     try:
         headers = json.loads(record.partition("\n")[2])["headers"]
-        return Told(*(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id")))
+        return MessageNames(
+            *(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id"))
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Told()
+        return MessageNames()
 
 
 def _text(value: Any) -> str:

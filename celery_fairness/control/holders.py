@@ -1,8 +1,8 @@
-"""Which tasks hold the leases of a gate, as far as Redis knows.
+"""Finds the tasks that hold the leases of a gate.
 
-The id of such a lease names the task, unless that has an id of an unusual form; then it says of a
-task that is named whether it is that one's. What a task is, is
-known of those that were refused before they started, as the last events say.
+Usually the id of such a lease contains the task's id. If the task's id has an unusual form, the
+lease's id can only confirm a candidate. The name of a task is known if a limit rejected the task
+before it started, because an event then has it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from celery_fairness.control.scan import Reader
 from celery_fairness.limiter.types import HeldLease, Job
 from celery_fairness.util.ids import is_lease_of
 
-#: The last events that are asked.
+#: Number of the newest events that are read.
 EVENTS_AT_MOST = 1000
 
 
 def with_jobs(
     reader: Reader, leases: tuple[HeldLease, ...], callers: Iterable[str] = ()
 ) -> tuple[HeldLease, ...]:
-    """Return leases of which nothing is known with the tasks that hold them.
+    """Return leases with the tasks that hold them, if those can be found.
 
     Args:
-        reader: Of the installation.
-        leases: Those of a key.
-        callers: Ids of tasks that may be among them.
+        reader: The reader of the installation.
+        leases: Leases of a key.
+        callers: Ids of tasks that may hold one of them.
     """
     if all(each.task for each in leases):
         return leases
@@ -43,10 +43,10 @@ def _named(lease: HeldLease, jobs: Iterable[Job]) -> HeldLease:
 
 
 def _started(reader: Reader) -> Iterator[tuple[str, Job]]:
-    """Yield tasks that were refused and have started since, by their ids."""
+    """Yield tasks that were rejected and have started since, by their ids."""
     events = reader.read("XREVRANGE", reader.keys.events, "+", "-", "COUNT", EVENTS_AT_MOST)
     for _, flat in events:
-        told = fields_of(flat)
-        if told.get("type") == "rate_limit.released":
-            job = Job(*(told.get(name, "") for name in ("job_id", "job_type", "queue")))
+        fields = fields_of(flat)
+        if fields.get("type") == "rate_limit.released":
+            job = Job(*(fields.get(name, "") for name in ("job_id", "job_type", "queue")))
             yield job.id, job

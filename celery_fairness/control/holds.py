@@ -1,4 +1,4 @@
-"""What people have said of a key: pauses, cool-downs and overrides."""
+"""Reads the holds of keys: pauses, cool-downs and overrides."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from celery_fairness.util.durations import Milliseconds, seconds
 
 
 def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
-    """Return ``state`` with what people have said of its key.
+    """Return ``state`` with the holds and the override of its key.
 
     Args:
-        reader: Of the dispatch path.
-        state: Of a tenant its limit is the one that it would have else.
-        of_all: Key of a tenant where this one is of one service of it.
+        reader: The reader of the installation.
+        state: The state of a key, with its own limit.
+        of_all: Key of the whole tenant, if the state's key is of one of its services.
     """
     keys = reader.keys
     names = [name for name in (state.key, of_all) if name]
@@ -39,7 +39,7 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
     now_ms = server_now(reader)
     cool_ms = max(0.0, float(cooled) - logical_now(reader)) if cooled else 0.0
     of_names = zip(names, *batches(pauses, len(names)), strict=True)
-    # Of the pauses the one that ends last: that of a service, or of all of a tenant's.
+    # The service and the whole tenant may both be paused. The pause that ends last counts.
     stops = max(
         (
             stops_of(
@@ -60,7 +60,7 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
     limit = state.limit
     if override is not None:
         limit = override.numbers.get("concurrency", limit)
-    # The record of a tenant is called as the key of all its services.
+    # A tenant's record has the name of the key of the whole tenant.
     own = reader.read("HGET", keys.prefix + names[-1], "concurrency") if state.tier else None
     return replace(
         state,
@@ -73,12 +73,12 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
 
 
 def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
-    """Return what stops a key.
+    """Return the pause and the cool-down of a key.
 
     Args:
-        key: Which.
-        stopped: As the functions return it.
-        pause_of: The key that is paused, where it is another.
+        key: The key.
+        stopped: The answer of the function library.
+        pause_of: The paused key, if it is another one.
     """
     cool_ms, pause_ms, now_ms, since_ms, by = stopped
     paused = pause_ms != 0
@@ -96,35 +96,35 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
 
 
 def read_override(key: str, row: str, now_ms: int) -> KeyOverride | None:
-    """Read an override as the functions keep it; None where it has ended."""
+    """Read an override in its form in Redis; None if it has ended."""
     text, _, details = row.partition(" ")
     numbers, _, ends = text.rpartition("|")
     if ends and int(ends) <= now_ms:
         return None
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, word in zip(("concurrency", "rate", "throttle"), numbers.split("|"), strict=True):
         if word == UNCHANGED:
             continue
         if name == "concurrency":
-            said[name] = int(word) if word else None
+            values[name] = int(word) if word else None
         else:
             rates = read_limits(f"{key}||{word}||w")[0].rates
-            said[name] = Rate(rates[0][0], seconds(rates[0][1])).to_ojs() if rates else None
-    told = json.loads(details) if details else {}
+            values[name] = Rate(rates[0][0], seconds(rates[0][1])).to_ojs() if rates else None
+    notes = json.loads(details) if details else {}
     expires_at = seconds(int(ends)) if ends else None
-    return KeyOverride(key, said, expires_at, told.get("reason"), told.get("author"))
+    return KeyOverride(key, values, expires_at, notes.get("reason"), notes.get("author"))
 
 
 def judged_by(limit: Limit, override: KeyOverride) -> Limit:
     """Return a limit with the numbers of an override."""
-    said = override.numbers
-    windows = {name: Rate.from_ojs(said[name]) for name in ("rate", "throttle") if said.get(name)}
+    given = override.numbers
+    windows = {name: Rate.from_ojs(given[name]) for name in ("rate", "throttle") if given.get(name)}
     pairs = {name: (rate.limit, int(rate.period_ms)) for name, rate in windows.items()}
-    if "concurrency" in said:
-        limit = limit._replace(concurrency=said["concurrency"])
-    if "rate" in said:
+    if "concurrency" in given:
+        limit = limit._replace(concurrency=given["concurrency"])
+    if "rate" in given:
         limit = limit._replace(rates=(pairs["rate"],) if "rate" in pairs else ())
-    if "throttle" in said:
+    if "throttle" in given:
         limit = limit._replace(throttle=pairs.get("throttle"))
     return limit
 
@@ -138,7 +138,7 @@ def server_now(reader: Reader) -> int:
 
 
 def logical_now(reader: Reader) -> float:
-    """Return the logical time in ms, as the next call will have it; 0 where there is none yet."""
+    """Return the logical time in ms that the next call will have; 0 if there is none yet."""
     logical, seen = reader.read("HMGET", reader.keys.clock, "logical", "seen")
     if not (logical and seen):
         return 0.0

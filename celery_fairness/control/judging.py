@@ -48,7 +48,7 @@ class Judged(NamedTuple):
     full: int | None = None
 
     @property
-    def told(self) -> TaskLimit:
+    def shown(self) -> TaskLimit:
         """The same as it is shown."""
         limit, closed = self.limit, self.closed or ("local" if self.full is not None else "")
         return TaskLimit(

@@ -1,4 +1,4 @@
-"""How long the starts of a key keep a limit closed: as the next claim judges it."""
+"""The time until the rates of a limit allow a start, by the rules of the next claim."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from celery_fairness.control.scan import Reader
 
 
 def starts_wait_seconds(reader: Reader, limit: Limit, before: int = 0) -> float:
-    """Return how long its rates and its throttle keep a limit closed, in seconds; 0: not.
+    """Return the seconds until the rates and the throttle of a limit allow a start; 0 is now.
 
-    Where others go before, each of which starts as soon as it may, how long they keep the next.
+    Tasks that go ``before`` are expected to start as soon as they may.
     """
     keys = reader.keys
     count, ideal = reader.read("HMGET", keys.of("window", limit.key), "count", "ideal")
     waits_ms, logical = [0.0], logical_now(reader)
     for starts, period_ms in limit.rates:
-        # It starts when the one before it by so many starts has left the window; that may be one of
-        # those that go before it, which starts when another has, and so on.
+        # A window allows a start when the start that is ``starts`` places earlier has left it. That
+        # may be a task that goes before and has not started yet, so count whole periods (rounds)
+        # until it is one that has.
         number = int(count or 0) + before + 1 - starts
         rounds = max(0, ceil((before + 1 - starts) / starts))
         number -= rounds * starts

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.control.ancestors import with_ancestors
 from celery_fairness.control.at_gate import before_parked
-from celery_fairness.control.find_task import Told, read_message
+from celery_fairness.control.find_task import MessageNames, read_message
 from celery_fairness.control.forecast import Before, wait_for_limit
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.judging import Judge, Judged
@@ -28,14 +28,14 @@ class ParkedTask(NamedTuple):
     record: str
 
     @property
-    def told(self) -> Told:
+    def names(self) -> MessageNames:
         """What its message says of it."""
         return read_message(self.record)
 
     @property
     def task_id(self) -> str:
         """Its id; what names its message where that says none."""
-        return self.told.task_id or self.tag
+        return self.names.task_id or self.tag
 
     @property
     def fields(self) -> list[str]:
@@ -93,11 +93,11 @@ def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
     explained = partial(
         Explanation,
         task_id=task.task_id,
-        task=task.told.task,
+        task=task.names.task,
         key=task.key,
         queue=task.queue,
         state="parked",
-        limits=tuple(each.told for each in judged),
+        limits=tuple(each.shown for each in judged),
     )
     tiers = looker.tiers()
     for each, place in zip(judged, places, strict=True):
@@ -116,8 +116,8 @@ def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
 
 def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Blocker:
     """Name who holds what a task waits for, and who of them called it, as far as that is known."""
-    told = task.told
-    callers = {each for each in (told.parent_id, told.root_id) if each} - {told.task_id}
+    names = task.names
+    callers = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
     holders = with_jobs(reader, blocker.holders, callers)
     return next(with_ancestors([replace(blocker, holders=holders)], callers))
 
