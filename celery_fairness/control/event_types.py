@@ -1,14 +1,13 @@
-"""What happened in an installation, as values; and the table of all that can.
+"""Events of an installation, and the table of their types.
 
-The function that causes an event writes it, so it is there exactly where its cause is. Its id
-is made from its place in the stream and the installation: whoever reads it twice sees one id.
+Invariant: the function that causes an event also writes it, so neither occurs without the other. An
+event's id comes from its place in the stream and from the installation, so it is always the same.
 
-A flood of tasks that wait emits two events for each of them. So the stream of all events is not
-the only one: what people do, what goes wrong, and what is cancelled are each kept in another stream
-too, with the same ids. A reader merges them, and sees one sequence.
+A flood of waiting tasks emits two events for each task, and pushes other events out of the stream.
+So events of operators, of failures and of cancellations are also in streams of their own, with the
+same ids. A reader merges the streams into one sequence.
 
-Weakness: each stream keeps its last ten thousand events. A reader that is further behind misses
-some of that kind.
+Weakness: each stream keeps its last ten thousand events. A slow reader misses older ones.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from pydantic import AfterValidator, Field, model_serializer
 from celery_fairness.errors import got, suggestion
 from celery_fairness.util.value import Value
 
-#: What stands before a type in a CloudEvent.
+#: Prefix of the type in a CloudEvent.
 CLOUD_PREFIX = "org.openjobspec."
 SPEC_VERSION = "1.0"
 CONTENT_TYPE = "application/json"
 
 _OF_TASK = ("job_id", "job_type", "queue")
-#: Fields that are whole numbers, and times in ms.
+#: Fields with whole numbers.
 _NUMBERS = {"concurrency", "current", "deaths", "limit", "tasks"}
-#: Those that a gate does not know: None there.
+#: Fields that a gate leaves empty, which is None.
 _OR_NONE = {
     "attempt": int,
     "cost": float,
@@ -42,7 +41,7 @@ _OR_NONE = {
     "waited_seconds": float,
 }
 _TIMES = {"eta", "since", "until"}
-#: Python knows no later time; what is rounded up to it stays as it is.
+#: The end of Python's range of times. A value that reaches it stays a text.
 _YEAR_10000_MS = 253_402_300_800_000
 
 
@@ -63,7 +62,7 @@ class EventType(NamedTuple):
     kept: str = "tasks"
 
 
-#: Every type there is, by name.
+#: All types, by name.
 TYPES: Mapping[str, EventType] = {
     each.name: each
     for each in (
@@ -234,17 +233,17 @@ KEPT_APART = ("people", "trouble", "cancel")
 
 
 class Event(Value):
-    """Something that happened.
+    """One event.
 
     ``model_dump(mode="json")`` is the envelope of the Open Job Spec.
 
     Attributes:
-        id: ``evt_`` and a UUID of version 7; to go on behind it is ``after`` of
-            ``Fairness.events``.
+        id: ``evt_`` and a UUID of version 7. As ``after`` of ``fairness.events.read`` it selects
+            the events that follow.
         type: One of :data:`TYPES`.
-        at: When, by the server's clock.
-        source: ``ojs://{app}/{component}/{host}``; the host is that of the Redis.
-        data: What the type's row says.
+        at: Time by the server's clock.
+        source: ``ojs://{app}/{component}/{host}`` with the host of the Redis.
+        data: The fields that the type lists.
     """
 
     id: str
@@ -257,7 +256,7 @@ class Event(Value):
 
     @property
     def subject(self) -> str:
-        """The id of its task; "" where it is about none."""
+        """The id of its task; "" if it has no task."""
         return str(self.data.get("job_id", ""))
 
     @model_serializer
@@ -280,14 +279,14 @@ class Event(Value):
 
 
 class EventPage(Value):
-    """Some events, the oldest first.
+    """A page of events, the oldest first.
 
     ``model_dump(mode="json")`` is the answer of the Open Job Spec to a poll.
 
     Attributes:
-        events: No more than were asked for.
-        cursor: What to give as ``after`` to go on; None: nothing has happened yet.
-        has_more: There are more already; of the last events of all: there are older ones.
+        events: The events, up to the requested number.
+        cursor: The value of ``after`` for the next page. None if there is no event yet.
+        has_more: Whether further events exist now. On a page of the newest events: older ones.
     """
 
     events: tuple[Event, ...]
@@ -296,11 +295,11 @@ class EventPage(Value):
 
 
 def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
-    """Return the event of one entry of the stream; fields that are not known stay texts."""
+    """Return the event of one entry of the stream; unknown fields stay texts."""
     ms = int(entry.partition("-")[0])
     data = {name: _value(name, text) for name, text in fields.items() if name != "type"}
     kind = fields.get("type", "")
-    # Places in the two streams may be the same.
+    # Two streams may have an entry of the same name.
     stream = f"{source}#tasks" if kind in WATCHED else source
     return Event(id=event_id(entry, stream), type=kind, at=_time_of(ms), source=source, data=data)
 
@@ -336,10 +335,10 @@ def event_id(entry: str, source: str) -> str:
 
 
 def entry_of(event_id: str) -> str:
-    """Return where in the stream the event of an id is.
+    """Return the entry of the stream that has the event of an id.
 
     Raises:
-        ValueError: It is no id of an event.
+        ValueError: The text is not the id of an event.
     """
     try:
         number = UUID(event_id.removeprefix("evt_"))
@@ -352,7 +351,7 @@ def entry_of(event_id: str) -> str:
 
 
 def check_types(types: Iterable[str] | None) -> frozenset[str]:
-    """Return the types that are asked for; empty: all.
+    """Return the requested types, or an empty set for all.
 
     Raises:
         ValueError: There is no such type.

@@ -1,10 +1,12 @@
-"""What a key holds and may hold, put together from all that is known of it.
+"""The state of a key, combined from all places that have facts about it.
 
-Which numbers a key has: those that people put in their place (an override); else those of its
-queue, and those of the task that was put last of all that wait. Where there are neither: those of
-a task that runs, else those by which the last start was judged, as long as starts are remembered,
-else those that this app declares for it: in the setting ``queues``, or as a task's policy whose key
-is made of nothing but the task's name. Of several that hold together the stricter number is shown.
+The numbers of a key come from the first of these sources that has any:
+
+1. an override;
+2. its queue, and the waiting task that was put last; the stricter number counts;
+3. a running task;
+4. the last start, while Redis stores it;
+5. this app: the setting ``queues``, or a policy of a task whose key has no field but the name.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ class Inspector:
     """Inspects keys of one installation.
 
     Args:
-        looker: Of the installation.
-        limiter: Of the same. A fake one has less to show.
+        looker: The statistics of the installation.
+        limiter: Its limiter. A fake limiter has fewer facts.
         declared: Returns the limit that this app declares for a key.
         by_service: Whether each service of a tenant counts apart.
     """
@@ -76,14 +78,14 @@ class Inspector:
             self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def inspect(self, key: str, *, known: bool = True) -> Inspection:
-        """Return what a key holds; see ``LimitsApi.inspect``.
+        """Return the state of a key; see ``LimitsApi.inspect``.
 
         Args:
-            key: Which.
-            known: It is an error where nothing is known of it.
+            key: The key, in its form in Redis.
+            known: Whether an unknown key is an error.
 
         Raises:
-            NotFound: Nothing is.
+            NotFound: Nothing is known of the key.
         """
         state = self._looker.inspect(key)
         if self._reader is None:
@@ -114,7 +116,7 @@ class Inspector:
         )
 
     def _steered(self, reader: Reader, state: LimitState) -> LimitState:
-        """Return what a limiter knows with what people have said; it may know that already."""
+        """Return ``state`` with holds and override, unless it has them already."""
         if state.stops is not None:
             return state
         of_all = ""
@@ -124,7 +126,7 @@ class Inspector:
         return with_steering(reader, state, of_all)
 
     def _is_known(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> bool:
-        """Say whether a key answers; a tenant's always does: it has a tier."""
+        """Return whether anything is known of a key; a tenant's key always has a tier."""
         kept = (reader.keys.of(kind, state.key) for kind in ("leases", "window"))
         row = row_of(reader, state.key)
         return bool(
@@ -139,7 +141,7 @@ class Inspector:
         )
 
     def _was_used(self, reader: Reader, key: str) -> bool:
-        """Say whether a lease of a key has ended lately."""
+        """Return whether a lease of a key has ended lately."""
         until = reader.read("ZSCORE", reader.keys.idle, f" {key}")
         return until is not None and float(until) > logical_now(reader)
 
@@ -154,7 +156,7 @@ class Inspector:
         count = waiting.count(reader)
         queue = reader.read("HGET", reader.keys.queue_keys, state.key)
         if queue is not None:
-            # Every task of a queue waits for its limit, though no lane's name says so.
+            # Every task of a queue waits for the queue's limit, which is not in the lanes' names.
             in_queue = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
             count = waiting.count(reader, without=queue) + in_queue
         return Inspection(
@@ -171,7 +173,7 @@ class Inspector:
     def _limit(
         self, reader: Reader, state: LimitState, waiting: WaitingOfKey, starts: Starts
     ) -> tuple[Limit, LimitInForce]:
-        """Return by which numbers a key is judged, as far as they are known, and why."""
+        """Return the known numbers of a key, and the reasons for them."""
         key = state.key
         row = row_of(reader, key)
         found = []
@@ -179,16 +181,16 @@ class Inspector:
         if row is not None and row.parts == (key != row.key) and (row.by_operator or row.declared):
             found.append(row.numbers.limit(key))
             kinds[row.numbers.concurrency] = "queue" if row.by_operator else "settings"
-        said = waiting.limit(reader)
-        if said is None and not found:
-            said = _of_running(reader, state) or starts.asked or self._declared(key)
-        if said is not None:
-            found.append(numbered(reader, said))
+        brought = waiting.limit(reader)
+        if brought is None and not found:
+            brought = _of_running(reader, state) or starts.asked or self._declared(key)
+        if brought is not None:
+            found.append(numbered(reader, brought))
             declared: Kind = "settings" if key.startswith(PREFIX) else "tasks"
             kinds.setdefault(found[-1].concurrency, declared)
         if is_tenants(key):
             found.append(Limit(key, state.entitled))
-            # The number of its tier, or its own.
+            # This number comes from the tenant or its tier, not from a queue or a task.
             kinds.pop(state.entitled, None)
         limit = _stricter(key, found)
         stricter = kinds.get(limit.concurrency)
@@ -201,14 +203,14 @@ class Inspector:
 
 
 def _parked_keys(reader: Reader) -> set[str]:
-    """Return the keys at whose limits a gate has parked tasks."""
+    """Return the keys of parked tasks."""
     tasks = parked(reader)
     keys = {key for task in tasks for key in (task.key, *(limit.key for limit in task.limits))}
     return keys - {SYSTEM}
 
 
 def _of_running(reader: Reader, state: LimitState) -> Limit | None:
-    """Return the limit of one of the claimed tasks that hold a key."""
+    """Return the limit that one of the key's running tasks brings; None if none does."""
     ids = [each.id for each in state.leases[:ROWS]]
     for text in reader.read("HMGET", reader.keys.running, *ids) if ids else ():
         row = read_row(text) if text else None
@@ -219,14 +221,14 @@ def _of_running(reader: Reader, state: LimitState) -> Limit | None:
 
 
 def _stricter(key: str, limits: list[Limit]) -> Limit:
-    """Return limits of one key as one."""
+    """Return one limit from several of a key, with the stricter numbers."""
     numbers = [each.concurrency for each in limits if each.concurrency is not None]
     (both,) = of_one_key(tuple(each._replace(key=key) for each in limits)) or [Limit(key)]
     return both._replace(concurrency=min(numbers, default=None))
 
 
 def _stopped_ms(stops: KeyStops | None) -> int | None:
-    """Return for how long nothing starts whatever the limits say; None: for ever."""
+    """Return how long a pause or a cool-down lasts, in ms; None is without an end."""
     if stops is None:
         return 0
     if stops.paused and stops.pause_seconds is None:
@@ -256,7 +258,7 @@ def _until(seen: Seen, now_ms: int, stopped_ms: int | None) -> datetime | None:
 
 
 def _shown(state: LimitState) -> Inspection:
-    """Return what a fake limiter shows."""
+    """Return the state of a key of a fake limiter."""
     active = Concurrency(limit=state.limit, active=state.held)
     return Inspection(
         key=state.key,

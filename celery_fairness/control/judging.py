@@ -1,6 +1,6 @@
-"""Whether a limit keeps a task, and until when: as the next claim, or the gate, would judge it.
+"""Checks whether a limit blocks a task, and until when, by the rules of the next claim or gate.
 
-Nobody needs to have looked at it before: a stop acts on what waits though no worker runs.
+It reads the limits themselves. So it shows a hold even if no worker has claimed since.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from celery_fairness.limiter.types import KeyOverride, LimitState
 
 
 class Judged(NamedTuple):
-    """One limit of a task.
+    """One limit of a task, and whether it blocks the task.
 
     Attributes:
-        limit: With the numbers that it is judged by.
+        limit: The limit, with the numbers that apply.
         in_force: Its concurrency, and the reasons for it.
-        state: What its key holds.
-        closed: Why nothing starts: ``concurrency``, ``rate``, ``paused`` or ``cool-down``; "": it
-            is open.
-        opens_in: When it opens by itself, in seconds; None: nobody knows.
-        local: At once in one process; None is unlimited.
-        full: How many slots each process holds at least, where that is as many as it may; None: one
-            may have room.
+        state: The state of its key.
+        closed: Why no task starts: ``concurrency``, ``rate``, ``paused``, ``cool-down``, or "" if
+            the limit is available.
+        opens_in: Seconds until it is available by itself, or None if unknown.
+        local: Tasks at once in one process. None is unlimited.
+        full: The least number of slots that a process holds, if every process is at ``local``. None
+            if a process may have a free slot.
     """
 
     limit: Limit
@@ -49,7 +49,7 @@ class Judged(NamedTuple):
 
     @property
     def shown(self) -> TaskLimit:
-        """The same as it is shown."""
+        """The public form of it."""
         limit, closed = self.limit, self.closed or ("local" if self.full is not None else "")
         return TaskLimit(
             *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
@@ -57,11 +57,11 @@ class Judged(NamedTuple):
         )
 
     def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
-        """Yield it as what keeps a task.
+        """Yield the blockers of this limit.
 
         Args:
-            starts_in: When it would let the task start, in seconds; None where that is not known.
-            in_turn: When a process would have a place for the task.
+            starts_in: Seconds until it would let the task start, or None if unknown.
+            in_turn: Seconds until a process would have a slot for the task, or None if unknown.
         """
         state, holders = self.state, self.state.leases
         if self.closed:
@@ -79,13 +79,13 @@ class Judged(NamedTuple):
 
 
 class Judge:
-    """Judges limits of one installation.
+    """Checks the limits of a task.
 
     Args:
-        reader: Of the installation.
-        looker: Of the same.
-        queue: In which a task waits; "" on the gate path.
-        rows: Tasks that run.
+        reader: The reader of the installation.
+        looker: The statistics of the installation.
+        queue: Queue of the task, or "" on the gate path.
+        rows: Running tasks.
     """
 
     def __init__(
@@ -97,23 +97,23 @@ class Judge:
         self._rows = rows
 
     def of_tenant(self, key: str, written: str, parked: str = "") -> Judged:
-        """Judge the limit of a tenant's tier.
+        """Check the limit of a tenant's tier.
 
         Args:
-            key: Of that limit.
-            written: The tenant as it is written in keys.
-            parked: The tier that a gate parked its task with; "" of what waits in a lane.
+            key: Key of the tier limit.
+            written: The tenant in its form in keys.
+            parked: The tier of its parked task, or "" for a task in a lane.
         """
         state = self._looker.of_waiting(self._reader, key, written, parked)
         own = state.limit
         if own == 0:
-            # The state has what people say of it; it may be unlimited but for that.
+            # The 0 may come from a pause or an override. Read the limit without them.
             own = self._looker.tier_limit(self._reader, key, written, parked)
-        # A tenant's key does not cool down.
+        # A tenant's key cannot cool down.
         return self._judged(Limit(key, own), state, cools=False)
 
     def of_task(self, limits: Iterable[Limit]) -> Iterator[Judged]:
-        """Judge the limits that a task brings."""
+        """Check the limits that a task brings."""
         for each in limits:
             row = row_of(self._reader, each.key) if each.of == OF_QUEUE else None
             local = row.numbers.local if row is not None and row.parts else None
@@ -121,7 +121,7 @@ class Judge:
             yield self._of_key(own, local, "tasks" if row is None else _kind_of(row))
 
     def of_queue(self) -> Iterator[Judged]:
-        """Judge the limit of the queue as a whole, if it has one."""
+        """Check the limit of the whole queue, if it has one."""
         text = self._reader.read("HGET", self._reader.keys.queue_limits, self._queue)
         if text:
             row = read_row(text)
@@ -131,7 +131,7 @@ class Judge:
     def _of_key(self, own: Limit, local: int | None, kind: Kind) -> Judged:
         state = self._looker.inspect(own.key)
         if state.stops is None:
-            # On the gate path nobody has asked yet.
+            # On the gate path the state has no holds yet.
             state = with_steering(self._reader, state)
             state = replace(state, leases=tuple(with_rows(self._reader, state.key, state.leases)))
         reason = LimitReason(kind=kind, limit=own.concurrency)
@@ -144,9 +144,9 @@ class Judge:
         )
 
     def _fewest_held(self, key: str) -> int | None:
-        """Return how many slots of a key that process holds which has the fewest of them.
+        """Return the slots of a key in the process that holds the fewest; None if none runs a task.
 
-        One that runs nothing of the queue is not known; None where none does.
+        A process that runs no task of the queue cannot be seen here.
         """
         held: Counter[str] = Counter()
         for row in self._rows:
@@ -188,5 +188,5 @@ class Judge:
 
 
 def _kind_of(row: QueueRow) -> Kind:
-    """Return whose numbers a queue has."""
+    """Return the source of a queue's numbers."""
     return "settings" if row.by_operator is None else "queue"

@@ -1,6 +1,6 @@
-"""The keys of the dispatch path and the texts that lie in them, as the functions write them.
+"""The keys of the dispatch path, and the texts that the function library stores in them.
 
-``store/lua/functions`` is what decides; a text that cannot be read is None here.
+The library in ``store/lua`` defines them. A text that cannot be read is None here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.control.event_types import KEPT_APART
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Scores of a limit at which tasks wait: it is exhausted, or stopped.
+#: Scores of a limit at which tasks wait: exhausted, or on hold.
 CLOSED, PAUSED = -1.0, -2.0
-#: What stands before a record that waits for its time, in characters.
+#: Characters before the record of a scheduled task.
 ORDER_LENGTH = 17
 #: Fields before the message of a record of ``gate_tasks``.
 PARKED_FIELDS = 8
-#: Fields of a limit that are its name; those behind them say what becomes of a task.
+#: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 
 _RECORD = re.compile(r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* (\S*) (\S*) \S* (\S*)\n")
@@ -26,28 +26,28 @@ _ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
 
 
 def tag_of(lease: str) -> str:
-    """Return the delivery tag of the task whose lease it is."""
+    """Return the delivery tag of the task that holds a lease."""
     return lease.rsplit(".", 2)[0]
 
 
 def whole_of(key: str) -> str:
-    """Return the key of a queue as a whole for that of a partition; any other as it is."""
+    """Return the key of the whole queue for a partition's key, and any other key unchanged."""
     return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key
 
 
 class TaskName(NamedTuple):
-    """Which task, who is charged, what it is, and how it stands among that tenant's.
+    """The fields of a task's record.
 
     Attributes:
         tag: Its delivery tag.
-        key: Of its tenant's tier limit, or ``_system``.
-        kind: Its name as it is written in keys.
-        rank: 0 to 9; 9 goes first.
-        limits: Those beside its tier's, as one word.
-        seq: Its place among all.
-        cost: What it declares.
-        refused: The limit of which it was told that it refused it: ``STRATEGY|KEY``; ``-`` where it
-            has started since, "" where there is none.
+        key: Key of its tenant's tier limit, or ``_system``.
+        kind: The task's name, in its form in keys.
+        rank: Its priority, 0 to 9. A task with 9 goes first.
+        limits: Its limits without the tier's, as one text.
+        seq: Its sequence number among all tasks.
+        cost: The cost that it declares.
+        refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
+            ``-`` if the task has started since, and "" without such an event.
     """
 
     tag: str
@@ -61,27 +61,27 @@ class TaskName(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key of which it holds a slot while it runs: the tenant's first, each once."""
+        """The keys in which it holds a slot while it runs, each once, the tenant's first."""
         of_limits = map(key_of_limit, self.limits.split(",") if self.limits else ())
         return tuple(dict.fromkeys((self.key, *of_limits)))
 
     @property
     def lane(self) -> str:
-        """The lane in which it waits, or waited."""
+        """The lane of the task."""
         return f"{self.rank},{self.limits}" if self.limits else self.rank
 
 
 class Row(NamedTuple):
-    """One claimed task as ``running`` keeps it.
+    """One claimed task: a row of ``running``.
 
     Attributes:
-        owner: The process that holds it.
+        owner: Process that holds it.
         state: ``claimed``, ``begun`` or ``acked``.
-        queue: In which it waited.
-        task: Its names.
-        record: The whole.
-        since: The logical time of its claim; None of a task that no process holds.
-        mean_ms: How long tasks of its kind took lately; None where nothing was known.
+        queue: Queue of the task.
+        task: The fields of its record.
+        record: Its whole record.
+        since: Logical time of its claim, or None if no process holds the task.
+        mean_ms: Recent mean run time of tasks of its name, or None if unknown.
     """
 
     owner: str
@@ -97,7 +97,7 @@ class Keys:
     """Key names of one installation's dispatch path.
 
     Args:
-        prefix: What every key begins with.
+        prefix: The start of every key.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -145,12 +145,12 @@ class Keys:
         return f"{self.prefix}{kind}:{name}"
 
     def pattern(self, kind: str = "") -> str:
-        """Return what matches every key, or those of one kind."""
+        """Return a pattern that matches every key, or every key of one kind."""
         return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
 
 
 def read_record(text: str) -> TaskName | None:
-    """Return whose task a record is."""
+    """Return the fields of a record."""
     match = _RECORD.match(text)
     if match is None:
         return None
@@ -166,19 +166,19 @@ def _key_of(tenant: str, service: str) -> str:
 
 
 def is_tenants(key: str) -> bool:
-    """Say whether a key is that of a tenant's tier, or of the tasks without a tenant."""
+    """Return whether a key belongs to a tenant's tier, or to tasks without a tenant."""
     return key == SYSTEM or key.startswith("tenant:")
 
 
 class ParkedPlaces(NamedTuple):
-    """What a record of ``gate_tasks`` says of where it may be.
+    """The limits at which a record of ``gate_tasks`` may wait.
 
     Attributes:
-        tenant: Who is charged.
-        places: The names of its limits, the key of its tenant's tier before.
-        expires: It does.
-        record: Of its tenant, in Redis, without the prefix.
-        tier: Of its tenant, as it was known.
+        tenant: Charged tenant.
+        places: Key of its tenant's tier limit, and then the names of its other limits.
+        expires: Whether it expires.
+        record: Key of its tenant's record, without the prefix.
+        tier: Tier of its tenant at the time of parking.
     """
 
     tenant: str
@@ -189,24 +189,24 @@ class ParkedPlaces(NamedTuple):
 
 
 def read_parked(record: str) -> ParkedPlaces | None:
-    """Return where a task of a gate may wait."""
+    """Return the limits at which a parked task may wait."""
     fields = record.partition("\n")[0].split(" ")
     if len(fields) != PARKED_FIELDS:
         return None
     words = fields[6].split(",") if fields[6] else []
     names = ("|".join(shape_of(word).split("|")[:NAME_FIELDS]) for word in words)
     places = dict.fromkeys([fields[2], *names])
-    told = tuple(each for each in places if each)
-    return ParkedPlaces(fields[2] or SYSTEM, told, fields[1] != "", fields[3], fields[4])
+    named = tuple(each for each in places if each)
+    return ParkedPlaces(fields[2] or SYSTEM, named, fields[1] != "", fields[3], fields[4])
 
 
 def turn_name(tenant: str, seq: int) -> str:
-    """Return what a tenant is called among those of a place, by its first task."""
+    """Return the name of a tenant in the order of a limit, which contains its first task."""
     return f"{seq:016} {tenant}"
 
 
 def read_row(text: str) -> Row | None:
-    """Return a row of ``running``; the queue's length there is in bytes."""
+    """Return a row of ``running``. Its length of the queue's name is in bytes."""
     match = _ROW.match(text)
     if match is None:
         return None
@@ -217,8 +217,8 @@ def read_row(text: str) -> Row | None:
     task = read_record(record)
     if task is None:
         return None
-    told = [None if each is None else int(each) for each in (since, mean)]
-    return Row(owner, state, queue, task, record, *told)
+    times = [None if each is None else int(each) for each in (since, mean)]
+    return Row(owner, state, queue, task, record, *times)
 
 
 # -- lanes ----------------------------------------------------------------------------------------
@@ -238,13 +238,13 @@ def lane_parts(kind: str, name: str) -> tuple[str, str, str]:
 
 
 def read_part(part: str) -> tuple[str, str | None]:
-    """Return the lane of a part, as orders name it, and its kind; None: what never came back."""
+    """Return the lane of a part, and the task name if the part holds rescheduled tasks."""
     word, space, kind = part.partition(" ")
     return (word[:-1], kind) if space else (part, None)
 
 
 def part_key(keys: Keys, key: str, part: str, queue: str) -> str:
-    """Return the key in which the tasks of a part are."""
+    """Return the key that has the tasks of a part."""
     lane, kind = read_part(part)
     if kind is None:
         return keys.of("lane", f"{key} {lane} {queue}")
@@ -252,13 +252,13 @@ def part_key(keys: Keys, key: str, part: str, queue: str) -> str:
 
 
 def part_length(keys: Keys, key: str, part: str, queue: str) -> tuple[str, str]:
-    """Return the command that asks how many tasks are in a part."""
+    """Return the command for the number of tasks in a part."""
     command = "LLEN" if read_part(part)[1] is None else "ZCARD"
     return command, part_key(keys, key, part, queue)
 
 
 def order_key(keys: Keys, key: str, group: str, queue: str) -> str:
-    """Return in which order the parts of a group stand; "" is what no limit keeps."""
+    """Return the key with the parts of a wait group in order; the group "" is of ready lanes."""
     if group:
         return keys.of("shelf", f"{key} {group} {queue}")
     return keys.of("ready", f"{key} {queue}")
@@ -278,35 +278,35 @@ def limits_of(lane: str) -> list[str]:
 
 
 def is_private(word: str) -> bool:
-    """Say whether the key of a limit was made from the tenant."""
+    """Return whether the key of a limit contains the tenant."""
     return word.endswith("p")
 
 
 def own_group(key: str, lane: str) -> str:
-    """Return the group of a lane that a private limit refused."""
+    """Return the wait group of a lane that a private limit rejected."""
     return f"{key} {shape_of(lane)}"
 
 
 def shared_group(lane: str) -> str:
-    """Return the group of a lane that another limit refused."""
+    """Return the wait group of a lane that another limit rejected."""
     return ",".join(word for word in limits_of(shape_of(lane)) if not is_private(word))
 
 
 def group_of(key: str, lane: str, alone: str | None) -> str:
-    """Return the group of a lane by what ``parked`` says of it; "" where it is ready."""
+    """Return the wait group of a lane by its field in ``parked``; "" if it is ready."""
     if alone is None:
         return ""
     return own_group(key, lane) if float(alone) else shared_group(lane)
 
 
 def may_wait_at(group: str) -> list[str]:
-    """Return the names of the limits at which a group may wait."""
+    """Return the names of the limits at which a wait group may wait."""
     words = limits_of(group.partition(" ")[2]) if " " in group else group.split(",")
     return [word.rpartition("|")[0] for word in words if is_private(word) == (" " in group)]
 
 
 def read_group(name: str) -> tuple[str, str]:
-    """Return group and queue of ``GROUP QUEUE``; only a limit's word has a bar in it."""
+    """Return group and queue of ``GROUP QUEUE``. Only the text of a limit contains a bar."""
     first, _, rest = name.partition(" ")
     if "|" in first:
         return first, rest

@@ -1,7 +1,7 @@
-"""What is known of a key, as the Open Job Spec writes it (10.1 and 10.3).
+"""The state of a key in the form of the Open Job Spec (10.1 and 10.3).
 
-``model_dump(mode="json")`` is the object of its routes; what else is known of the key are
-attributes beside that. Times are of the server's clock, RFC 3339 in UTC; periods are ISO 8601.
+``model_dump(mode="json")`` is the object of the specification's routes. Other attributes are our
+own. Times are by the server's clock, RFC 3339 in UTC. Periods are ISO 8601.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def at_ms(unix_ms: int) -> datetime:
 
 
 class Concurrency(Value):
-    """How many tasks of a key run.
+    """The concurrency of a key.
 
     Attributes:
-        limit: At once; None is unlimited, or not known: tasks bring it, or the tenant's tier is
-            ``unknown``. 0: nothing starts.
+        limit: Tasks at once. With 0 nothing starts. None is unlimited or unknown. It is unknown if
+            the tasks bring it, or if the tenant's tier is ``unknown``.
         active: Live leases.
-        available: How many more may start by this number; None where there is none.
+        available: Further tasks that this number lets start. None is unlimited.
     """
 
     limit: int | None
@@ -61,11 +61,11 @@ class RateState(Value):
 
     Attributes:
         limit: Starts in any window.
-        period: Its length.
+        period: Length of the window.
         current_count: Starts in the window that ends now.
-        window_resets_at: When one more start fits, where the window is full; else when the first
-            of those that are counted leaves it; now, where none is. Not before a cool-down or a
-            pause of the key ends; None: it is paused until somebody resumes it.
+        window_resets_at: If the window is full, the time when one more start fits. Otherwise the
+            time when the first start leaves it, or now if it is empty. Never before the end of a
+            cool-down or a pause. None if the key is paused until somebody resumes it.
     """
 
     limit: int
@@ -75,12 +75,13 @@ class RateState(Value):
 
 
 class ThrottleState(Value):
-    """Starts that are evenly spaced.
+    """A throttle: evenly spaced starts.
 
     Attributes:
         limit: Starts in a period.
-        period: Its length.
-        next_allowed_at: When the next start is due: now, or later. Stops as for a rate.
+        period: Length of the period.
+        next_allowed_at: Time of the next start, now or later. A cool-down and a pause count as for
+            a rate.
     """
 
     limit: int
@@ -89,17 +90,17 @@ class ThrottleState(Value):
 
 
 class Override(Value):
-    """Numbers that people put in the place of a key's own.
+    """An operator's numbers, which replace the key's own.
 
-    What it does not say is left out of its dump; None is unlimited.
+    A field without a number is absent from its dump. None is unlimited.
 
     Attributes:
-        concurrency: At once.
-        rate: As the Open Job Spec writes it.
-        throttle: Likewise.
-        expires_at: When it ends; None: when it is cleared.
-        reason: As it was given.
-        author: Who gave it.
+        concurrency: Tasks at once.
+        rate: Starts in any window, in the form of the Open Job Spec.
+        throttle: Evenly spaced starts, in the same form.
+        expires_at: Time when it ends. None if it lasts until it is cleared.
+        reason: The operator's reason.
+        author: Name of the operator.
     """
 
     concurrency: int | None = None
@@ -112,33 +113,32 @@ class Override(Value):
     @classmethod
     def of(cls, override: KeyOverride) -> Override:
         """Return the override of a key."""
-        said, ends = dict(override.numbers), override.expires_at
-        said["expires_at"] = None if ends is None else at_ms(round(ends * 1000))
-        told = {"reason": override.reason, "author": override.author}
-        said |= {name: text for name, text in told.items() if text is not None}
-        return cls(**said)
+        values, ends = dict(override.numbers), override.expires_at
+        values["expires_at"] = None if ends is None else at_ms(round(ends * 1000))
+        notes = {"reason": override.reason, "author": override.author}
+        values |= {name: text for name, text in notes.items() if text is not None}
+        return cls(**values)
 
     @model_serializer(mode="wrap")
-    def _said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _dump_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _only(handler(self), self.model_fields_set)
 
 
 class Inspection(Value):
-    """What a key holds and may hold now.
+    """The state of a key: its limits, leases and waiting tasks.
 
-    ``str()`` of it has a line for the key, the limit in force, what waits, and each lease.
+    ``str()`` of it has a line for the key, its limit in force, and each lease.
 
     Attributes:
-        key: As it is written in Redis: a tenant that no key can hold as it is stands as a hash.
-        concurrency: How many run.
-        rate: Of several the one that is nearest to its limit; None, and left out of the dump, where
-            there is none.
+        key: The key in its form in Redis. A hash replaces a tenant that is not allowed in a key.
+        concurrency: Running tasks and their limit.
+        rate: The rate, or of several the one nearest to its limit. None, and absent from the dump,
+            if there is none.
         throttle: Likewise.
-        waiting_count: Tasks of the key that wait, wherever they do; not those that run, nor those
-            that wait for their time.
-        override: What people put in the place of its numbers; left out where there is nothing.
-        in_force: The number of ``concurrency`` and the reasons for it; not in the dump.
-        state: What else is known of it.
+        waiting_count: Waiting tasks of the key in all places, without scheduled ones.
+        override: The operator's numbers. Absent from the dump if there are none.
+        in_force: The number of ``concurrency`` and the reasons for it. Not in the dump.
+        state: All other facts about the key.
     """
 
     key: str
@@ -151,9 +151,9 @@ class Inspection(Value):
     state: LimitState = Field(exclude=True, repr=False)
 
     @model_serializer(mode="wrap")
-    def _there(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        there = {name for name in type(self).model_fields if getattr(self, name) is not None}
-        return _only(handler(self), there)
+    def _dump_present(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        present = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        return _only(handler(self), present)
 
     def __str__(self) -> str:
         head = self.key + (f": tier {self.tier}" if self.tier else "")
@@ -167,12 +167,12 @@ class Inspection(Value):
 
     @property
     def tier(self) -> str:
-        """The tier that it was judged by; "" of a key of no tenant, and if ``unknown``."""
+        """The tier whose numbers apply; "" if it is ``unknown`` or the key is no tenant's."""
         return self.state.tier
 
     @property
     def unknown(self) -> str:
-        """Why the tenant's tier is unknown; "" where it is known, and of a key of no tenant."""
+        """Why the tenant's tier is unknown; "" if it is known or the key is no tenant's."""
         return self.state.unknown
 
     @property
@@ -182,7 +182,7 @@ class Inspection(Value):
 
     @property
     def local_limit(self) -> int | None:
-        """Of a queue's key how many run at once in one process; None is unlimited."""
+        """Tasks at once in one process, if the key is a queue's; None is unlimited."""
         return self.state.local_limit
 
     @property
@@ -197,12 +197,12 @@ class Inspection(Value):
 
     @property
     def known(self) -> bool:
-        """Whether anything but its tier is known of a tenant; of other keys something is."""
+        """Whether Redis has anything about a tenant's key; True for other keys."""
         return self.state.known or self.waiting_count > 0 or not is_tenants(self.key)
 
     @property
     def weight(self) -> float | None:
-        """The tenant's share among waiting tenants; None of a key of no tenant, and if unknown."""
+        """The tenant's share among waiting tenants; None if unknown or the key is no tenant's."""
         return self.state.weight
 
     @property
@@ -212,54 +212,54 @@ class Inspection(Value):
 
     @property
     def waiting(self) -> tuple[WaitingLane, ...]:
-        """What a tenant has waiting on the dispatch path, by queue and rank."""
+        """The waiting tasks of a tenant on the dispatch path, by queue and priority."""
         return self.state.waiting
 
     @property
     def waited(self) -> tuple[WaitedLimit, ...]:
-        """What waits at a key that is no tenant's, as far as claims have met it."""
+        """The limits of a key that claims found exhausted, each with its waiting tasks."""
         return self.state.waited
 
     @property
     def parked(self) -> int:
-        """Tasks of a gate that wait at it."""
+        """Parked tasks of the key."""
         return self.state.parked
 
     @property
     def stops(self) -> KeyStops | None:
-        """Whether it is paused or cools down; None where that cannot be."""
+        """Its pause and cool-down; None if the limiter has none."""
         return self.state.stops
 
     @property
     def closed(self) -> bool:
-        """Whether a claim found the tenant at its limit, and nothing has opened it since."""
+        """Whether a claim found the tenant at its limit, and no slot became free since."""
         return self.state.closed
 
     @property
     def full_in(self) -> tuple[str, ...]:
-        """Queues in whose ring the tenant is not, though something of it waits there."""
+        """Queues in which the tenant is blocked."""
         return self.state.full_in
 
     @property
     def judged_by(self) -> int | None:
-        """By which version of the news the tenant was found closed."""
+        """Version of the published tiers by which the tenant was found at its limit."""
         return self.state.judged_by
 
 
 def _lease_line(lease: HeldLease) -> str:
-    """Return which task holds a lease and for how long, as far as that is known."""
+    """Return a line with the task that holds a lease, and its age if known."""
     task = " ".join(filter(None, (lease.task, lease.task_id))) or f"lease {lease.id}"
     held = "" if lease.held_seconds is None else f" for {lease.held_seconds:.1f} s"
     return f"held by {task}{held}{f' ({lease.state})' if lease.state else ''}"
 
 
 class Pagination(Value):
-    """Which part of the whole a page is.
+    """The position of a page in the whole.
 
     Attributes:
-        total: How many keys there are on all pages.
-        page: Which this is, from 1.
-        per_page: How many a page has at most.
+        total: Number of keys on all pages.
+        page: Number of this page, from 1.
+        per_page: Most keys on a page.
     """
 
     total: int
@@ -268,7 +268,7 @@ class Pagination(Value):
 
 
 class InspectionPage(Value):
-    """Some of the keys of which anything is known, by name."""
+    """One page of the known keys, by name."""
 
     items: tuple[Inspection, ...]
     pagination: Pagination

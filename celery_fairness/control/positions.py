@@ -1,8 +1,8 @@
-"""Who goes before a task: in its lane, in the ring of its queue, and at a limit that many share.
+"""The tasks before a task: in its lane, among its queue's active tenants, and at a shared limit.
 
-What a tenant's tasks charge and take is read off its first ones: they stand for the others.
+The first tasks of a tenant are a sample for the cost and the run time of all its tasks.
 
-Weakness: a tenant's limit is here that of its tier, or its own, without what people say of its key.
+Weakness: a tenant's limit is its tier's or its own here, without holds and overrides.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from celery_fairness.control.stats import Stats
 from celery_fairness.scheduler.cost import FIRST_SECONDS, cost_of
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Tenants that are asked how much they have before a task; of more, these stand for all.
+#: Size of the sample of tenants whose tasks before a task are counted.
 TENANTS_AT_MOST = 1000
-#: Tenants asked in one call.
+#: Tenants in one call.
 BATCH = 100
-#: First tasks of a tenant that stand for all of it: each holds a message.
+#: Size of the sample of a tenant's tasks, which are read with their messages.
 FIRST_TASKS = 4
 
 
 class Ask(NamedTuple):
-    """A tenant of which is asked what its tasks are like.
+    """A request for the position of a tenant.
 
     Attributes:
-        key: Who.
-        at: Where it stands.
-        group: In which its lanes stand, "": they are ready.
-        queue: Of which queue.
+        key: Key of the tenant.
+        at: Its virtual time there.
+        group: Wait group of its lanes, or "" for lanes that are ready.
+        queue: Name of the queue.
     """
 
     key: str
@@ -51,12 +51,12 @@ class Ask(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What is known of a tenant.
+    """The state of a tenant.
 
     Attributes:
-        limit: How many of its tasks run at once; None is unlimited.
-        weight: Its share among those that wait.
-        mean: How long its tasks hold their places, in seconds, where they are charged so.
+        limit: Number of its tasks that may run at once. None is unlimited.
+        weight: Its share among waiting tenants.
+        mean: Mean run time of its tasks in seconds, if that is their cost.
     """
 
     limit: int | None
@@ -65,7 +65,7 @@ class Account(NamedTuple):
 
 
 def means_of(reader: Reader, tenants: Iterable[str]) -> dict[str, float]:
-    """Return how long tasks of tenants take, in seconds, of those that are charged by it."""
+    """Return the mean run times of tenants in seconds, if those are their tasks' costs."""
     found: dict[str, float] = {}
     for some in batches(tenants, BATCH):
         means = reader.together([("HGET", reader.keys.of("account", key), "mean") for key in some])
@@ -74,14 +74,14 @@ def means_of(reader: Reader, tenants: Iterable[str]) -> dict[str, float]:
 
 
 class Turns:
-    """Reads who goes before a task.
+    """Reads the tasks before a task.
 
     Args:
-        reader: Of the installation.
-        queue: In which it waits.
-        task: Which.
-        looker: Of the same installation.
-        places: That tasks of the queue hold.
+        reader: The reader of the installation.
+        queue: Queue of the task.
+        task: The task.
+        looker: The statistics of the installation.
+        places: The slots that tasks of the queue hold.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Turns:
         self._tiers = looker.tiers()
 
     def in_lane(self, group: str) -> int:
-        """Return how many of its tenant go before it in its lane, which stands in a group."""
+        """Return the number of tasks before it in its lane, which is in a wait group."""
         return sum(
             self._older(part)
             for part in self._parts(group)
@@ -103,7 +103,7 @@ class Turns:
         )
 
     def in_group(self, group: str) -> int:
-        """Return how many of its tenant go before it in all lanes of a group, or that are ready."""
+        """Return the number of its tenant's tasks before it in all lanes of a wait group."""
         parts = self._parts(group)
         higher = [part for part in parts if part[0] > self._task.rank]
         lengths = self._reader.together([self._length(self._task.key, part) for part in higher])
@@ -111,11 +111,11 @@ class Turns:
         return sum(map(int, lengths)) + sum(map(self._older, same))
 
     def before(self, limit: Limit, group: str) -> Before:
-        """Return what goes before it at one of its limits.
+        """Return the tasks before it at one of its limits.
 
         Args:
-            limit: Which, as it is judged.
-            group: In which its lane stands.
+            limit: The limit, with the numbers that apply.
+            group: Wait group of its lane.
         """
         if limit.of == WHOLE:
             return self.in_ring(group) or Before(0)
@@ -125,13 +125,13 @@ class Turns:
         return self._at_limit(limit, group)
 
     def in_ring(self, group: str) -> Before | None:
-        """Return what goes before it in the ring; None where its tenant is nowhere in it.
+        """Return the tasks before it in its queue; None if its tenant has no position there.
 
-        Who is at its limit comes back to its place there when a task of it ends. Who is paused does
-        not, nor does who waits for other limits.
+        A tenant at its limit gets its position back when one of its tasks ends. A tenant that is
+        paused, or waits for other limits, does not count.
 
         Args:
-            group: In which its lane stands.
+            group: Wait group of its lane.
         """
         keys, queue, own = self._reader.keys, self._queue, self._task.key
         ring, full = keys.of("ring", queue), keys.of("full", queue)
@@ -153,9 +153,9 @@ class Turns:
         return before_it(self._turns(asks), mine, of_all, self._places.held)
 
     def ahead_in_ring(self) -> int | None:
-        """Return how many tenants stand before its own in the ring; None where it is in none.
+        """Return the number of active tenants before its own; None if its own is not active.
 
-        Where the highest rank of the queue goes first that is by each tenant's first ready task.
+        If priorities order the whole queue, each tenant's first ready task counts.
         """
         keys, key = self._reader.keys, self._task.key
         ranked = keys.of("ranked", self._queue)
@@ -173,7 +173,7 @@ class Turns:
         return None if place is None else int(higher) + int(place)
 
     def _at_limit(self, limit: Limit, group: str) -> Before:
-        """Return what goes before it of all that wait at a limit, each in its turn."""
+        """Return the tasks before it among all that wait at a limit, by the tenants' turns."""
         keys = self._reader.keys
         lane, at = self.in_lane(group), self._tag(limit.key, group)
         mine = self._mine(at or 0.0, group, lane)
@@ -190,7 +190,7 @@ class Turns:
         return before_it(self._turns(asks), mine, of_all, limit.concurrency or 0)
 
     def _tag(self, limit_key: str, group: str) -> float | None:
-        """Return where it stands at a limit, or would; None where nobody waits there."""
+        """Return its finish tag at a limit, or the tag it would get; None without waiters."""
         keys, own = self._reader.keys, self._task.key
         name, tag, due, virtual = self._reader.together(
             [
@@ -207,7 +207,7 @@ class Turns:
     def _until(
         self, name: str, until: float, most: int = TENANTS_AT_MOST
     ) -> tuple[int, dict[str, float]]:
-        """Return how many stand in an order until there, and where the first of them do."""
+        """Return the number of tenants up to a virtual time, and the first of them with theirs."""
         count, flat = self._reader.together(
             [
                 ("ZCOUNT", name, "-inf", until),
@@ -217,7 +217,7 @@ class Turns:
         return int(count), dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
 
     def _at_their_limit(self, tenants: Iterable[str]) -> list[str]:
-        """Return those that stand in no ring because of their own limit, and are not paused."""
+        """Return the tenants that are blocked by their own limit, and are not paused."""
         found: list[str] = []
         for some in batches(tenants, BATCH):
             closed = self._reader.together([("ZSCORE", self._reader.keys.closed, x) for x in some])
@@ -238,7 +238,7 @@ class Turns:
         return part_length(self._reader.keys, key, part, self._queue if queue is None else queue)
 
     def _older(self, part: str) -> int:
-        """Return how many tasks of a part are older than the task: they are in their order."""
+        """Return the number of older tasks in a part of a lane, which is ordered by age."""
         key = part_key(self._reader.keys, self._task.key, part, self._queue)
         if read_part(part)[1] is not None:
             return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
@@ -253,7 +253,7 @@ class Turns:
         return first
 
     def _groups(self, limit_key: str) -> Iterator[tuple[str, str]]:
-        """Yield the groups that wait at a key, and their queues."""
+        """Yield the wait groups of a key, and their queues."""
         keys = self._reader.keys
         for both in self._reader.read("LRANGE", keys.of("waited", limit_key), 0, LANES_AT_MOST):
             queue = both.partition(" ")[2]
@@ -301,7 +301,7 @@ class Turns:
             )
 
     def _firsts(self, asks: Sequence[Ask], shelves: Sequence[list[str]]) -> list[list[TaskName]]:
-        """Return the first tasks of each, as far as one of its lanes has some."""
+        """Return the first tasks of each tenant, from its first lane."""
         keys, last = self._reader.keys, FIRST_TASKS - 1
         parts = [shelf[0] if shelf else self._task.rank for shelf in shelves]
         heads = [
@@ -324,7 +324,7 @@ class Turns:
         ]
 
     def _expected(self, account: Account, first: Sequence[TaskName]) -> float:
-        """Return what one of its tasks charges, before the weight."""
+        """Return the expected cost of one of its tasks, before the weight."""
         by = self._looker.fairness_by
         if by == "runtime":
             return FIRST_SECONDS if account.mean is None else account.mean
@@ -342,17 +342,17 @@ class Turns:
         rows = self._reader.together(
             [("HMGET", keys.of("account", key), "tier", "tenant", "mean") for key in tenants]
         )
-        told = self._reader.together(
+        published = self._reader.together(
             [("HMGET", keys.of("tenant", row[1] or ""), "tier", "concurrency") for row in rows]
         )
-        return [self._account(*each) for each in zip(tenants, rows, told, strict=True)]
+        return [self._account(*each) for each in zip(tenants, rows, published, strict=True)]
 
-    def _account(self, key: str, row: Sequence[str], told: Sequence[str]) -> Account:
+    def _account(self, key: str, row: Sequence[str], published: Sequence[str]) -> Account:
         mean = float(row[2]) if row[2] else None
         if key == SYSTEM:
             return Account(None, 1.0, mean)
-        tier = self._tiers.get(told[0] or row[0] or "", self._tiers[""])
+        tier = self._tiers.get(published[0] or row[0] or "", self._tiers[""])
         limit = tier.concurrency
-        if told[0] and told[1]:
-            limit = None if told[1] == "unlimited" else int(told[1])
+        if published[0] and published[1]:
+            limit = None if published[1] == "unlimited" else int(published[1])
         return Account(limit if self._looker.enforced else None, tier.weight, mean)

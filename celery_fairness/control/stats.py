@@ -1,6 +1,6 @@
-"""What people ask of an installation: its status, one key, a check.
+"""Reads the state of an installation: its status, one key, its counters; and checks its tables.
 
-Weakness: a status is read piece by piece while tasks come and go, so its numbers are of slightly
+Weakness: a status takes several calls while tasks come and go, so its numbers are from slightly
 different moments.
 """
 
@@ -47,9 +47,9 @@ class Stats:
     """Reads one installation.
 
     Args:
-        limiter: Of the installation. A fake one has less to show.
-        directory: Tiers of tenants.
-        settings: Those in force.
+        limiter: The limiter of the installation. A fake limiter has fewer facts.
+        directory: The cache of tenants' tiers.
+        settings: The settings in force.
         claims: Whether the broker claims fairly.
     """
 
@@ -59,7 +59,7 @@ class Stats:
         self._limiter = limiter
         self._directory = directory
         self._settings = settings
-        #: Of the dispatch path.
+        #: The reader of the dispatch path; None on the gate path.
         self._reader: Reader | None = None
         self._address = "this process's memory"
         if isinstance(limiter, RedisLimiter):
@@ -68,7 +68,7 @@ class Stats:
                 self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def inspect(self, key: str) -> LimitState:
-        """Return what a key holds now; see ``LimitsApi.inspect``."""
+        """Return the state of a key; see ``LimitsApi.inspect``."""
         if key == SYSTEM and self._reader is not None:
             state = self._limiter.inspect(key, "", self._settings.default_tier)
             state = replace(state, tier="", limit=None, weight=1.0)
@@ -102,17 +102,17 @@ class Stats:
         return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
 
     def _of_tenant(self, reader: Reader | None, key: str, who: str) -> LimitState:
-        """Return what a tenant's key holds, by the tier that its next task is judged by.
+        """Return the state of a tenant's key, with the tier that applies to its next task.
 
         Args:
-            reader: Of the installation; None where no task of it waits in lanes.
-            key: Of its tier limit.
-            who: The tenant; where only its hash is known, that.
+            reader: The reader of the installation, or None on the gate path.
+            key: Key of the tenant's tier limit.
+            who: The tenant, or its hash if the tenant is unknown.
         """
         self._directory.look()
         waits = "" if reader is None else tenant.tier_of_waiting(reader, key)
         answer = TierAnswer(waits) if waits else self._directory.answer(who)
-        # The limiter judges by a published record, whatever this process knows of the tier.
+        # The limiter uses a published record before the tier that this process has cached.
         published = self._limiter.published_tenant(who) is not None
         state = self._limiter.inspect(key, who, answer.tier)
         judged = self._limiter.published_tiers()[1] or self._settings.tiers
@@ -127,7 +127,7 @@ class Stats:
         return replace(state, tier="", limit=None, weight=None, unknown=answer.unknown)
 
     def tenant_limit(self, who: str, tier: str, service: str | None) -> TenantLimit:
-        """Return a tenant at a glance; see ``Fairness.tenant_limit``."""
+        """Return a short summary of a tenant; see ``TenantsApi.limit``."""
         key, waiting = tier_key(who, service), self._limiter.parked(tier_key(who, service))
         if not isinstance(self._limiter, RedisLimiter):
             state = self._limiter.inspect(key, who, tier)
@@ -147,38 +147,38 @@ class Stats:
 
     @property
     def claims(self) -> bool:
-        """Whether it is of the dispatch path, and in Redis."""
+        """Whether the broker claims fairly, with a limiter in Redis."""
         return self._reader is not None
 
     @property
     def enforced(self) -> bool:
-        """Whether limits refuse anything."""
+        """Whether limits are enforced."""
         return self._settings.enforcement is Enforcement.ON
 
     @property
     def fairness_by(self) -> str:
-        """What a task charges its tenant: ``tasks``, ``cost`` or ``runtime``."""
+        """The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``."""
         return self._settings.fairness_by
 
     @property
     def by_rank(self) -> bool:
-        """Whether a priority orders the tasks of all tenants of a queue."""
+        """Whether priorities order the tasks of all tenants of a queue."""
         return self._settings.priority_scope == "queue"
 
     def tiers(self) -> Mapping[str, Tier]:
-        """Return the tiers in force, and under "" that of a tenant whose tier is not known."""
+        """Return the tiers in force, and under "" the tier for tenants of an unknown tier."""
         tiers = self._limiter.published_tiers()[1] or self._settings.tiers
         default = self._settings.default_tier
         return {"": tiers.get(default) or self._settings.tiers[default], **tiers}
 
     def of_waiting(self, reader: Reader, key: str, written: str, parked: str = "") -> LimitState:
-        """Return what a tenant with something waiting holds, as a claim or a promotion judges it.
+        """Return the state of a tenant with waiting tasks, with the tier that a claim uses.
 
         Args:
-            reader: Of the installation.
-            key: Of its tier limit, or ``_system``.
-            written: The tenant as it is written in keys.
-            parked: The tier that a gate parked its task with; "" of what waits in a lane.
+            reader: The reader of the installation.
+            key: Key of its tier limit, or ``_system``.
+            written: The tenant in its form in keys.
+            parked: The tier of its parked task, or "" for a task in a lane.
         """
         if key == SYSTEM:
             return self.inspect(key)
@@ -188,7 +188,7 @@ class Stats:
         return replace(state, leases=tuple(tenant.with_rows(reader, state.key, state.leases)))
 
     def tier_limit(self, reader: Reader, key: str, written: str, parked: str = "") -> int | None:
-        """Return the limit of such a tenant, whatever people say of its key; None: unlimited."""
+        """Return the limit of such a tenant without holds and overrides; None is unlimited."""
         return self._of_tier(reader, key, written, parked).limit
 
     def _of_tier(self, reader: Reader, key: str, written: str, parked: str) -> LimitState:
@@ -197,7 +197,7 @@ class Stats:
         return self._limiter.inspect(key, Reserved(written), tier)
 
     def of_known(self, reader: Reader, key: str) -> LimitState:
-        """Return what a key holds that Redis knows, a tenant's as it is written there."""
+        """Return the state of a key in its form in Redis."""
         kind, _, written = key.partition(":")
         if kind != "tenant":
             return self.inspect(key)
@@ -209,7 +209,7 @@ class Stats:
         return tenant.with_dispatch(reader, state, of_all)
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:
-        """Return the installation at a glance; see ``StatsApi.status``."""
+        """Return the status of the installation; see ``StatsApi.status``."""
         source, published = self._limiter.published_tiers()
         counts = dict(self._limiter.counts())
         tiers = tuple(
@@ -237,20 +237,20 @@ class Stats:
         return queues.with_queues(self._reader, status, known_queues)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """Return the worker processes that live; a fake limiter has none."""
+        """Return the live worker processes; a fake limiter has none."""
         if not isinstance(self._limiter, RedisLimiter):
             return ()
         return living(Reader(self._limiter.connection, Keys(self._limiter.prefix)))
 
     def minutes(self, last: int) -> tuple[Minute, ...]:
-        """Return what claims and gates did lately; see ``Fairness.minutes``."""
+        """Return the counts of the last minutes; see ``StatsApi.minutes``."""
         if not isinstance(self._limiter, RedisLimiter):
             raise ValueError("limiter: expected one in Redis, where minutes are counted")
         reader = Reader(self._limiter.connection, Keys(self._limiter.prefix))
         return tuple(minutes(reader, last))
 
     def exceeded(self) -> tuple[KeyRefusals, ...]:
-        """Return the refusals of each key; see ``Fairness.exceeded``."""
+        """Return the rejections by key; see ``StatsApi.rejections``."""
         if not isinstance(self._limiter, RedisLimiter):
             return ()
         keys = Keys(self._limiter.prefix)
@@ -263,7 +263,7 @@ class Stats:
         )
 
     def refusals(self) -> dict[str, int]:
-        """Return the refusals of each tier; see ``Fairness.refusals``."""
+        """Return the rejections by tier; see ``StatsApi.rejections``."""
         return {
             counter.removeprefix(_REFUSED): amount
             for counter, amount in self._limiter.counts().items()
@@ -271,7 +271,7 @@ class Stats:
         }
 
     def counts(self) -> dict[str, int]:
-        """Return every other counter; see ``Fairness.counts``."""
+        """Return every other counter; see ``StatsApi.counters``."""
         return {
             counter: amount
             for counter, amount in self._limiter.counts().items()
