@@ -28,7 +28,7 @@ def make_fairness(redis_url):
     yield make
     for each in made:
         each.close()
-        each.app.close()
+        parts_of(each).app.close()
 
 
 def send(fairness, tenant, cost=1, **options):
@@ -95,8 +95,8 @@ def test_two_apps_of_one_process_and_address_publish_by_their_own_settings(make_
 
 def test_apps_share_a_pool_where_their_settings_are_the_same(make_fairness):
     one, same, other = make_fairness(), make_fairness(), make_fairness(snooze_seconds=7)
-    assert one.app.pool is same.app.pool
-    assert one.app.pool is not other.app.pool
+    assert parts_of(one).app.pool is parts_of(same).app.pool
+    assert parts_of(one).app.pool is not parts_of(other).app.pool
 
 
 def test_what_tells_settings_apart_shows_none_of_them(make_fairness):
@@ -105,4 +105,4 @@ def test_what_tells_settings_apart_shows_none_of_them(make_fairness):
     assert repr(option).startswith("<settings of celery_fairness, ")
     assert "secret" not in repr(option)
     wrong = make_fairness(snooze_seconds=-1)
-    assert repr(wrong.app.conf.broker_transport_options["fairness"])
+    assert repr(parts_of(wrong).app.conf.broker_transport_options["fairness"])
