@@ -157,7 +157,7 @@ def test_a_pool_that_is_too_small_is_advised_to_lend_places_where_it_can(
 ) -> None:
     result = invoke(away(path), "worker", "analysis", "--concurrency", "2")
     assert result.exit_code == 2
-    assert "expected a pool with a place for each queue" in result.stderr
+    assert "expected a pool with a slot for each queue" in result.stderr
     assert ("borrow" in result.stderr) is advised
 
 

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
-PAGE = ROOT / "docs" / "django.md"
+PAGE = ROOT / "docs/how-to/django.md"
 _FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROWS = """
 from django_celery_fairness.models import TenantTier, Tier
