@@ -1,6 +1,6 @@
-"""What people take out of the queues of the dispatch path, and what they put back.
+"""Cancels waiting tasks, and requeues dead letters.
 
-Whatever is cancelled has a result: a worker writes that it was revoked.
+Invariant: a worker stores the result *revoked* for every cancelled task.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds
 
-#: Tasks that one call cancels: it reads each where it waits.
+#: Tasks that one call cancels.
 TOGETHER = 50
-#: A task that moves from one place to another while they are read is met at the second look.
-LOOKS = 2
+#: Number of passes. A task that changed its place during the first pass is found in the second.
+PASSES = 2
 
 _NOWHERE = (
     "neither waits nor runs: it has ended, is of another app, says no id in the headers of its "
@@ -53,9 +53,9 @@ class Clearing:
     """Cancels and requeues tasks of one installation.
 
     Args:
-        limiter: Of the installation.
-        lease_ms: How long a lease lives without a renewal.
-        claims: Whether the broker claims fairly; else what is not parked is not in Redis.
+        limiter: The limiter of the installation.
+        lease_ms: Time after which a lease without a renewal ends.
+        claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
     """
 
     def __init__(self, limiter: RedisLimiter, lease_ms: Milliseconds, *, claims: bool) -> None:
@@ -66,13 +66,13 @@ class Clearing:
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits; see ``TasksApi.cancel``."""
-        for _ in range(LOOKS):
+        for _ in range(PASSES):
             for task in self._parked(task_id):
                 if self._limiter.unpark([task.tag], "cancelled"):
                     return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
             found = _of_id(finding.waiting(self._reader), task_id)
             cancelled = [place.queue for place in found if self._cancel([place])]
-            # An id may be given to several messages, and a retry has that of the first attempt.
+            # Several messages may have one id: a retry has the id of the first attempt.
             for place in _of_id(finding.running(self._reader), task_id):
                 return Cancelled(
                     task_id=task_id, state="running", queue=place.queue, owner=place.owner
@@ -82,19 +82,19 @@ class Clearing:
         raise NotFound("task", task_id, self._nowhere)
 
     def find(self, task_id: str) -> Place:
-        """Return where a task is.
+        """Return the place of a task.
 
         Raises:
-            NotFound: Nowhere.
+            NotFound: No task has this id.
         """
-        for _ in range(LOOKS):
+        for _ in range(PASSES):
             for places in (finding.waiting, finding.running, finding.dead):
                 for place in _of_id(places(self._reader), task_id):
                     return place
         raise NotFound("task", task_id, self._nowhere)
 
     def explain(self, task_id: str, looker: Stats) -> Explanation:
-        """Return where a task is, and why it does not run; see ``TasksApi.explain``."""
+        """Return the place of a task, and why it does not start; see ``TasksApi.explain``."""
         for task in self._parked(task_id):
             found = parked.explain(self._reader, task, looker)
             break
@@ -108,10 +108,10 @@ class Clearing:
         return [each for each in parked.parked(self._reader) if each.task_id == task_id]
 
     def purge(self, tenant: str) -> Purged:
-        """Cancel what waits of a tenant; see ``TenantsApi.purge``."""
+        """Cancel the waiting tasks of a tenant; see ``TenantsApi.purge``."""
         name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
         cancelled = 0
-        for _ in range(LOOKS):
+        for _ in range(PASSES):
             for places in finding.waiting_of(self._reader, name, TOGETHER):
                 cancelled += self._cancel(places)
         its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
@@ -120,12 +120,12 @@ class Clearing:
         return Purged(tenant=tenant, cancelled=cancelled)
 
     def purge_queue(self, queue: str) -> int:
-        """Cancel what is parked of a queue; returns how many tasks that was."""
+        """Cancel the parked tasks of a queue; return their number."""
         its = (each.tag for each in parked.parked(self._reader) if each.queue == queue)
         return sum(self._limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
 
     def _cancel(self, places: Sequence[Place]) -> int:
-        """Return how many of them still waited where they were read."""
+        """Cancel tasks if they still wait where they were read; return the number that did."""
         cancelled = 0
         for queue, some in groupby(places, key=attrgetter("queue")):
             records = [place.record for place in some]
@@ -134,15 +134,15 @@ class Clearing:
         return cancelled
 
     def dead_letters(self, queue: str | None) -> Iterator[DeadLetter]:
-        """Yield the dead letters of a queue, or of all."""
+        """Yield the dead letters of a queue, or of all queues."""
         return map(finding.letter, finding.dead(self._reader, queue))
 
     def requeue(self, task_id: str) -> Requeued:
         """Let a dead letter wait again; see ``TasksApi.requeue``."""
-        for _ in range(LOOKS):
+        for _ in range(PASSES):
             for place in _of_id(finding.dead(self._reader), task_id):
                 unwritten = finding.outcome(self._reader, place)
-                # Where it is gone by now it was requeued: by us, if the answer was lost.
+                # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
                 self._run(calls.REQUEUE, calls.requeue_args(place.queue, place.record, unwritten))
                 return Requeued(task_id=task_id, queue=place.queue)
         raise NotFound(
@@ -157,7 +157,7 @@ class Clearing:
 
 
 def _of_id(places: Iterable[Place], task_id: str) -> list[Place]:
-    # To read a message takes longer than to see that the id is not in it: JSON escapes no letters.
+    # A search in the text is faster than parsing the message. JSON escapes no plain characters.
     plain = _PLAIN.fullmatch(task_id)
     return [
         each for each in places if (not plain or task_id in each.record) and each.task_id == task_id

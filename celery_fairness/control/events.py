@@ -1,7 +1,7 @@
-"""What happened, read from its streams: the oldest first, as far as it is kept.
+"""Reads events from their streams, the oldest first.
 
-One stream has all events, and others have some of them longer, with the same ids: a reader merges
-them. What becomes of each task has a stream of its own, which is written while somebody watches.
+One stream has all events. Others keep some types longer, with the same ids, so a reader merges
+them. The events of a trace have a stream of their own.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from celery_fairness.store.address import Address, hide_password
 
 #: Entries that one command reads.
 TOGETHER = 500
-#: Longest answer.
+#: Most events on a page.
 LONGEST_PAGE = 1000
-#: How long one command waits for the next event, in ms: shorter than a connection does.
+#: Time that one command waits for the next event, in ms. It must be below the socket's timeout.
 WAIT_MS = 1000
-#: For how long a follower watches tasks each time, and how soon it does again, in seconds.
+#: Duration of a follower's trace, and time after which it renews the trace, in seconds.
 WATCH_SECONDS, WATCH_AGAIN_SECONDS = 30.0, 10.0
 
 
 def source_of(app: str, address: Address) -> str:
-    """Return where events come from: all that read one stream say the same."""
+    """Return the ``source`` of events, which is the same for all readers of a stream."""
     host = address.master_name or urlsplit(hide_password(address.urls[0])).netloc
     return f"ojs://{app}/dispatch/{host or 'localhost'}"
 
@@ -42,7 +42,7 @@ def source_of(app: str, address: Address) -> str:
 def page(
     reader: Reader, source: str, after: str | None, types: Collection[str], limit: int
 ) -> EventPage:
-    """Return the next events of some types behind the one of the id ``after``."""
+    """Return the next events of some types after the event with the id ``after``."""
     found: list[Event] = []
     cursor = after
     for event in _entries(reader, source, after, _streams(reader, types)):
@@ -76,7 +76,7 @@ def last_page(reader: Reader, source: str, types: Collection[str], last: int) ->
 
 
 def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
-    """Return the streams to merge; the first has the newest of all."""
+    """Return the streams to merge; the first one has all new events."""
     keys = reader.keys
     if WATCHED.isdisjoint(types):
         return (keys.events, *keys.events_apart)
@@ -102,11 +102,11 @@ def _merged(
     """Return the first entries of several streams in the order of their ids, each once.
 
     Args:
-        reader: Of the installation.
+        reader: The reader of the installation.
         command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
-        streams: Which.
-        start: Where to begin.
-        end: Where to end.
+        streams: Keys of the streams.
+        start: The first entry.
+        end: The last entry.
     """
     answers = reader.together([(command, each, start, end, "COUNT", TOGETHER) for each in streams])
     found = {entry: flat for answer in answers for entry, flat in answer}
@@ -121,7 +121,7 @@ def _place(entry: str) -> tuple[int, int]:
 
 def fields_of(flat: Any) -> dict[str, str]:
     """Return the fields of an entry of a stream."""
-    # A client that reads for Sentinel makes pairs of them.
+    # A client of Sentinel has already made a mapping of them.
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -132,14 +132,14 @@ def follow(
     types: Collection[str],
     watch: Callable[[], object],
 ) -> Iterator[Event]:
-    """Return events as they happen, without an end: behind ``after``, or from now on.
+    """Yield new events without an end, after the event ``after`` or from now on.
 
     Args:
-        reader: Of the installation.
-        source: Where its events come from.
+        reader: The reader of the installation.
+        source: The ``source`` of its events.
         after: The id of an event, or None.
-        types: Those that are asked for; none: all but what becomes of tasks.
-        watch: Lets what becomes of tasks be told for a while; called where that is asked for.
+        types: The requested types. None of them means all types without those of a trace.
+        watch: Starts or renews a trace. Called if types of a trace are requested.
     """
     streams = _streams(reader, types)
     place = _last(reader, streams[0]) if after is None else entry_of(after)
@@ -175,7 +175,7 @@ def _follow(
         entries = _merged(reader, "XRANGE", streams, f"({place}", "+")
         for entry, fields in entries:
             event = event_of(entry, fields, source)
-            # Where a watch begins anew some may be missing.
+            # The start of a trace shows that events before it may be missing.
             if not types or event.type in types or event.type == WATCH_BEGINS:
                 yield event
                 watch_again()
@@ -186,7 +186,7 @@ def _follow(
 
 
 def last_id(reader: Reader, source: str) -> str:
-    """Return the id of the last event, "" where nothing has happened."""
+    """Return the id of the last event; "" if there is none."""
     last = _last(reader, reader.keys.events)
     return "" if last == "0-0" else event_id(last, source)
 

@@ -23,7 +23,7 @@ class LibraryStatus(BaseModel):
         name: With the digest of its text.
         size: Of its text, in bytes.
         current: This version of the package calls it: workers, or ``celery fairness check``.
-        used: When a worker of this installation called it last, to an hour; None: never.
+        used: When a worker of this installation called it last, to an hour. None is never.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""What claims and gates did in each of the last minutes, as they count it themselves."""
+"""The counts of claims and gates in each of the last minutes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from celery_fairness.util.durations import seconds
 MINUTE_MS = 60_000
 #: Minutes whose numbers the function library keeps.
 KEPT = 360
-#: How a start is counted: of a task behind none of its tenant's, or behind one.
+#: The kinds of starts: of a task without an older task of its tenant before it, or with one.
 QUIET, NOISY = "quiet", "noisy"
 #: Minutes that are read at once.
 BATCH = 20
 
 
 def minutes(reader: Reader, last: int) -> Iterator[Minute]:
-    """Yield the last minutes in which something was counted, the oldest first; this one too."""
+    """Yield the last minutes that have counts, the oldest first, with the present one."""
     now = server_now(reader) // MINUTE_MS
     for some in batches(range(now - last + 1, now + 1), BATCH):
         commands: list[Command] = [

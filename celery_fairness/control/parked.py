@@ -1,4 +1,4 @@
-"""Tasks of a gate that wait in Redis: by their id, by their tenant, and why they wait."""
+"""Parked tasks: finds them by id or tenant, and explains why they wait."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from celery_fairness.scheduler.types import SYSTEM
 
 
 class ParkedTask(NamedTuple):
-    """A record as it lies in ``gate_tasks``, and what names it there."""
+    """A record of ``gate_tasks``, and its tag there."""
 
     tag: str
     record: str
 
     @property
     def names(self) -> MessageNames:
-        """What its message says of it."""
+        """The ids and the name in its message."""
         return read_message(self.record)
 
     @property
     def task_id(self) -> str:
-        """Its id; what names its message where that says none."""
+        """Its id; the tag if its message has none."""
         return self.names.task_id or self.tag
 
     @property
     def fields(self) -> list[str]:
-        """Those before its message."""
+        """The fields of its record before the message."""
         return self.record.partition("\n")[0].split(" ")
 
     @property
     def key(self) -> str:
-        """Of its tenant's tier limit, or ``_system``."""
+        """The key of its tenant's tier limit, or ``_system``."""
         return self.fields[2] or SYSTEM
 
     @property
     def tenant(self) -> str:
-        """Who is charged, as written in keys; "" is a system task."""
+        """The charged tenant, in its form in keys; "" is a system task."""
         return self.fields[3].removeprefix("tenant:")
 
     @property
     def tier(self) -> str:
-        """Its tier as the gate knew it; "" of a system task."""
+        """Its tier at the time of parking; "" for a system task."""
         return self.fields[4]
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """Those beside its tier's."""
+        """Its limits without the tier's."""
         return read_limits(self.fields[6])
 
     @property
     def queue(self) -> str:
-        """The routing key under which it is published again."""
+        """The routing key of its message."""
         return read_route(self.record)
 
 
 def read_route(record: str) -> str:
-    """Return under which routing key a record's message is published."""
+    """Return the routing key of a record's message."""
     try:
         return str(json.loads(record.partition("\n")[2])["routing_key"])
     except (ValueError, TypeError, KeyError):
@@ -77,13 +77,13 @@ def read_route(record: str) -> str:
 
 
 def parked(reader: Reader) -> Iterator[ParkedTask]:
-    """Yield every parked task; some may come twice."""
+    """Yield every parked task; some may occur twice."""
     for tag, record in reader.pairs("HSCAN", reader.keys.gate_tasks):
         yield ParkedTask(tag, record)
 
 
 def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
-    """Return at which limit a task waits, and what goes before it there."""
+    """Return the limit at which a task waits, and the tasks before it there."""
     judge = Judge(reader, looker)
     of_tenant = []
     if task.key != SYSTEM:
@@ -110,12 +110,12 @@ def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
                 blocked_by=(blocker,),
                 starts_in_seconds=blocker.starts_in_seconds,
             )
-    # It was promoted, and is about to be in its queue.
+    # A worker has just promoted it. It will soon be in its queue.
     return explained()
 
 
 def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Blocker:
-    """Name who holds what a task waits for, and who of them called it, as far as that is known."""
+    """Add the known holders of a limit, and those of them that called the task."""
     names = task.names
     callers = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
     holders = with_jobs(reader, blocker.holders, callers)
@@ -126,7 +126,7 @@ def _blocker(reader: Reader, judged: Judged, before: Before) -> Blocker:
     """Return the limit at which a task waits."""
     limit, state = judged.limit, judged.state
     if not judged.closed:
-        # What it has is promised to others, or others wait since longer.
+        # Its free slots are reserved for others, or older tasks wait before this one.
         by_time = limit.concurrency is None and (limit.rates or limit.throttle)
         judged = judged._replace(closed="rate" if by_time else "concurrency")
     starts_in = None

@@ -1,4 +1,4 @@
-"""What people say of queues' limits, and what is known of them."""
+"""Reads and writes the limits of queues, by name or by key."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class QueueLimits:
     """The limits of the queues of one installation.
 
     Args:
-        limiter: Of the installation.
-        named: The queues that the settings name, where only these can have a limit: a gate does not
-            ask for those of others.
-        known: Returns the queues that are known, also of those without a limit.
+        limiter: The limiter of the installation.
+        named: The queues that the settings name, if only these can have a limit. A gate checks no
+            others. None if any queue can have one.
+        known: Returns the known queues, with and without a limit.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class QueueLimits:
         return None if row is None else self._shown(queue, row)
 
     def set(self, queue: str, numbers: Mapping[str, Any]) -> QueueLimit:
-        """Put numbers in the place of the declared ones; see ``QueuesApi.set_limit``.
+        """Replace the declared numbers of a queue; see ``QueuesApi.set_limit``.
 
         Raises:
-            PolicyInvalid: A number cannot be meant, or nobody would obey it.
+            PolicyInvalid: A number is invalid, or no worker would check the queue.
         """
         policy = read_queue(numbers)
         self._refuse_unasked(_named(queue))
@@ -53,35 +53,36 @@ class QueueLimits:
         return self._shown(queue, row or QueueRow(queue_key(queue), by_operator=policy.numbers))
 
     def clear(self, queue: str) -> bool:
-        """End what people set; return whether there was something."""
+        """End an operator's limit; return whether there was one."""
         row = self._limiter.queue_rows().get(_named(queue))
         self._limiter.limit_queue(CLEARED, queue)
         return row is not None and row.by_operator is not None
 
     def make_known(self, queue: str) -> None:
-        """People are about to say something of a queue's key: claims ask for it from now on.
+        """Make claims check a queue's key from now on, before an operator changes the key.
 
         Raises:
-            PolicyInvalid: Nobody would obey it.
+            PolicyInvalid: No worker would check the queue.
         """
         self._refuse_unasked(queue)
         self._limiter.limit_queue(KNOWN, queue)
 
     def find(self, key: str, is_used: Callable[[str], bool]) -> tuple[str, str]:
-        """Return the key of a limit that people mean, and the queue whose it is.
+        """Return the key that an operator means, in its form in Redis, and its queue.
 
-        A colon stands before a partition, and may stand in the name of a queue, whose key is then a
-        hash. So what is there is meant, and the first of that is what has the key as it stands.
+        A colon begins a partition, but it may also occur in a queue's name, and then the key has a
+        hash. So the text may have several meanings. The first one that exists is used. A key in
+        exactly this form comes before a queue of this name.
 
         Args:
-            key: As people say it, ``queue:`` before it.
-            is_used: Says whether anything is known of a key.
+            key: The typed key, which begins with ``queue:``.
+            is_used: Returns whether anything is known of a key.
 
         Returns:
-            The key as the functions write it, and the queue; "" where it is no queue's as a whole.
+            The key and the queue. The queue is "" if the key is not of a whole queue.
 
         Raises:
-            ValueError: It may be several things, and none of them is there.
+            ValueError: The text has several meanings, and none of them exists.
         """
         name = key.removeprefix(PREFIX)
         if ":" not in name and not name.startswith("h_"):
@@ -99,7 +100,7 @@ class QueueLimits:
         )
 
     def queue_of(self, key: str) -> str:
-        """Return the known queue that is called so, or whose key it is; "" where none is."""
+        """Return the known queue that has this name or this key; "" if there is none."""
         queues = {*self._limiter.queue_rows(), *self._known()}
         name = key.removeprefix(PREFIX)
         if name in queues:

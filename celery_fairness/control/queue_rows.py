@@ -1,7 +1,7 @@
-"""The queues of the dispatch path, and who holds leases.
+"""The rows of a status: queues of the dispatch path, and owners of leases.
 
-Invariant: whatever the number of tasks and tenants, a bounded number of them is read: what waits is
-counted by the functions already, and only what runs is counted here.
+Invariant: the number of rows that it reads is bounded. The function library counts waiting tasks,
+and only running tasks are counted here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from celery_fairness.control.views import OwnerStatus, QueueStatus, Status
 QUEUES_AT_MOST = 10_000
 RUNNING_AT_MOST = 100_000
 FULL_AT_MOST = 10_000
-#: Calls that look for queues in which something waits for its time, or is dead, alone.
+#: Calls that search for queues with only scheduled tasks or dead letters.
 SCANS_AT_MOST = 200
-#: Tenants asked for in one call.
+#: Tenants in one call.
 BATCH = 500
 
 

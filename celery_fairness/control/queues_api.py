@@ -1,4 +1,4 @@
-"""``fairness.queues``: queues, what waits in them, and their limits."""
+"""``fairness.queues``: queues, their waiting tasks, and their limits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class QueuesApi:
 
     Args:
         limits: Reads and writes the limits of queues.
-        stats: Reads what waits.
-        known: Returns the queues that this app knows.
+        stats: Reads the waiting tasks.
+        known: Returns the queues of this app.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class QueuesApi:
         self._known = known
 
     def list(self) -> tuple[QueueState, ...]:
-        """Return every known queue by name: what waits and runs, and its limit.
+        """Return every known queue by name, with its tasks and its limit.
 
-        On a broker that does not claim fairly, the broker alone knows what waits: then only the
-        queues with a limit are listed, and ``tasks`` is None.
+        If the broker does not claim fairly, waiting tasks are not in Redis. Then the list has only
+        queues with a limit, and ``tasks`` is None.
 
         Raises:
             LimiterUnavailable: Redis does not answer.
@@ -45,7 +45,7 @@ class QueuesApi:
         )
 
     def inspect(self, queue: str) -> QueueState:
-        """Return one queue: what waits and runs, and its limit.
+        """Return one queue, with its tasks and its limit.
 
         Raises:
             NotFound: No task was in the queue and it has no limit.
@@ -76,10 +76,10 @@ class QueuesApi:
 
         Args:
             queue: The name of the queue.
-            global_limit: Tasks at once over all processes; None is unlimited, 0 pauses.
-            local_limit: Tasks at once in one process; the smaller of the two holds.
+            global_limit: Tasks at once in all processes. None is unlimited and 0 pauses.
+            local_limit: Tasks at once in one process. The smaller of the two holds.
             rate: Starts in any window of a period, as in
-                :class:`~celery_fairness.RateLimitPolicy`; None is unlimited.
+                :class:`~celery_fairness.RateLimitPolicy`. None is unlimited.
             throttle: The same, evenly spaced.
             on_limit: What happens to a task above the limit: ``wait``, ``reschedule`` or ``drop``.
 
@@ -97,7 +97,7 @@ class QueuesApi:
         return self._limits.set(queue, given)
 
     def clear_limit(self, queue: str) -> bool:
-        """End what an operator set, so that the settings hold; return whether there was something.
+        """End an operator's limit, so that the settings hold; return whether there was one.
 
         Raises:
             LimiterUnavailable: Redis does not answer.

@@ -50,9 +50,9 @@ class Reader:
         most_calls: int | None = None,
         on_cut: Callable[[], None] = lambda: None,
     ) -> Iterator[str]:
-        """Yield what stands behind the prefix of every key, or of those of one kind.
+        """Yield the names of all keys, or of all keys of one kind, without the prefix.
 
-        A key may come twice. Where ``most_calls`` are not enough, ``on_cut`` is called.
+        A key may occur twice. If ``most_calls`` calls are not enough, ``on_cut`` is called.
 
         Raises:
             ValueError: The Redis is a cluster.
@@ -87,7 +87,7 @@ class Reader:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""
         for part in self._walk(command, key):
             if isinstance(part, dict):
-                # Of a cluster's hash.
+                # A cluster returns a hash as a mapping.
                 yield from part.items()
             else:
                 yield from zip(part[::2], part[1::2], strict=True)
@@ -123,9 +123,9 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def orders_of(reader: Reader, key: str, queue: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the groups in which lanes of a tenant are parked, and the parts of all its lanes.
+    """Return the wait groups of a tenant's blocked lanes, and the parts of all its lanes.
 
-    Of each kind one more than ``LANES_AT_MOST`` where there are more.
+    If there are more than ``LANES_AT_MOST``, each list has one more than that.
     """
     keys = reader.keys
     flat = reader.read(

@@ -1,4 +1,4 @@
-"""One tenant on the dispatch path: its leases, what it has waiting, whether it is closed."""
+"""One tenant on the dispatch path: its leases, its waiting tasks, whether it is at its limit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, orders_
 from celery_fairness.limiter.types import HeldLease, LimitState, WaitingLane
 from celery_fairness.util.ids import holder_of
 
-#: Leases whose rows are read at once: each holds a message.
+#: Leases whose rows are read in one call. Each row has a message.
 ROWS = 20
 
 
 def tier_of_waiting(reader: Reader, key: str) -> str:
-    """Return the tier that claims judge ``key`` by before the news; "" where nothing waits."""
+    """Return the tier of a tenant's waiting tasks; "" if no task waits."""
     return str(reader.read("HGET", reader.keys.of("account", key), "tier") or "")
 
 
 def waiting_in_lanes(reader: Reader, key: str) -> tuple[str, int]:
-    """Return the tier that claims judge ``key`` by, and how many of its tasks wait.
-
-    The tier is "" and the number 0 where nothing waits.
-    """
+    """Return the tier of a tenant's waiting tasks, and their number; "" and 0 without one."""
     flat = reader.read("HGETALL", reader.keys.of("account", key))
     # A cluster answers with a mapping.
     fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
@@ -35,12 +32,12 @@ def waiting_in_lanes(reader: Reader, key: str) -> tuple[str, int]:
 
 
 def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
-    """Return ``state`` with what the dispatch path knows beside the limiter.
+    """Return ``state`` with the facts of the dispatch path.
 
     Args:
-        reader: Of the dispatch path.
-        state: Of a tenant.
-        of_all: Key of the tenant where ``state`` is of one service of it.
+        reader: The reader of the installation.
+        state: The state of a tenant's key.
+        of_all: Key of the whole tenant, if the state's key is of one of its services.
     """
     keys = reader.keys
     account = keys.of("account", state.key)
@@ -61,13 +58,13 @@ def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
         full_in=tuple(
             queue for queue, start in zip(queues, full, strict=True) if start is not None
         ),
-        # 0: a put said another tier since.
+        # 0 means that a put has changed the tier since.
         judged_by=abs(int(float(judged))) - 1 if judged and float(judged) else None,
     )
 
 
 def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
-    """Yield how much waits in each rank, 9 first, whether ready, parked, or come back."""
+    """Yield the number of waiting tasks of each priority, 9 first, in all kinds of lanes."""
     parts = orders_of(reader, key, queue)[1][:LANES_AT_MOST]
     lengths = reader.together([part_length(reader.keys, key, part, queue) for part in parts])
     of_rank: Counter[str] = Counter()
@@ -78,7 +75,7 @@ def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
 
 
 def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterator[HeldLease]:
-    """Yield leases of a key with what is known of the tasks that hold them."""
+    """Yield leases of a key with the known facts of the tasks that hold them."""
     logical = logical_now(reader) if leases else 0.0
     mean = reader.read("HGET", reader.keys.of("pace", key), "mean") if leases else None
     for start in range(0, len(leases), ROWS):
@@ -95,7 +92,7 @@ def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterat
             if row is not None:
                 yield with_row(lease, row, logical)
                 continue
-            # One of the gate, or one that has ended since.
+            # It is a lease of a gate, or it has ended since.
             owner, task_id = holder_of(lease.id)
             yield replace(
                 lease,
@@ -107,7 +104,7 @@ def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterat
 
 
 def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
-    """Return a lease with what the row of its task says."""
+    """Return a lease with the facts in its task's row."""
     return replace(
         lease,
         owner=row.owner,

@@ -23,10 +23,10 @@ class TenantsApi:
     """Tenants by their id.
 
     Args:
-        limits: Limits by key: a tenant's key is among them.
-        holding: Returns what writes pauses.
+        limits: Limits by key, also of tenants.
+        holding: Returns the writer of pauses.
         stats: Reads tenants.
-        clearing: Returns what cancels waiting tasks.
+        clearing: Returns the object that cancels waiting tasks.
         rerouting: Moves waiting tasks after a change of tier.
         limiter: Publishes tiers.
         settings: The settings in force.
@@ -51,29 +51,29 @@ class TenantsApi:
         self._settings = settings
 
     def inspect(self, tenant: str, service: str | None = None) -> Inspection:
-        """Return what a tenant holds and may hold now.
+        """Return the state of a tenant: its limit, leases and waiting tasks.
 
         Args:
             tenant: The tenant's id.
-            service: If the setting ``tier_scope`` is ``service``: the service; None is the part of
+            service: The service, if the setting ``tier_scope`` is ``service``. None is the part of
                 the tasks without a service.
 
         Raises:
             TenantInvalid: The text cannot be a tenant.
-            ValueError: It is empty, or a service is given and ``tier_scope`` is ``global``.
+            ValueError: The tenant is empty, or a service is given and ``tier_scope`` is ``global``.
             LimiterUnavailable: Redis does not answer.
         """
         return self._limits.inspect(self._key(tenant, service))
 
     def limit(self, tenant: str, tier: str = "", service: str | None = None) -> TenantLimit:
-        """Return the limit in force of a tenant and why, its leases, and what waits.
+        """Return a tenant's limit in force with its reasons, its leases, and its waiting tasks.
 
-        It reads less than :meth:`inspect`, for pages that show many tenants.
+        It reads less than :meth:`inspect`, so it suits pages with many tenants.
 
         Args:
             tenant: The tenant's id.
-            tier: The tier as the caller knows it; "" is the default tier. A published tier and the
-                tier of waiting tasks are used before it. The resolver is not called.
+            tier: The tenant's tier, or "" for the default tier. A published tier and the tier of
+                waiting tasks are used before it. The resolver is not called.
             service: As for :meth:`inspect`.
 
         Raises:
@@ -126,14 +126,14 @@ class TenantsApi:
         reason: str | None = None,
         author: str | None = None,
     ) -> Inspection:
-        """Replace how many tasks of a tenant may run at once, for a time or until it is cleared.
+        """Override the concurrency of a tenant. Without an end it lasts until it is cleared.
 
         Args:
             tenant: The tenant's id.
-            concurrency: At once; None is unlimited, 0 pauses.
+            concurrency: Tasks at once. None is unlimited and 0 pauses.
             service: As for :meth:`inspect`.
-            for_seconds: How long, in seconds; or
-            until: The end: a datetime with a time zone, or Unix seconds.
+            for_seconds: Duration in seconds, instead of ``until``.
+            until: Time of its end, as a datetime with a time zone or Unix seconds.
             reason: Why, for operators.
             author: The person who sets it.
 
@@ -171,7 +171,7 @@ class TenantsApi:
     def set_tier(
         self, tenant: str, tier: str, *, concurrency: int | Unset | None = UNSET
     ) -> PublishedTier:
-        """Publish one tenant's tier; each process reads it at its next question.
+        """Publish one tenant's tier; each process uses it at its next task.
 
         If a ``tier_resolver`` is set, a tier without a number holds for twice
         ``tier_cache_seconds``. Then the resolver decides again. To make the tier last, change what
@@ -183,10 +183,10 @@ class TenantsApi:
         Args:
             tenant: The tenant's id.
             tier: The name of a tier.
-            concurrency: The tenant's own number, instead of its tier's; None is unlimited.
+            concurrency: The tenant's own number, instead of its tier's. None is unlimited.
 
         Returns:
-            The tier, and until when it holds.
+            The tier, and the time when it ends.
 
         Raises:
             TenantInvalid: The text cannot be a tenant.
@@ -207,7 +207,7 @@ class TenantsApi:
         return PublishedTier(tenant=name, tier=tier, until=until)
 
     def clear_tier(self, tenant: str) -> None:
-        """Remove what was published of a tenant; its tier is again that of the resolver or default.
+        """Clear the published tier of a tenant; the resolver or the default tier decides again.
 
         Waiting tasks move as for :meth:`set_tier`.
 
@@ -222,18 +222,18 @@ class TenantsApi:
         self.reroute([name])
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
-        """Replace the whole table of tiers; each process reads it at its next question.
+        """Replace the whole table of tiers; each process uses it at its next task.
 
         If a tier's queue class changes, the waiting tasks of its tenants move to their new queues
         before this returns (on ``fairredis://``).
 
         Args:
-            tiers: Every tier there is.
+            tiers: All tiers.
             source: ``database`` prevents starting workers from publishing the tiers of their
                 settings.
 
         Raises:
-            LimiterUnavailable: Redis does not answer; the former table stays in force.
+            LimiterUnavailable: Redis does not answer. The former table stays in force.
         """
         before = self._limiter.published_tiers()[1] or self._settings.tiers
         self._limiter.publish_tiers(tiers, source)
@@ -243,7 +243,7 @@ class TenantsApi:
         """Move the waiting tasks of tenants to the queues of their present tiers.
 
         A task moves only between the priority and the default queue of its own service, and not if
-        it was submitted as a scheduled task. On other brokers nothing moves: there a tier acts on
+        it was submitted as a scheduled task. On other brokers no task moves, and a tier acts on
         later tasks. A repeated call does no harm.
 
         Args:
@@ -253,7 +253,7 @@ class TenantsApi:
             The number of moved tasks.
 
         Raises:
-            LimiterUnavailable: Redis does not answer; call again.
+            LimiterUnavailable: Redis does not answer. Call it again.
         """
         return self._rerouting.of_tenants(tenants)
 

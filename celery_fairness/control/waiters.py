@@ -1,6 +1,7 @@
-"""A limit's key that is no tenant's: who holds it, and what waits at it.
+"""The holders and the waiting tasks of a key that is no tenant's.
 
-What waits is found from the key, by limit, group and tenant; nothing else of the queues is read.
+Waiting tasks are found from the key, by limit, wait group and tenant. Other tasks of the queues are
+not read.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.limiter.types import LimitState, WaitedLimit
 
-#: Limits of one key that are shown, and groups and tenants of one whose tasks are counted.
+#: Limits of one key in an answer, and wait groups and tenants of a limit whose tasks are counted.
 LIMITS_AT_MOST = 100
 GROUPS_AT_MOST = 10_000
 TENANTS_AT_MOST = 10_000
-#: Tenants asked for in one call.
+#: Tenants in one call.
 BATCH = 500
 
 
 def _state(looked: float, cools: bool) -> str:
     if looked >= 0:
         return "open"
-    # Of a partition the version of its queue's numbers is taken off.
+    # A partition's score is lower by the version of its queue's numbers.
     stopped = "cool-down" if cools else "paused"
     return stopped if looked <= PAUSED else "closed"
 
 
 def with_waited(reader: Reader, state: LimitState) -> LimitState:
-    """Return ``state`` with whose the leases are, and with what waits."""
+    """Return ``state`` with the holders of leases, and with waiting tasks."""
     keys = reader.keys
     waited = keys.of("waited", state.key)
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
@@ -44,7 +45,7 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     cools = stops is not None and stops.cool_down_seconds > 0 and not stops.paused
     return replace(
         state,
-        # Those of other keys come with the tasks.
+        # The numbers of other keys come with their tasks.
         limit=numbers.concurrency if numbers and row and state.key == row.key else None,
         local_limit=numbers.local if numbers else None,
         leases=tuple(with_rows(reader, state.key, state.leases)),
@@ -89,7 +90,7 @@ def _limit_at(reader: Reader, name: str) -> Limit:
 
 
 def row_of(reader: Reader, key: str) -> QueueRow | None:
-    """Return what is known of the queue whose key this is, or whose partition's."""
+    """Return the row of the queue that has this key, or a partition with it."""
     if not key.startswith(PREFIX):
         return None
     queue = reader.read("HGET", reader.keys.queue_keys, ":".join(key.split(":")[:2]))
@@ -98,12 +99,12 @@ def row_of(reader: Reader, key: str) -> QueueRow | None:
 
 
 def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
-    """Return what waits at one limit in one queue; None where nothing does any more.
+    """Return the waiting tasks at one limit in one queue; None if there are none any more.
 
     Args:
-        reader: Of the dispatch path.
+        reader: The reader of the installation.
         both: The limit and the queue.
-        cools: Its key cools down, and is not paused.
+        cools: Whether the limit's key cools down and is not paused.
     """
     keys = reader.keys
     name, _, queue = both.partition(" ")
@@ -133,7 +134,7 @@ def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
 
 
 def _tasks(reader: Reader, groups: list[str], queue: str) -> Iterator[int]:
-    """Yield how many tasks each part has that is parked in one of these groups."""
+    """Yield the number of tasks in each part of a lane in these wait groups."""
     keys = reader.keys
     members = (
         (key, group)

@@ -1,6 +1,6 @@
-"""The worker processes that live, as each announces itself once in a third of a lease.
+"""The live worker processes. Each stores its status once in a third of a lease.
 
-Weakness: a worker that was killed is listed until its last announcement is one lease old.
+Weakness: a killed worker stays in the list until its last status is one lease old.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from celery_fairness.control.holds import server_now
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import WorkerStatus
 
-#: Workers that are read.
+#: Most workers in an answer.
 READ_AT_MOST = 1000
 
 
 def living(reader: Reader) -> tuple[WorkerStatus, ...]:
-    """Return the worker processes that live, by name."""
+    """Return the live worker processes, by name."""
     now = f"({server_now(reader):.0f}"
     texts = reader.read("ZRANGEBYSCORE", reader.keys.workers, now, "+inf", "LIMIT", 0, READ_AT_MOST)
     found = []
@@ -27,7 +27,7 @@ def living(reader: Reader) -> tuple[WorkerStatus, ...]:
         try:
             found.append(WorkerStatus.model_validate_json(text))
         except ValidationError:
-            continue  # Of a version that says more or less of itself.
+            continue  # A worker of another version has other fields.
     return tuple(sorted(found, key=lambda worker: (worker.name, worker.pid)))
 
 

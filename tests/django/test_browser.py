@@ -103,8 +103,8 @@ from demo_site.celery import fairness
 pro = Tier.objects.get(name="pro")
 for name in ("acme", "billing@customer.example.com"):
     TenantTier.objects.create(tenant=name, tier=pro, note="pays for more until the end of the year")
-fairness.override("tenant:acme", concurrency=7, reason="a sale", author="ada")
-fairness.pause(key="tenant:acme", by="grace", expires_in=3600)
+fairness.tenants.override("acme", concurrency=7, reason="a sale", author="ada")
+fairness.tenants.pause("acme", by="grace", for_seconds=3600)
 """
 
 
