@@ -102,28 +102,17 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.charged = prefix + "charged"
         self.clock = prefix + "clock"
         self.closed = prefix + "closed"
         self.cooled = prefix + "cooled"
-        self.ends = prefix + "ends"
         self.events = prefix + "events"
         self.events_apart = tuple(f"{prefix}{each}_events" for each in KEPT_APART)
         self.exceeded = prefix + "exceeded"
-        self.gate_expires = prefix + "gate_expires"
-        self.gate_looks = prefix + "gate_looks"
-        self.gate_promoted = prefix + "gate_promoted"
         self.gate_tasks = prefix + "gate_tasks"
-        self.gate_virtual = prefix + "gate_virtual"
-        self.gate_waiting = prefix + "gate_waiting"
         self.forwarder = prefix + "forwarder"
         self.forwarded = prefix + "forwarded"
         self.idle = prefix + "idle"
-        self.known = prefix + "known"
-        self.looks = prefix + "looks"
-        self.news = prefix + "news"
         self.outcomes = prefix + "outcomes"
-        self.opens = prefix + "opens"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
         self.paused_by = prefix + "paused_by"
@@ -132,10 +121,8 @@ class Keys:
         self.queue_limits = prefix + "queue_limits"
         self.returned = prefix + "returned"
         self.running = prefix + "running"
-        self.sequence = prefix + "sequence"
         self.shared = prefix + "shared"
         self.task_events = prefix + "task_events"
-        self.tiers = prefix + "tiers"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"
         self.workers = prefix + "workers"
@@ -297,24 +284,3 @@ def group_of(key: str, lane: str, alone: str | None) -> str:
     if alone is None:
         return ""
     return own_group(key, lane) if float(alone) else shared_group(lane)
-
-
-def may_wait_at(group: str) -> list[str]:
-    """Return the names of the limits at which a wait group may wait."""
-    words = limits_of(group.partition(" ")[2]) if " " in group else group.split(",")
-    return [word.rpartition("|")[0] for word in words if is_private(word) == (" " in group)]
-
-
-def read_group(name: str) -> tuple[str, str]:
-    """Return group and queue of ``GROUP QUEUE``. Only the text of a limit contains a bar."""
-    first, _, rest = name.partition(" ")
-    if "|" in first:
-        return first, rest
-    lane, _, queue = rest.partition(" ")
-    return f"{first} {lane}", queue
-
-
-def read_shelf(name: str) -> tuple[str, str, str]:
-    """Return key, group and queue of ``KEY GROUP QUEUE``."""
-    key, _, rest = name.partition(" ")
-    return (key, *read_group(rest))
