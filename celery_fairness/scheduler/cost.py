@@ -1,6 +1,6 @@
-"""What a task costs its tenant in virtual time, as the function library counts it."""
+"""The cost of a task for its tenant in virtual time, as the function library counts it."""
 
-#: What one task costs, at least and at most.
+#: Bounds of the cost of one task.
 LEAST_COST, LARGEST_COST = 1e-6, 1e6
 #: The expected run time of a task whose tenant has not run any lately, in seconds.
 FIRST_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""Overrides: numbers that an operator sets for a key, for a time or until they are cleared.
+"""Overrides: numbers that an operator sets for a key, until a time or until they are cleared.
 
 An override has some numbers of a limit, higher or lower ones. For the others the tasks' own numbers
 apply. It changes only the numbers: the counted starts and leases stay those of the key. For a
