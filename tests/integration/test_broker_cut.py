@@ -161,7 +161,7 @@ def test_a_stopping_worker_that_cannot_send_back_says_what_it_held(
     worker = shop.worker(pool="prefork", concurrency=1)
     proxy.refuse()
     result = shop.send("work", user="42", seconds=0.125)
-    worker.wait_for_log("does not take it back")
+    worker.wait_for_log("does not accept it")
     worker.signal(signal.SIGTERM)
     if late:
         parts_of(shop.fairness).limiter.release([lease])
