@@ -1,10 +1,10 @@
-"""The admin: a person changes what a tier or a tenant may run at once, and sees what is obeyed.
+"""The admin: staff edit the limits of tiers and tenants, and see the limits in force.
 
-Invariant: every number says where it comes from, and every edit goes through ``save`` or
-``delete`` and so through :mod:`.publishing`. Names and tenants cannot be changed once made: tasks
+Invariant: every number is shown with its source. Every edit goes through ``save`` or ``delete``,
+and so through :mod:`.publishing`. Names and tenants of saved rows cannot be changed, because tasks
 and settings refer to them.
 
-Weakness: a limit applies to what starts later; tasks that run already are not stopped.
+Weakness: a limit applies to later starts. It does not stop running tasks.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TierAdmin(FairnessAdmin):
             return format_html("{} " + WARNING, _("database"), text % values)
         for found in wiring.contradictions({tier.name: tier.concurrency}):
             text = _("%(variable)s says %(number)s; the database wins")
-            values = {"variable": found.variable, "number": wiring.as_text(found.says)}
+            values = {"variable": found.variable, "number": wiring.as_text(found.value)}
             return format_html("{} " + WARNING, _("database"), text % values)
         return _("database")
 
@@ -150,7 +150,7 @@ class TenantTierAdmin(FairnessAdmin):
 
     @admin.display(description=gettext_lazy("waiting now"))
     def waiting(self, row: TenantTier) -> str | None:
-        """Count the tasks that wait; of a gate those that it parked: others are on the broker."""
+        """Count the waiting tasks in Redis; with a gate, the others are on the broker."""
         limits = self._limits(row)
         if limits is None:
             return None
@@ -160,7 +160,7 @@ class TenantTierAdmin(FairnessAdmin):
         return _("%(count)s parked") % {"count": count}
 
     def _limits(self, row: TenantTier) -> list[TenantLimit] | None:
-        """Ask once for a row, however many columns show it."""
+        """Call Redis once for a row, even if several columns show it."""
         asked: Any = row
         if not hasattr(asked, "tenant_limits"):
             asked.tenant_limits = _counts(row).tenant(row.tenant, row.tier.name)
@@ -169,7 +169,7 @@ class TenantTierAdmin(FairnessAdmin):
 
 
 def effective(row: TenantTier) -> int | None:
-    """Return the number that the database has for a tenant: its own, else its tier's."""
+    """Return a tenant's number in the database: its own, or its tier's if it has none."""
     return row.tier.concurrency if row.concurrency is None else row.concurrency
 
 

@@ -1,17 +1,17 @@
-"""System checks: is the project set up so that what the admin says is obeyed?
+"""System checks: does the project's set-up put the admin's numbers in force?
 
-==== ========================================================================
-E001 a setting or variable cannot be meant; names it
+==== =======================================================================
+E001 a setting or variable is invalid
 W001 the app is installed, but no ``Fairness`` is wired in this process
 W002 ``tier_resolver`` does not point to this app's resolver
-W003 a variable says another number than the database, which wins (database)
+W003 a variable has another number than the database, which wins (database)
 W004 a tier of the settings is not in the database (database)
-==== ========================================================================
+==== =======================================================================
 
 Invariant: each message names the thing, the value, and the line to write.
 
-Weakness: the last two read the database, so Django runs them only with ``check --database
-default`` and in ``migrate``; the admin shows the same beside the numbers.
+Weakness: the last two read the database, so Django runs them only in ``migrate`` and with ``check
+--database default``. The admin shows the same next to the numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def connect() -> None:
 
 
 def check_settings(**_context: Any) -> list[checks.CheckMessage]:
-    """E001: settings that cannot be meant."""
+    """E001: invalid settings."""
     try:
         wiring.settings_in_force()
     except SettingsError as error:
@@ -90,7 +90,7 @@ def check_resolver(**_context: Any) -> list[checks.CheckMessage]:
 def check_numbers(
     databases: Sequence[str] | None = None, **_context: Any
 ) -> list[checks.CheckMessage]:
-    """W003 and W004: settings and database say different things."""
+    """W003 and W004: settings and database differ."""
     alias = router.db_for_read(Tier)
     if alias not in (databases or ()):
         return []
@@ -98,7 +98,7 @@ def check_numbers(
         stored = dict(Tier.objects.using(alias).values_list("name", "concurrency"))
         settings = wiring.settings_in_force()
     except (DatabaseError, SettingsError):
-        # Not migrated yet, or E001 says it.
+        # The tables do not exist yet, or E001 reports it.
         return []
     return [*_contradictions(stored), *_missing(stored, set(settings.tiers))]
 
@@ -106,7 +106,7 @@ def check_numbers(
 def _contradictions(stored: dict[str, int | None]) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
-            f"{found.variable} says {wiring.as_text(found.says)}, but the tier {found.tier!r} in "
+            f"{found.variable} says {wiring.as_text(found.value)}, but the tier {found.tier!r} in "
             f"the database says {wiring.as_text(found.database)}, which wins.",
             hint=f"Unset {found.variable}, or change the tier in the admin.",
             id="celery_fairness.W003",

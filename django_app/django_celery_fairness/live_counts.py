@@ -1,11 +1,10 @@
-"""What Redis has of each tenant now, for one page: limit in force, tasks that run and wait.
+"""Reads from Redis for one page: limits in force, running and waiting tasks of each tenant.
 
-Invariant: a page never waits long for Redis: the first question that fails is the last one asked,
-and no question is asked once the page's time is spent. What is not known is shown as unknown,
-never as zero.
+Invariant: a page never waits long for Redis. After the first call that fails, and after the page's
+time is spent, there is no further call. An unknown number is shown as unknown, never as zero.
 
-Weakness: the rows of one page are asked one after the other, so the first may be some milliseconds
-older than the last.
+Weakness: each row of a page has a call of its own, so the first row may be some milliseconds older
+than the last.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     from celery_fairness.control.views import TenantLimit
     from celery_fairness.wiring import Wiring
 
-#: How long the questions of one page may take together.
+#: Longest time of all calls for one page, in seconds.
 PAGE_SECONDS = 1.0
 
 Answer = TypeVar("Answer")
 
 
 class LiveCounts:
-    """Asks Redis for one page, until it fails or takes too long.
+    """Calls Redis for one page, until a call fails or they take too long.
 
     Attributes:
-        problem: Why Redis was not asked further; None while all is well.
+        problem: Why there is no further call, or None without a problem.
     """
 
     def __init__(self) -> None:
@@ -57,25 +56,25 @@ class LiveCounts:
 
     @property
     def all_wait_in_redis(self) -> bool:
-        """Whether Redis has every task that waits; at a gate the broker has those not parked."""
+        """Whether all waiting tasks are in Redis. With a gate only parked tasks are."""
         return self._parts is not None and self._parts.claims
 
     def tenant(self, tenant: str, tier: str) -> list[TenantLimit] | None:
-        """Return the limit in force and what runs and waits, or None where that is not known.
+        """Return a tenant's limit in force with its running and waiting tasks; None if unknown.
 
         Args:
-            tenant: As tasks give it.
-            tier: Its tier in the database, which spares asking the resolver for each row.
+            tenant: The tenant's id.
+            tier: Its tier in the database, which saves a call of the resolver for each row.
 
         Returns:
-            One; with ``tier_scope="service"`` one for each service of this project's tasks.
+            One summary, or with ``tier_scope="service"`` one for each service of this project.
         """
         if self._parts is None:
             return None
         return self._ask(partial(_limits, self._parts, tenant, tier)) or None
 
     def tiers(self) -> Mapping[str, Tier] | None:
-        """Return the published tiers by name, or None where they are not known."""
+        """Return the published tiers by name; None if unknown."""
         if self._tiers is None and self._parts is not None:
             parts = self._parts
             found = self._ask(lambda: parts.limiter.published_tiers())
@@ -83,7 +82,7 @@ class LiveCounts:
         return self._tiers
 
     def refusals(self) -> dict[str, int] | None:
-        """Return how often each tier was refused, or None where that is not known."""
+        """Return the rejections of each tier; None if unknown."""
         if self._refusals is None and self._parts is not None:
             fairness = self._parts.fairness
             self._refusals = self._ask(lambda: dict(fairness.stats.rejections().tiers))

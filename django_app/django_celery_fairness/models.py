@@ -1,10 +1,10 @@
-"""Tiers, the tenants that have one, and what Redis has not been told yet.
+"""Tiers, tenants with their tiers, and changes that are not in Redis yet.
 
-Invariant: every bound is a constraint of the database, so no path around the forms (a shell, a
-fixture, ``queryset.update``, another program) can store a limit that the limiter would refuse.
+Invariant: every bound is a constraint of the database. So no other way than the forms (a shell, a
+fixture, ``queryset.update``, another program) can store a limit that the limiter would reject.
 
-Weakness: what Redis holds is a copy. It is written after the commit (:mod:`.publishing`), so for
-some milliseconds, or while Redis is away, workers still use the number before.
+Weakness: Redis has a copy, which :mod:`.publishing` writes after the commit. For some milliseconds,
+or while Redis is away, workers use the number before.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 
 
 def validate_weight(value: float) -> None:
-    """Refuse a weight outside its bounds; NaN compares false and is refused with them."""
+    """Reject a weight outside its bounds, and NaN, which is never inside."""
     if not 0 < value <= MAX_WEIGHT:
         raise ValidationError(WEIGHT_EXPECTED, code="weight")
 
 
 def validate_tenant(value: str) -> None:
-    """Refuse what no task could be charged to."""
+    """Reject a text that cannot be a tenant."""
     try:
         tenant = normalise(value)
     except TenantError as error:
@@ -53,10 +53,10 @@ def validate_tenant(value: str) -> None:
 
 
 class Tier(models.Model):
-    """A plan: how much a tenant of it may run at once, and how much of it may wait."""
+    """A plan: how many tasks each of its tenants may run at once, and may have waiting."""
 
     class QueueClass(models.TextChoices):
-        """Which of a service's queues the tasks of a tier go to."""
+        """The queue of a service for the tasks of a tier."""
 
         PRIORITY = "priority", _("priority")
         DEFAULT = "default", _("default")
@@ -128,7 +128,7 @@ class Tier(models.Model):
         constraints = (
             models.CheckConstraint(
                 name="fairness_tier_name_length",
-                # SQLite does not hold a text to its column's length.
+                # SQLite does not enforce the length of a text column.
                 condition=~Q(name="") & Q(LessThanOrEqual(OctetLength("name"), 100)),
                 violation_error_message=NAME_EXPECTED,
             ),
@@ -158,7 +158,7 @@ class Tier(models.Model):
         return self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save as Django does, in one transaction with the note that it is unpublished.
+        """Save as Django does, in one transaction with its ``UnpublishedChange``.
 
         Raises:
             ProtectedError: It was the default tier and has another name now.
@@ -179,7 +179,7 @@ class Tier(models.Model):
         return super().delete(*args, **options)
 
     def published(self) -> PublishedTier:
-        """Return the tier as the limiter knows it."""
+        """Return the tier in the limiter's form."""
         from celery_fairness.config.tiers import Tier as PublishedTier
 
         return PublishedTier(
@@ -260,18 +260,18 @@ class TenantTier(models.Model):
         return self.tenant
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save as Django does, in one transaction with the note that it is unpublished."""
+        """Save as Django does, in one transaction with its ``UnpublishedChange``."""
         alias = options.get("using") or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=alias, savepoint=False):
             super().save(*args, **options)
 
 
 class UnpublishedChange(models.Model):
-    """A change that Redis has not been told yet.
+    """A change that is not in Redis yet.
 
-    Written in the transaction of the change and removed once Redis has it, so that neither a
-    Redis that is away nor a process that dies after its commit can lose one. It says *what*
-    changed, never the new value: that is read from the database when it is published.
+    It is written in the transaction of the change, and removed when Redis has the change. So a
+    change survives a Redis that is away and a process that dies after its commit. It names the
+    changed row. A publication reads the new value from the database.
     """
 
     tenant = models.CharField(max_length=TENANT_BYTES, blank=True, default="")

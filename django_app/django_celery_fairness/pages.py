@@ -1,9 +1,9 @@
-"""What the admin pages of this app share: live rows, the banner, publishing by hand.
+"""The common parts of this app's admin pages: live rows, the banner, the button that publishes.
 
-Invariant: a page renders with Redis away, without ``Fairness``, and for staff who may only look;
-publishing is offered only to staff who may change.
+Invariant: a page renders with Redis away, without ``Fairness``, and for staff with the permission
+to view only. The button is shown only to staff with the permission to change.
 
-Weakness: the banner speaks for the process that serves the page (:mod:`.standing`).
+Weakness: the banner is about the process that serves the page (:mod:`.standing`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ else:
 
 
 class LiveChangeList(ChangeList):
-    """A change list whose rows carry ``live``: what the page asked Redis with."""
+    """A change list whose rows have an attribute ``live``: the page's ``LiveCounts``."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page's rows, and hand each the page's counts."""
+        """Read the page's rows, and give each the page's counts."""
         super().get_results(request)
         counts = LiveCounts.of_page(request)
         for row in self.result_list:
@@ -53,11 +53,11 @@ class FairnessAdmin(ModelAdmin):
     change_list_template = "django_celery_fairness/change_list.html"
     change_form_template = "django_celery_fairness/change_form.html"
     empty_value_display = "–"
-    #: Text in the empty field of a number, by its name: what empty means.
+    #: Placeholder of an empty number, by the field's name.
     empty_numbers: Mapping[str, Any] = {}
-    #: The field that cannot be changed once a row is made.
+    #: The field that cannot be changed after a row is saved.
     key_field = ""
-    #: What the form shows of a row that exists, and of no other.
+    #: Fields that the form shows only for a saved row.
     live_fields: tuple[str, ...] = ()
 
     def get_changelist(
@@ -65,7 +65,7 @@ class FairnessAdmin(ModelAdmin):
         request: HttpRequest,  # noqa: ARG002 (Django's signature)
         **_options: Any,
     ) -> type[ChangeList]:
-        """Use rows that know the live counts."""
+        """Use rows with live counts."""
         return LiveChangeList
 
     def changelist_view(
@@ -92,18 +92,18 @@ class FairnessAdmin(ModelAdmin):
         request: HttpRequest,  # noqa: ARG002 (Django's signature)
         obj: Any = None,
     ) -> tuple[str, ...]:
-        """Keep the name of a row that exists, and show what is in force."""
+        """Make the name of a saved row and its live fields read-only."""
         return (self.key_field, *self.live_fields) if obj else ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what can only be known of a row that exists."""
+        """Omit the live fields for a new row."""
         fields = super().get_fields(request, obj)
         return fields if obj else [name for name in fields if name not in self.live_fields]
 
     def formfield_for_dbfield(
         self, db_field: Field[Any, Any], request: HttpRequest, **options: Any
     ) -> FormField | None:
-        """Say inside an empty number what empty means, and keep texts for people small."""
+        """Put a placeholder into empty numbers, and make notes three lines high."""
         field = super().formfield_for_dbfield(db_field, request, **options)
         if field is not None and db_field.name in self.empty_numbers:
             empty = self.empty_numbers[db_field.name]
@@ -120,7 +120,7 @@ class FairnessAdmin(ModelAdmin):
 
     @method_decorator(require_POST)
     def publish_now(self, request: HttpRequest) -> HttpResponse:
-        """Publish everything, and show the list again with what was published."""
+        """Publish everything, and show the list again with the result."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         try:
@@ -139,6 +139,6 @@ class FairnessAdmin(ModelAdmin):
     def _with_banner(
         self, request: HttpRequest, extra_context: dict[str, Any] | None
     ) -> dict[str, Any]:
-        # A callable, so that the template asks once the rows have asked, and after the commit.
+        # A callable, because the template calls it after the commit and after the rows' calls.
         banner = partial(standing.findings, LiveCounts.of_page(request))
         return {**(extra_context or {}), "fairness_findings": banner}

@@ -1,21 +1,23 @@
-"""The one write path: what the database says about tiers and tenants goes to Redis on commit.
+"""Publishes tiers and tenants of the database to Redis on commit; this app's only write path.
 
-Invariant: once a change is committed and its publication has ended, every later acquire uses the
-new number; a transaction that is rolled back publishes nothing; several changes in one transaction
-are published once. A change that could not be published is not lost: its ``UnpublishedChange`` was
-committed with it, and the next publication of any process, a starting worker, or ``manage.py
-publish_tiers`` makes up for it. Saving never fails because of Redis.
+Invariant: after a commit and its publication, every later acquire uses the new number. A
+transaction that is rolled back publishes nothing. Several changes in one are published once.
 
-Two processes that publish one tenant at the same time (no lock is held, so that a Redis that hangs
-makes nobody queue at the database)::
+Invariant: no change is lost, and saving never fails because of Redis. An ``UnpublishedChange`` is
+committed with each change. The next publication of any process, a starting worker, or ``manage.py
+publish_tiers`` publishes it.
+
+No lock is held, so that a Redis that hangs does not block the database. Two processes may publish
+one tenant at the same time::
 
     A  commits 3, reads 3                              writes 3, reads 5, writes 5, reads 5, ends
     B                     commits 5, reads 5, writes 5, reads 5, ends
 
-Each reads again after it wrote and ends only when both agree, so the last write is the newest.
+Each process reads the database again after its write, and ends only if that agrees with the write.
+So the last write is the newest.
 
-Weakness: publication is part of the request that commits. With Redis away that request takes the
-connection's timeout longer, once.
+Weakness: the request that commits also publishes. With Redis away it takes longer by the timeout of
+the connection, once.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 #: Tenants that are read in one query and written between two readings.
 CHUNK = 500
-#: Readings after which a publication gives up agreeing with writers that never pause.
+#: Readings after which a publication gives up, if other writers never pause.
 READINGS = 10
-#: An unpublished change younger than this may just be on its way.
+#: Time within which a publication normally ends. Younger changes are not reported as unpublished.
 ON_ITS_WAY = timedelta(seconds=5)
 
 NEXT_STEP = "start Redis, then run 'manage.py publish_tiers' or restart a worker"
@@ -54,18 +56,18 @@ _touched = threading.local()
 
 
 class StillChanging(FairnessError):
-    """Writers changed the same rows faster than they could be published; they stay pending."""
+    """Other writers changed the same rows faster than the publication; they stay pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How much a publication wrote.
+    """The result of a publication.
 
     Attributes:
-        tiers: Tiers of the table.
-        tenants: Tenants with a number of their own, and those whose rows changed.
-        by_tier: Tenants with the number of their tier. They need no publication: the tier resolver
-            reads their tier.
+        tiers: Number of tiers in the table.
+        tenants: Number of tenants that have their own number, or whose rows changed.
+        by_tier: Number of tenants with the number of their tier. They need no publication, because
+            the tier resolver reads their tier.
     """
 
     tiers: int
@@ -75,7 +77,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """What one tenant's row says; ``tier`` None where there is no row."""
+    """The row of one tenant; ``tier`` is None if there is no row."""
 
     tier: str | None
     concurrency: int | None = None
@@ -84,15 +86,15 @@ class TenantState:
 def publish_on_commit(
     *, tiers: bool = False, tenants: Iterable[str] = (), using: str | None = None
 ) -> None:
-    """Note that tiers or tenants changed, and publish them when the transaction commits.
+    """Record that tiers or tenants changed, and publish them when the transaction commits.
 
-    ``save``, ``delete``, ``update`` and the bulk methods of the models call it. Call it yourself,
-    in the same transaction, after raw SQL.
+    The receivers call it for ``save``, ``delete`` and bulk changes. Call it yourself, in the same
+    transaction, after raw SQL.
 
     Args:
-        tiers: Whether any tier changed; the tier table is published as a whole.
-        tenants: The tenants whose rows changed, or are gone.
-        using: The database; the one that tiers are written to where None.
+        tiers: Whether any tier changed. The tier table is published as a whole.
+        tenants: The tenants whose rows changed or were deleted.
+        using: The database. None is the one for writing tiers.
     """
     alias = using or router.db_for_write(Tier)
     changed = [*([""] if tiers else []), *dict.fromkeys(tenants)]
@@ -105,13 +107,13 @@ def publish_on_commit(
     with transaction.atomic(using=alias, savepoint=False):
         changes = UnpublishedChange.objects.using(alias)
         changes.bulk_create([UnpublishedChange(tenant=tenant) for tenant in changed], CHUNK)
-        # One callback for each change: one that a savepoint takes back must not take others along.
+        # One callback for each change: the rollback of a savepoint drops only its own callbacks.
         setattr(_touched, alias, True)
         transaction.on_commit(publish, using=alias, robust=True)
 
 
 def _publish_once(alias: str) -> None:
-    """Publish when the first callback of a transaction runs; the others find nothing to do."""
+    """Publish in the first callback of a transaction; the others do nothing."""
     if not getattr(_touched, alias, False):
         return
     setattr(_touched, alias, False)
@@ -122,14 +124,14 @@ def _publish_once(alias: str) -> None:
 
 
 def publish_pending(using: str | None = None) -> Published:
-    """Publish what was changed and not published yet.
+    """Publish the pending changes.
 
     Args:
-        using: The database; the one that tiers are written to where None.
+        using: The database. None is the one for writing tiers.
 
     Raises:
-        FairnessError: Not wired, or Redis does not answer; the changes stay pending, with the
-            reason.
+        FairnessError: The Celery app has no ``Fairness``, or Redis does not answer. The changes
+            stay pending, with the reason.
     """
     alias = using or router.db_for_write(Tier)
     changes = list(UnpublishedChange.objects.using(alias).values_list("pk", "tenant"))
@@ -137,26 +139,26 @@ def publish_pending(using: str | None = None) -> Published:
         return Published(0, 0)
     with _settling(alias, [pk for pk, _ in changes]):
         parts = _parts()
-        # The table goes first, whatever changed: a Redis that lost its memory would know a tenant
-        # and not its tier. A table that is there already costs nothing and is no news.
+        # Always the table first: a Redis that lost its memory would have a tenant without its tier.
+        # An unchanged table costs nothing and gets no new version.
         tiers = _publish_tier_table(parts, alias)
         tenants = _publish_changed(parts, alias, [name for _, name in changes])
     return Published(tiers, tenants)
 
 
 def publish_everything(using: str | None = None, *, parts: Wiring | None = None) -> Published:
-    """Publish the tier table, every tenant with a number of its own, and what is pending.
+    """Publish the tier table, every tenant with a number of its own, and the pending changes.
 
-    It heals whatever Redis missed or lost, and is harmless at any time. A tenant that has a tier
-    and no number of its own needs nothing in Redis: the resolver answers for it, and an older
-    answer goes from Redis by itself.
+    It restores everything that Redis missed or lost, and is harmless at any time. A tenant with a
+    tier and without a number of its own needs nothing in Redis. The resolver returns its tier, and
+    an older record in Redis expires.
 
     Args:
-        using: The database; the one that tiers are written to where None.
-        parts: The parts of a Celery app; None: of the current app.
+        using: The database. None is the one for writing tiers.
+        parts: The parts of a Celery app. None is the current app.
 
     Raises:
-        FairnessError: Not wired, or Redis does not answer.
+        FairnessError: The Celery app has no ``Fairness``, or Redis does not answer.
     """
     alias = using or router.db_for_write(Tier)
     changes = list(UnpublishedChange.objects.using(alias).values_list("pk", "tenant"))
@@ -173,7 +175,7 @@ def publish_everything(using: str | None = None, *, parts: Wiring | None = None)
 
 
 def unpublished(using: str | None = None) -> QuerySet[UnpublishedChange]:
-    """Return the changes that failed to reach Redis, or are older than a publication takes."""
+    """Return the changes whose publication failed, or that are older than a publication takes."""
     alias = using or router.db_for_write(Tier)
     late = timezone.now() - ON_ITS_WAY
     changes = UnpublishedChange.objects.using(alias).order_by("pk")
@@ -189,7 +191,7 @@ def _parts() -> Wiring:
 
 
 class _settling:  # noqa: N801 (it is used as a function)
-    """Remove these changes when the block succeeds; write down why when it does not."""
+    """Remove changes if the block succeeds, and store its error with them if it fails."""
 
     def __init__(self, alias: str, changes: list[int]) -> None:
         self._alias, self._changes = alias, changes
@@ -198,7 +200,7 @@ class _settling:  # noqa: N801 (it is used as a function)
         """Nothing to do before."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Remove by id: the same tenant changed again meanwhile is another change."""
+        """Remove changes by id, because a tenant may have changed again meanwhile."""
         remaining = iter(self._changes)
         while chunk := list(islice(remaining, CHUNK)):
             rows = UnpublishedChange.objects.using(self._alias).filter(pk__in=chunk)
@@ -222,7 +224,7 @@ def _publish_tier_table(parts: Wiring, alias: str) -> int:
 
 
 def _publish_changed(parts: Wiring, alias: str, names: list[str]) -> int:
-    """Publish tenants that may have another tier now: what waits of them is routed again."""
+    """Publish tenants that may have another tier now, and reroute their waiting tasks."""
     count = _publish_tenants(parts, alias, dict.fromkeys(names))
     for chunk in _chunks(filter(None, dict.fromkeys(names))):
         parts.fairness.tenants.reroute(chunk)
@@ -251,8 +253,8 @@ def _publish_chunk(parts: Wiring, alias: str, tenants: list[str]) -> None:
 
 
 def _publish_tenant(parts: Wiring, tenant: str, state: TenantState) -> None:
-    # A tenant without a row has the default tier. That is said, not forgotten: after a mere
-    # "forget" each worker would judge once more by the tier that it remembers.
+    # A tenant without a row has the default tier. Publish that, because after a mere removal each
+    # worker would use its cached tier once more.
     tier = state.tier or parts.settings.default_tier
     number = "" if state.concurrency is None else state.concurrency
     # ``tenants.set_tier`` would reject a tier that Redis does not have, and move tasks one by one.

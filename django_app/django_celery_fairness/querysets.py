@@ -22,8 +22,9 @@ from django_celery_fairness import wiring
 if TYPE_CHECKING:
     from django_celery_fairness.models import TenantTier, Tier
 
-#: Sent in the transaction of a bulk change, with the model as sender. ``tiers``: whether any tier
-#: changed; ``tenants``: the tenants whose rows or tiers changed; ``using``: the database.
+#: Sent in the transaction of a bulk change, with the model as sender. Its arguments are ``tiers``
+#: (whether any tier changed), ``tenants`` (whose rows or tiers changed) and ``using`` (the alias of
+#: the database).
 rows_changed = Signal()
 
 
@@ -67,7 +68,7 @@ class TierQuerySet(models.QuerySet["Tier"]):
     delete.queryset_only = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def refuse_default_tier(self) -> None:
-        """Refuse a change that would leave unknown tenants without a tier.
+        """Reject a change that would leave unknown tenants without a tier.
 
         Raises:
             ProtectedError: The default tier is among these.
@@ -90,7 +91,7 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
     def update(self, **fields: Any) -> int:
         """Update as Django does, and publish on commit.
 
-        Where ``tenant`` itself changes, the tenants before and after are both published.
+        If ``tenant`` itself changes, the tenants before and after are both published.
         """
         self._for_write = True
         with transaction.atomic(using=self.db):

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def connect() -> None:
-    """Connect all receivers; called by ``AppConfig.ready``, twice is harmless."""
+    """Connect all receivers. ``AppConfig.ready`` calls it; a second call is harmless."""
     for signal, receiver, sender in (
         (pre_save, tier_will_be_saved, Tier),
         (post_save, tier_was_saved, Tier),
@@ -48,7 +48,7 @@ def connect() -> None:
 
 
 def tier_will_be_saved(instance: Tier, using: str, **_context: Any) -> None:
-    """Publish the tenants of a tier that gets another name: Redis knows tiers by name."""
+    """Publish the tenants of a tier that gets another name, because Redis refers to it by name."""
     renamed = Tier.objects.using(using).filter(pk=instance.pk).exclude(name=instance.name)
     tenants = TenantTier.objects.using(using).filter(tier__in=renamed).order_by()
     publish_on_commit(tenants=list(tenants.values_list("tenant", flat=True)), using=using)
@@ -65,7 +65,7 @@ def tier_was_deleted(using: str, **_context: Any) -> None:
 
 
 def tenant_will_be_saved(instance: TenantTier, using: str, **_context: Any) -> None:
-    """Publish the tenant whose row is about to be another's."""
+    """Publish the former tenant of a row that gets another tenant."""
     old = TenantTier.objects.using(using).filter(pk=instance.pk).exclude(tenant=instance.tenant)
     publish_on_commit(tenants=list(old.values_list("tenant", flat=True)), using=using)
 
@@ -88,8 +88,8 @@ def rows_were_changed(tiers: bool, tenants: Iterable[str], using: str, **_contex
 def worker_starts(sender: Any = None, **_context: Any) -> None:
     """Publish everything from the database, before the worker takes its first task.
 
-    A worker whose database or Redis is away starts all the same, with the numbers that it knows.
-    The same is done again whenever the worker finds that Redis lost its memory.
+    If the database or Redis is away, the worker starts all the same, with the numbers that it has.
+    It publishes again each time that it finds that Redis lost its memory.
     """
     from celery import current_app
 
@@ -102,7 +102,7 @@ def worker_starts(sender: Any = None, **_context: Any) -> None:
 
 
 def publish_from_worker(parts: Wiring) -> None:
-    """Publish everything from the database; what fails is logged."""
+    """Publish everything from the database, or log the error."""
     alias = router.db_for_write(Tier)
     was_open = connections[alias].connection is not None
     try:

@@ -1,11 +1,11 @@
-"""The tier of a tenant, from the database: ``tier_resolver`` of a project with this app.
+"""The ``tier_resolver`` of a project with this app: it reads a tenant's tier from the database.
 
-Invariant: one query, and the thread's database connection is left as it was found: one that was
-opened here is closed as ``CONN_MAX_AGE`` says, one that was open stays open. A connection that the
-server has dropped meanwhile (workers' threads outlive them) is opened anew, once.
+Invariant: it makes one query, and leaves the thread's database connection in its former state. A
+connection that it opened is closed by the rule of ``CONN_MAX_AGE``. A connection that the server
+has dropped is opened again, once, because workers' threads outlive connections.
 
-Weakness: nothing is cached here. The resolver chain caches for ``tier_cache_seconds`` and hears of
-changes through Redis; errors are the chain's business too, which then uses the default tier.
+Weakness: it has no cache. The tier cache stores its answers for ``tier_cache_seconds``, reads
+changes from Redis, and uses the default tier after an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from django_celery_fairness.models import TenantTier
 
 
 def tier_of(tenant: str) -> str | None:
-    """Return the name of the tenant's tier, or None where it has no row.
+    """Return the name of the tenant's tier; None if it has no row.
 
     Args:
-        tenant: As tasks give it.
+        tenant: The tenant's id.
 
     Raises:
         django.db.Error: The database does not answer.

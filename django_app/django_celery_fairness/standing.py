@@ -1,9 +1,9 @@
-"""What is wrong with the set-up as an admin page sees it: one finding, consequence and next step.
+"""Problems of the set-up for the banner of an admin page, each with its next step.
 
-Invariant: every finding says what to do next, and none shows a password.
+Invariant: every finding has a next step, and none shows a password.
 
-Weakness: it speaks for this process: a worker with other variables may enforce where this one
-says that nothing is enforced.
+Weakness: the findings are those of this process. A worker with other variables may enforce limits
+even if this process reports that nothing does.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from django_celery_fairness.live_counts import LiveCounts
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that keeps the numbers of the page from being obeyed."""
+    """One reason why the numbers of the page are not in force."""
 
     level: Literal["warning", "error"]
     text: str
 
 
 def findings(counts: LiveCounts) -> list[Finding]:
-    """Return what is wrong, the worst first.
+    """Return the findings, the worst first.
 
     Args:
-        counts: What the page already asked Redis; asked once more here if it asked nothing.
+        counts: The page's calls to Redis. One more call is made here to see whether Redis answers.
     """
     found = _wiring()
     if wiring.wired() is not None and counts.problem is None:

@@ -1,10 +1,10 @@
-"""What this Django process knows about its ``Fairness``: is it wired, and with which settings.
+"""The ``Fairness`` of this Django process, and its settings.
 
-Invariant: nothing here connects to Redis, and nothing raises because a project is not set up yet;
-the admin and the checks must work then, to say what is missing.
+Invariant: no function connects to Redis, or raises because a project is not set up yet. The admin
+and the checks must work then, to show the missing step.
 
-Weakness: settings are read as this process sees them. A worker on another host may have other
-variables in its environment.
+Weakness: the settings are those of this process. A worker on another host may have other variables
+in its environment.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def wired() -> Wiring | None:
 
 
 def settings_in_force() -> Settings:
-    """Return the wired settings, else what ``CELERY_FAIRNESS`` and the variables say.
+    """Return the settings of the Celery app, or without one those of this project.
 
     Raises:
-        SettingsError: They cannot be meant; the message names setting or variable.
+        SettingsError: A setting is invalid. The message names the setting or the variable.
     """
     parts = wired()
     if parts is not None:
@@ -45,7 +45,7 @@ def settings_in_force() -> Settings:
 
 
 def default_tier() -> str:
-    """Return the name of the default tier; the built-in one where settings cannot be read."""
+    """Return the name of the default tier; the built-in one if the settings are invalid."""
     try:
         return settings_in_force().default_tier
     except FairnessError:
@@ -54,18 +54,18 @@ def default_tier() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A variable that says something else than the database, which wins.
+    """A variable whose number differs from the database, which wins.
 
     Attributes:
         tier: The tier's name.
         variable: For example ``FAIRNESS_PRO_LIMIT``.
-        says: The variable's number; None is unlimited.
-        database: The database's number; None is unlimited.
+        value: The variable's number. None is unlimited.
+        database: The database's number. None is unlimited.
     """
 
     tier: str
     variable: str
-    says: int | None
+    value: int | None
     database: int | None
 
 
@@ -78,15 +78,15 @@ def contradictions(concurrency_of: dict[str, int | None]) -> list[Contradiction]
     try:
         variables = tier_limit_variables(os.environ)
     except ValueError:
-        # The settings are in error then, which a check of its own reports.
+        # Another check reports invalid settings.
         return []
     return [
-        Contradiction(tier, variable, says, concurrency_of[tier])
-        for tier, (variable, says) in variables.items()
-        if tier in concurrency_of and concurrency_of[tier] != says
+        Contradiction(tier, variable, value, concurrency_of[tier])
+        for tier, (variable, value) in variables.items()
+        if tier in concurrency_of and concurrency_of[tier] != value
     ]
 
 
 def as_text(concurrency: int | None) -> str:
-    """Return a limit as people read it."""
+    """Return a limit as text."""
     return "unlimited" if concurrency is None else str(concurrency)

@@ -1,9 +1,9 @@
-"""``manage.py publish_tiers``: write all tiers and tenants of the database to Redis, by hand.
+"""``manage.py publish_tiers``: writes all tiers and tenants of the database to Redis.
 
-Invariant: harmless at any time; the exit code says how it went: 0 published, 1 not wired or
-settings in error, 69 Redis does not answer.
+Invariant: it is harmless at any time. The exit code is 0 for success, 1 if the Celery app has no
+``Fairness`` or a setting is invalid, and 69 if Redis does not answer.
 
-Weakness: it is needed only after Redis was away or lost its memory; a starting worker does the
+Weakness: it is only needed after Redis was away or lost its memory. A starting worker does the
 same.
 """
 
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        """Publish, and say how much."""
+        """Publish everything, and print the numbers."""
         try:
             published = publish_everything(options["database"])
         except LimiterUnavailable as error:
