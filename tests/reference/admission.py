@@ -305,6 +305,12 @@ class Admission:
         """A log in which no start is young enough to matter is forgotten."""
         self.logs = {k: log for k, log in self.logs.items() if log.forgotten_at > self.time}
 
+    def forget_cooled(self, most: int) -> None:
+        """Cool-downs that are over are deleted, at most so many, the first ones first."""
+        over = sorted((ends, key) for key, ends in self.cooled.items() if ends <= self.time)
+        for _, key in over[:most]:
+            del self.cooled[key]
+
     def is_silent(self, keys: Iterable[str], since: int | None = None) -> bool:
         """Whether a lease ended that no call reports: a claim notices it within a second.
 

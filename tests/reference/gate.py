@@ -17,8 +17,8 @@ from tests.reference.objection import require
 
 #: A promotion looks at what may start at least this often, in ms of the logical clock.
 LOOKS_EVERY_MS = AGAIN_MS + 100
-#: One call looks at this many tasks of a key.
-TASKS_AT_MOST = 8
+#: A gate deletes at most this many cool-downs.
+FORGOTTEN_AT_MOST = 20
 
 _ACTIONS = {DROP: "drop", RESCHEDULE: "reschedule", WAIT: "wait"}
 
@@ -173,6 +173,11 @@ class Gates:
         for key in request.lease.keys:
             self.admission.others[key][request.lease.id] = time + rules.lease_ms
         self.admission.count_starts(request.limits)
+        is_steered = self.admission.paused or self.admission.overrides
+        if request.limits or self.tier_waits or is_steered or not request.tenant:
+            # A task with its tier's limit alone has a short way that forgets nothing.
+            self.admission.forget_starts()
+            self.admission.forget_cooled(FORGOTTEN_AT_MOST)
 
     def _is_behind(self, request: Any) -> bool | None:
         """Whether a parked task of the same key and kind of numbers waits. None: perhaps.

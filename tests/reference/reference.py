@@ -403,6 +403,7 @@ class Reference:
         ended_holds = self.admission.end_holds(self.budget.due)
         self._end_leases(rules, seen)
         self.admission.forget_starts()
+        self.admission.forget_cooled(self.budget.due)
         for queue in dict.fromkeys(queues):
             self._bring_in(queue, ended_holds, seen)
         return Counter({queue: self._expire(queue, seen) for queue in dict.fromkeys(queues)})
@@ -543,6 +544,7 @@ class Reference:
         ended = self.admission.end_holds(FORGOTTEN_AT_MOST)
         self.admission.is_changed |= any(key.startswith("tenant:") for key in ended)
         self.admission.forget_starts()
+        self.admission.forget_cooled(FORGOTTEN_AT_MOST)
         for task in self.delayed():
             if task.put_back_by & ended and seen.delayed[task.queue].get(task.tag) == self.now:
                 task.eta_ms = self.now
@@ -709,7 +711,8 @@ class Reference:
             # If its expiry came first, it waits until then.
             is_late = task.eta_ms not in (self.now, task.expires_ms) and len(task.put_back_by) == 1
             require(not is_late, "what a key put back comes when the key changes", tag=task.tag)
-            task.put_back_by = frozenset()
+            is_now = task.eta_ms == self.now
+            task.put_back_by = frozenset() if is_now else task.put_back_by - {whole_key(key)}
 
     def limit_queue(
         self,
