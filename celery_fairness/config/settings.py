@@ -140,16 +140,16 @@ class Settings(BaseModel):
     tier_scope: Annotated[
         Literal["global", "service"],
         Field(
-            description="`global`: a tenant's limit counts over all its services; `service`: each "
-            "service apart.",
+            description="A tenant's limit counts over all its services (`global`), or in each "
+            "service apart (`service`).",
             json_schema_extra=_expected("'global' or 'service'"),
         ),
     ] = "global"
     tier_on_limit: Annotated[
         Literal["reschedule", "wait"],
         Field(
-            description="On the gate, a task over its tier limit: `reschedule`: goes back to the "
-            "broker with a countdown; `wait`: is parked in Redis until it may start. On "
+            description="On the gate, a task over its tier's limit goes back to the broker with a "
+            "countdown (`reschedule`), or is parked in Redis until it may start (`wait`). On "
             "`fairredis` it always waits.",
             json_schema_extra=_expected("'reschedule' or 'wait'", GATE),
         ),
@@ -157,17 +157,17 @@ class Settings(BaseModel):
     no_tenant: Annotated[
         Literal["bypass", "shared", "error"],
         Field(
-            description="Tasks without a tenant: `bypass`: no tier limit; `shared`: all are one "
-            "tenant of the default tier; `error`: `delay()` raises TenantMissing.",
+            description="Tasks without a tenant have no tier's limit (`bypass`), are all one "
+            "tenant of the default tier (`shared`), or `delay()` raises TenantMissing (`error`).",
             json_schema_extra=_expected("'bypass', 'shared' or 'error'"),
         ),
     ] = "bypass"
     redis_lost: Annotated[
         Literal["defer", "open", "closed"],
         Field(
-            description="On the gate, while the limiter's Redis is away: `defer`: back to the "
-            "broker with the snooze; `open`: run without a slot; `closed`: fail with "
-            "LimiterUnavailable.",
+            description="On the gate, while the limiter's Redis is away, a task goes back to the "
+            "broker with the snooze (`defer`), runs without a slot (`open`), or fails with "
+            "LimiterUnavailable (`closed`).",
             json_schema_extra=_expected("'defer', 'open' or 'closed'", GATE),
         ),
     ] = "defer"
@@ -185,8 +185,7 @@ class Settings(BaseModel):
         Field(
             ge=0,
             le=DAY_SECONDS,
-            description="On the gate: added to the snooze, uniformly from 0 to this, in seconds; "
-            "0 is legal.",
+            description="On the gate: added to the snooze, uniformly from 0 to this, in seconds.",
             json_schema_extra=_expected("seconds from 0 to 86400", GATE),
         ),
     ] = 10.0
@@ -195,8 +194,8 @@ class Settings(BaseModel):
         Field(
             ge=1,
             le=3600,
-            description="How long a slot outlives a worker that died, in seconds; renewed at a "
-            "third.",
+            description="How long a slot outlives a worker that died, in seconds. Workers renew "
+            "it every third of this.",
             json_schema_extra=_expected("seconds from 1 to 3600"),
         ),
     ] = 15.0
@@ -206,31 +205,32 @@ class Settings(BaseModel):
             ge=0,
             le=1_000_000,
             strict=True,
-            description="On `fairredis`: how often a task's process may die before the task goes "
-            "to the dead letters; 0: never.",
+            description="On `fairredis`: how often a task's process may die before the task "
+            "becomes a dead letter. With 0 it never does.",
             json_schema_extra=_expected("a whole number from 0 to 1000000", DISPATCH),
         ),
     ] = 5
     fairness_by: Annotated[
         Literal["tasks", "cost", "runtime"],
         Field(
-            description="On `fairredis`: what a task charges its tenant, divided by the weight: "
-            "`tasks`: one unit; `cost`: what it declares; `runtime`: the seconds that it takes.",
+            description="On `fairredis`: what a task costs its tenant, divided by the weight. It "
+            "is one unit (`tasks`), the declared number (`cost`), or the seconds that it takes "
+            "(`runtime`).",
             json_schema_extra=_expected("'tasks', 'cost' or 'runtime'", DISPATCH),
         ),
     ] = "tasks"
     priority_scope: Annotated[
         Literal["tenant", "queue"],
         Field(
-            description="On `fairredis`: what a priority orders: `tenant`: tasks of one tenant; "
-            "`queue`: those of all tenants of a queue, which are fair among equal priorities.",
+            description="On `fairredis`: a priority orders the tasks of one tenant (`tenant`), or "
+            "those of all tenants of a queue, which take turns among equal priorities (`queue`).",
             json_schema_extra=_expected("'tenant' or 'queue'", DISPATCH),
         ),
     ] = "tenant"
     priority_order: Annotated[
         Literal["high_first", "low_first"],
         Field(
-            description="On `fairredis`: which priority goes first; "
+            description="On `fairredis`: which priority goes first. "
             "`low_first` is the order of the stock Redis transport.",
             json_schema_extra=_expected("'high_first' or 'low_first'", DISPATCH),
         ),
