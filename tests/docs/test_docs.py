@@ -204,6 +204,35 @@ def test_every_command_is_on_the_page_of_commands():
     assert missing == []
 
 
+def documented_keys() -> set[str]:
+    """The names of keys in Redis, without what follows a colon, that the pages list."""
+    rows = [
+        row
+        for page in (ROOT / "docs/reference").glob("redis-keys*.md")
+        for row in re.findall(r"^\| (`[^|]*`) \| [a-z]+ \|", page.read_text(), re.MULTILINE)
+    ]
+    return {re.split("[: ]", name)[0] for row in rows for name in re.findall("`([^`]*)`", row)}
+
+
+def test_the_pages_list_every_key_that_the_functions_name():
+    named = {
+        name
+        for file in (ROOT / "celery_fairness/store/lua").rglob("*.lua")
+        for name in re.findall(r'prefix \.\. "([a-z_]+)', file.read_text())
+    }
+    assert len(named) > 60
+    assert sorted(named - documented_keys()) == []
+
+
+def test_every_key_on_the_pages_is_one_of_the_code():
+    files = [each for end in ("*.lua", "*.py") for each in PACKAGES[0].rglob(end)]
+    code = " ".join(file.read_text() for file in files)
+    # The streams of events are named by what they keep.
+    ours = {name.removesuffix("_events") for name in documented_keys()}
+    ours -= {"_kombu.binding.EXCHANGE", "QUEUE"}
+    assert [name for name in sorted(ours) if not re.search(rf"\b{name}\b", code)] == []
+
+
 COMMANDS = re.compile(r"(?:^|^\$ |`)celery -A \w+ fairness ([^`\n#]*)", re.MULTILINE)
 
 
