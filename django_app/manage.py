@@ -3,7 +3,7 @@
 
 Invariant: it works from any folder.
 
-Weakness: it needs the project's environment; ``make setup`` makes it.
+Weakness: it needs the project's environment, which ``make setup`` makes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Celery app of the demo site, and the one line that makes it fair.
 
-Invariant: what a project with celery_fairness writes is all here: settings in Django's
+Invariant: it has everything that a project with celery_fairness needs: settings in Django's
 ``CELERY_FAIRNESS``, and ``Fairness(app)``.
 
-Weakness: the broker is a Redis on this machine unless CELERY_BROKER_URL says otherwise.
+Weakness: the broker is a Redis on this machine unless CELERY_BROKER_URL names another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The database of the demo site, from one variable.
 
-Invariant: a URL that cannot be meant is an error that names the variable and gives an example,
-and never shows the password.
+Invariant: the error for an invalid URL names the variable, gives an example, and never shows the
+password.
 
 Weakness: SQLite and PostgreSQL only.
 """
@@ -21,9 +21,9 @@ def database_from(url: str, default_path: Path) -> dict[str, Any]:
     """Return the entry of ``DATABASES`` for ``url``.
 
     Args:
-        url: DATABASE_URL; an empty one is SQLite at ``default_path``. A PostgreSQL server on a
+        url: DATABASE_URL. An empty one is SQLite at ``default_path``. A PostgreSQL server on a
             unix socket is ``postgresql:///site?host=/run/postgresql``.
-        default_path: Where SQLite keeps its file unless the URL says otherwise.
+        default_path: The file of SQLite, if the URL names none.
 
     Raises:
         ImproperlyConfigured: Another scheme, or no database name.
@@ -56,8 +56,8 @@ def _sqlite(path: str) -> dict[str, Any]:
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,
         "OPTIONS": {
-            # Two workers and a web server write to one file: readers do not block the writer, and
-            # a transaction takes the write lock when it begins, so waiting for it is possible.
+            # Two workers and a web server write to one file. With WAL, readers do not block the
+            # writer. With IMMEDIATE, a transaction takes the write lock first, so it can wait.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,

@@ -1,8 +1,9 @@
-"""Who sends what: one free tenant floods, the others send a few.
+"""The load of the site: one free tenant floods, the others send a few tasks.
 
 Invariant: a tenant's row in the ledger is written before its task is sent, so none is missing.
 
-Weakness: a site that is left alone keeps sending; what ended ten minutes ago is forgotten.
+Weakness: a site keeps sending until it is stopped. The ledger drops tasks ten minutes after they
+ended.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class DemoTenant:
     """A tenant of the demo.
 
     Attributes:
-        name: As tasks are charged.
-        tier: Given when the site is first set up; the admin rules from then on.
-        waiting: Tasks that it keeps waiting or running.
+        name: The tenant's id.
+        tier: Its tier at the first set-up. Later the admin decides.
+        waiting: Number of tasks that it keeps waiting or running.
     """
 
     name: str
@@ -44,7 +45,7 @@ TENANTS = (
 
 
 def create_tenants() -> None:
-    """Give each tenant of the demo its tier, unless a person already did."""
+    """Give each tenant of the demo its tier, unless it already has one."""
     for tenant in TENANTS:
         tier = Tier.objects.filter(name=tenant.tier).first()
         if tier is not None:
@@ -52,7 +53,7 @@ def create_tenants() -> None:
 
 
 def top_up() -> None:
-    """Send what each tenant lacks, and forget what ended long ago."""
+    """Send the missing tasks of each tenant, and delete old ones from the ledger."""
     DemoTask.objects.filter(ended_at__lt=datetime.now(UTC) - KEPT).delete()
     for tenant in TENANTS:
         unfinished = DemoTask.objects.filter(tenant=tenant.name, ended_at=None).count()
@@ -61,7 +62,7 @@ def top_up() -> None:
 
 
 def send(tenant: str, name: str, seconds: float) -> None:
-    """Send one task, once the ledger knows it."""
+    """Write one task to the ledger, and send it."""
     task = {"analyze": analyze, "render": render}[name]
     row = DemoTask.objects.create(
         task_id=uuid4(), tenant=tenant, name=name, sent_at=datetime.now(UTC)

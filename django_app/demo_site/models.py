@@ -1,9 +1,9 @@
-"""The ledger of the demo's tasks: who sent what, when it ran, and where.
+"""The ledger of the demo's tasks: their tenants, times and workers.
 
-Invariant: it knows nothing of Redis, so it can be held against what the limiter says.
+Invariant: it is independent of Redis, so it can be compared with the limiter.
 
-Weakness: a task that is killed never says that it ended; it is shown as running until the site
-starts again.
+Weakness: a killed task has no end here, so the page shows it as running until the site starts
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DemoTask(models.Model):
     worker = models.CharField(max_length=200, blank=True, default="")
 
     class Meta:
-        """Indexed by what the page asks."""
+        """Indexes for the queries of the page."""
 
         verbose_name = "demo task"
         indexes = (models.Index(name="demo_task_by_state", fields=("tenant", "ended_at")),)

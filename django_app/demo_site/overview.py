@@ -1,9 +1,9 @@
-"""What the page of tasks shows: for each tenant its limit, and its tasks by state.
+"""The rows of the page of tasks: the limit of each tenant, and its tasks by state.
 
-Invariant: tasks are counted from the ledger, not from Redis, so the page tells whether limits are
-obeyed. The limit is the one in force in Redis, with what an operator set.
+Invariant: tasks are counted from the ledger, not from Redis, so the page shows whether limits hold.
+The limit is the one in force in Redis, with an operator's changes.
 
-Weakness: a handful of queries for each tenant; made for a handful of tenants.
+Weakness: it makes several queries for each tenant, so it suits a handful of tenants.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class TenantOverview:
     """One tenant on the page.
 
     Attributes:
-        limit: Tasks at once; None is unlimited. That of the database where ``why`` is so.
-        why: What an operator set, or that the limit in force is unknown; "" of a tier's number.
-        edit: Primary key of the row in the admin; None where the tenant has no row.
-        wait_seconds: Waiting time of the finished tasks that are shown, on average.
+        limit: Tasks at once. None is unlimited. The database's number, if the one in force is
+            unknown.
+        why: An operator's change, or that the limit in force is unknown. "" for a tier's number.
+        edit: Primary key of the row in the admin, or None if the tenant has no row.
+        wait_seconds: Mean waiting time of the finished tasks on the page.
     """
 
     tenant: str
@@ -54,16 +55,16 @@ class TenantOverview:
 
     @property
     def free(self) -> range:
-        """The slots that are not in use, to be drawn; none where there is no limit."""
+        """The free slots, as a sequence for the template; empty without a limit."""
         return range(max(0, min(self.limit or 0, 30) - len(self.running)))
 
 
 def overview(now: datetime, counts: LiveCounts) -> list[TenantOverview]:
-    """Return every tenant that the database or the ledger knows.
+    """Return every tenant in the database or the ledger.
 
     Args:
-        now: The time, for tasks that run.
-        counts: Those of the page.
+        now: The present time, for running tasks.
+        counts: The live counts of the page.
     """
     rows = {row.tenant: row for row in TenantTier.objects.select_related("tier")}
     sent = DemoTask.objects.order_by().values_list("tenant", flat=True).distinct()

@@ -1,9 +1,9 @@
 """The processes of a running site: started in sessions of their own, stopped by process id.
 
-Invariant: when ``stop`` returns, every process that was started here, and what it forked, is gone.
-A site that is killed outright takes them along too (on Linux, by the kernel).
+Invariant: after ``stop``, every started process and its forks have ended. On Linux, the kernel ends
+them if the site is killed.
 
-Weakness: a worker that does not finish its tasks within the time it is given is killed.
+Weakness: a worker that does not finish its tasks in time is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process, its name for messages, and where it writes."""
+    """One process, its name for messages, and its log file."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -39,7 +39,7 @@ class Processes:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def start(self, name: str, argv: Sequence[str], directory: Path) -> Child:
-        """Start one process; what it prints goes to ``{name}.log``."""
+        """Start one process; its output goes to ``{name}.log``."""
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is the site's alone: it stops the others in their order.
+                # Only the site gets Ctrl-C. It stops the others in their order.
                 start_new_session=True,
             )
         child = Child(name, process, log)
@@ -57,11 +57,11 @@ class Processes:
         return child
 
     def dead(self) -> Child | None:
-        """Return a process that ended although nobody stopped it, if any."""
+        """Return a process that ended by itself, if any."""
         return next((child for child in self._children if child.process.poll() is not None), None)
 
     def stop(self) -> None:
-        """Ask all to end, wait, and kill what is left, its own children included."""
+        """Send SIGTERM to all, wait, and kill the rest with their children."""
         for child in self._children:
             if child.process.poll() is None:
                 child.process.terminate()
@@ -81,4 +81,4 @@ def _kill_session(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # Nothing is left; macOS says so with the second.
+        pass  # The group is empty. macOS raises the second error for that.

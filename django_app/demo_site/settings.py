@@ -1,8 +1,8 @@
 """Django settings of the demo site.
 
-Invariant: no secret stands here, and debugging is off unless DJANGO_DEBUG asks for it.
+Invariant: no secret is in this file, and debugging is off unless DJANGO_DEBUG is 1.
 
-Weakness: made for one machine: hosts other than this one must be named in DJANGO_ALLOWED_HOSTS.
+Weakness: it is for one machine. DJANGO_ALLOWED_HOSTS must name other hosts.
 
 ========================= ==================================================================
 DATABASE_URL              PostgreSQL or another SQLite file; SQLite in the site's folder
@@ -77,8 +77,8 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_FAIRNESS = {
     "tier_resolver": "django_celery_fairness.resolver:tier_of",
-    # For a broker without fair claims, in CELERY_BROKER_URL: there a task over its tenant's limit
-    # goes back for 30 s + up to 10 s, and a person who watches the page wants to see it sooner.
+    # For a broker without fair claims in CELERY_BROKER_URL. By default a task above its limit goes
+    # back for 30 to 40 s, which is too slow for a person who watches the page.
     "snooze_seconds": 1.0,
     "snooze_jitter_seconds": 1.0,
 }

@@ -1,8 +1,8 @@
 """The folder of everything that a running site writes: database, secret key, logs.
 
-Invariant: readable by its owner only.
+Invariant: only its owner can read it.
 
-Weakness: who shares the folder shares the site's sessions.
+Weakness: two sites with one folder share their sessions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def site_folder() -> Path:
-    """Return the folder, made where it is not there: DEMO_SITE_DIR, else ``django_app/.site``."""
+    """Return the folder, DEMO_SITE_DIR or by default ``django_app/.site``; make it if needed."""
     given = os.environ.get("DEMO_SITE_DIR")
     folder = Path(given) if given else Path(__file__).resolve().parent.parent / ".site"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -21,10 +21,10 @@ def site_folder() -> Path:
 
 
 def secret_key() -> str:
-    """Return DJANGO_SECRET_KEY, else one made once for this checkout.
+    """Return DJANGO_SECRET_KEY, or a key that is made once for this checkout.
 
-    Two processes that start at the same moment agree: the file appears whole, and the first one
-    to appear stays.
+    Two processes that start at the same time use the same key. A file appears as a whole, and the
+    first one stays.
     """
     given = os.environ.get("DJANGO_SECRET_KEY")
     if given:

@@ -1,9 +1,9 @@
 """The demo's tasks: two services whose work takes a moment, so that a person can watch it.
 
-Invariant: each writes its start and its end into the ledger with the clock read beside the work,
-not beside the write, which may wait for the database.
+Invariant: the times in the ledger are read next to the work, and not next to the write, which may
+wait for the database.
 
-Weakness: the work is waiting; ``make demo`` has real work.
+Weakness: the work is only waiting. ``make demo`` has real work.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Invariant: nothing is fetched from the internet.
 
-Weakness: the page of tasks asks for no login; it shows only the demo's own.
+Weakness: the page of tasks needs no login. It shows only tasks of the demo.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page of tasks.
 
-Invariant: plain HTML that loads itself again every two seconds; no script, nothing from the
+Invariant: it is plain HTML that reloads every two seconds, without scripts and without the
 internet.
 
 Weakness: everybody who reaches the site sees it.

@@ -1,10 +1,14 @@
 """The demo: `python -m examples.code_analysis`, which is `make demo`.
 
-Invariant: exit code 0 means that both runs ended and nothing was found; 1 that something was found;
-2 wrong usage; 69 that the demo could not run; 128 and a signal's number that it was asked to end.
-Whatever the code, no process is left.
+Invariant: no process is left after its end. The exit codes are:
 
-Weakness: the two runs need the machine for themselves; other work on it shows in their times.
+- 0: both runs ended without a finding
+- 1: there are findings
+- 2: wrong usage
+- 69: the demo could not run
+- 128 plus the number of a signal: the signal ended it
+
+Weakness: other work on the machine changes the times of the two runs.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if not os.access(options.report.absolute().parent, os.W_OK):
-        # Said now, not after a minute of work.
+        # Report it now, not after a minute of work.
         parser.error(f"--report expected in a folder that can be written, got: {options.report}")
     display = PlainDisplay(sys.stderr) if options.json else open_display()
     try:
@@ -80,7 +84,7 @@ def run_both(
 
 
 def tell(comparison: Comparison, report: Path, display: PlainDisplay) -> None:
-    """Say what the runs showed."""
+    """Print the result of the runs."""
     display.show(PLAIN_LABEL, comparison.figures(comparison.plain))
     display.show(FAIR_LABEL, comparison.figures(comparison.fair))
     display.say(comparison.sentence)

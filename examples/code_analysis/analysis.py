@@ -1,10 +1,10 @@
-"""What one Python package is made of, counted from its source with `ast`.
+"""Counts the definitions in a Python package from its source, with `ast`.
 
-Invariant: nothing of the package is imported or run, so any source may be given, and the same
-source always gives the same numbers.
+Invariant: no code of the package is imported or run, so any source is safe. The same source always
+gives the same numbers.
 
-Weakness: complexity is the usual rough count (one, and one for every place where control may
-branch); a file that does not parse is counted as unreadable and left out.
+Weakness: complexity is the usual rough count, which is one plus the number of branches. A file that
+does not parse is counted as unreadable and left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Module:
-    """What one source file defines."""
+    """The definitions in one source file."""
 
     name: str
     lines: int
@@ -76,11 +76,11 @@ def analyze_source(name: str, source: bytes) -> Module:
     """Count one source file.
 
     Raises:
-        SyntaxError: it is not Python of this interpreter's version.
-        ValueError: it holds null bytes.
+        SyntaxError: it is not valid for this version of Python.
+        ValueError: it has null bytes.
     """
     with warnings.catch_warnings():
-        # Old packages hold escapes such as "\d" outside raw strings; that is not our finding.
+        # Old packages have escapes such as "\d" outside raw strings, which does not matter here.
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
     classes = tests = 0
@@ -117,7 +117,7 @@ def _unused(name: str, taken: Mapping[str, int]) -> str:
 
 
 def analyze_package(name: str, folder: Path) -> Summary:
-    """Count the modules that lie directly in a package's folder; sub-packages are apart.
+    """Count the modules directly in a package's folder, without sub-packages.
 
     Raises:
         OSError: the folder or one of its files cannot be read.

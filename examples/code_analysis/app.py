@@ -1,13 +1,12 @@
-"""The platform's Celery app: what every process of a run imports.
+"""The platform's Celery app, which every process of a run imports.
 
-The same tasks on the same broker run in one of two ways, chosen by `CODE_ANALYSIS_MODE`:
-`plain` is Celery as it comes, with one queue; `fair` adds the three lines that this package asks
-for: the settings, `Fairness(app)`, and `FairTask` as the tasks' base.
+The same tasks on the same broker run in one of two modes, by the variable `CODE_ANALYSIS_MODE`.
+`plain` is Celery without this package, with one queue. `fair` adds the three lines that the package
+needs: the settings, `Fairness(app)`, and `FairTask` as the tasks' base.
 
-Invariant: apart from those lines the two are the same code with the same settings.
+Invariant: apart from those lines the two modes have the same code and the same settings.
 
-Weakness: it is configured by environment variables that the demo sets; imported without them it
-says so and stops.
+Weakness: it needs environment variables that the demo sets. Its import fails without them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ except KeyError as missing:
         "`python -m examples.code_analysis`"
     ) from None
 
-#: The ADR says 30 and 10; a demo of a minute cannot wait that long.
+#: ADR-10 has 30 and 10, which is too long for a demo of a minute.
 SNOOZE_SECONDS = 1.0
 SNOOZE_JITTER_SECONDS = 1.0
 
@@ -68,7 +67,7 @@ if MODE == "fair":
     JobTask = FairTask
 
 
-#: By job: when what is being published was handed over. A publish may take its time.
+#: By job: the time at which its present publish began, because a publish may take long.
 _handed_over: dict[str, float] = {}
 
 

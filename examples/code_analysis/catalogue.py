@@ -1,10 +1,10 @@
 """The real packages on this machine that the demo analyses.
 
-Invariant: nothing is imported to find them; a package's name leads to the same folder in the
-process that sends a job and in the worker that runs it.
+Invariant: the search imports no package. A name leads to the same folder in the process that sends
+a job and in the worker that runs it.
 
-Weakness: what is found depends on what is installed, so two machines may get different loads from
-one seed; the two runs of one demo never do.
+Weakness: the list depends on the installed packages, so two machines may get different loads from
+one seed. The two runs of one demo get the same load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-#: Installed beside the demo, or part of Python; those that are missing are passed over.
+#: Packages of the demo's environment, or of Python. Missing ones are skipped.
 ROOTS = (
     *("amqp", "billiard", "celery", "click", "django", "kombu", "pip", "prompt_toolkit"),
     *("pydantic", "redis", "rich", "vine"),
@@ -35,7 +35,7 @@ class PackageMissing(LookupError):
     """A job names a package that is not installed here."""
 
     def __init__(self, name: str) -> None:
-        """Say which package."""
+        """Store the name of the package."""
         self.name = name
         super().__init__(f"package {name!r} expected to be installed here, got: nothing")
 
@@ -62,8 +62,8 @@ def find_folder(name: str) -> Path:
         PackageMissing: no such package is installed here.
     """
     root, *rest = name.split(".")
-    # Not importlib.util.find_spec: it asks a module that is imported already, and celery and kombu
-    # replace theirs by one without an answer.
+    # Not importlib.util.find_spec: it reads `__spec__` of an imported module, and celery and kombu
+    # replace their modules by objects without one.
     found = PathFinder.find_spec(root)
     for location in (found and found.submodule_search_locations) or ():
         folder = Path(location, *rest)

@@ -1,10 +1,10 @@
 """The report's charts, as SVG text.
 
-Invariant: no script, no font and no address from elsewhere; colours are CSS variables of the page,
-so one drawing serves light and dark. The two runs of a pair are drawn to the same scale.
+Invariant: the text contains no script, no font and no external address. Colours are CSS variables
+of the page, so one drawing serves light and dark. Both runs of a pair have the same scale.
 
-Weakness: running jobs are drawn as their mean over short intervals, so a peak shorter than one is
-flattened; the table's "most at once" is exact.
+Weakness: running jobs are drawn as means of short intervals, which flattens shorter peaks. The
+table's "most at once" is exact.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scale:
         return [step * number for number in range(int(self.largest / step + 1e-9) + 1)]
 
     def x(self, value: float) -> float:
-        """Where a value lies."""
+        """The position of a value."""
         return _LEFT + _PLOT * min(value, self.largest) / self.largest
 
 

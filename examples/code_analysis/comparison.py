@@ -1,8 +1,8 @@
-"""The two runs side by side, and what other snoozes would have made of the second.
+"""The two runs side by side, and the second one with other snoozes.
 
-Invariant: every sentence is computed from the two runs; none says more than they showed.
+Invariant: every sentence is computed from the two runs, and claims no more than they showed.
 
-Weakness: what the ADR's snooze would give is a replay on paper, see `replay`.
+Weakness: the result with the ADR's snooze is only a calculation, see `replay`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAIR_LABEL = "celery_fairness"
 
 @dataclass(frozen=True)
 class Outlook:
-    """What another snooze would have given."""
+    """The calculated result with another snooze."""
 
     quiet_p95_seconds: float
     flood_seconds: float
@@ -46,7 +46,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that is told about the two runs."""
+    """All facts about the two runs."""
 
     plain: Run
     fair: Run
@@ -58,7 +58,7 @@ class Comparison:
         return self.plain, self.fair
 
     def figures(self, run: Run) -> list[UserFigures]:
-        """The lines of one run's table; both are held against the limits of the package's run."""
+        """The lines of one run's table, with the limits of the package's run in both."""
         return by_user(run.book.jobs.values(), self.fair.limits, run.until_seconds)
 
     def quiet_p95_seconds(self, run: Run) -> float:
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def findings(self) -> list[str]:
-        """What went against the promise, empty when nothing did."""
+        """The broken promises; empty if there are none."""
         findings = []
         for label, run in ((PLAIN_LABEL, self.plain), (FAIR_LABEL, self.fair)):
             if run.stopped:
@@ -85,12 +85,12 @@ class Comparison:
 
     @property
     def longest_quiet_seconds(self) -> float:
-        """How long a quiet user may wait at p95 in the package's run."""
+        """The longest allowed wait of a quiet user at p95 in the package's run."""
         return round(longest_quiet_p95_seconds(self.quiet_p95_seconds(self.plain)), 1)
 
     @property
     def sentence(self) -> str:
-        """What the demo is for, in one sentence."""
+        """The purpose of the demo, in one sentence."""
         flood = the_flood()
         plain, fair = self.quiet_p95_seconds(self.plain), self.quiet_p95_seconds(self.fair)
         at_once = {
@@ -107,7 +107,7 @@ class Comparison:
         )
 
     def outlook(self, snooze: Snooze) -> Outlook:
-        """What a snooze would have given for the jobs of the package's run."""
+        """The calculated result with a snooze for the jobs of the package's run."""
         quiet: list[float] = []
         flood: list[Replayed] = []
         for line in self.figures(self.fair):
@@ -126,12 +126,12 @@ class Comparison:
 
     @property
     def own_snooze(self) -> Snooze:
-        """The snooze that the package's run had."""
+        """The snooze of the package's run."""
         return Snooze(self.fair.snooze_seconds, self.fair.snooze_jitter_seconds)
 
     @property
     def path_sentence(self) -> str:
-        """What the path of the package's run did with jobs that had to wait."""
+        """The handling of waiting jobs in the package's run, in one sentence."""
         if not self.fair.claims:
             return self.snooze_sentence
         return (
@@ -141,7 +141,7 @@ class Comparison:
 
     @property
     def snooze_sentence(self) -> str:
-        """Which snooze the run had, and what the ADR's would give."""
+        """The snooze of the run, and the result with the ADR's, in one sentence."""
         flood = the_flood().name
         own = self.own_snooze
         refusals = _mean([job.refusals for job in _flood_jobs(self.fair)])
@@ -162,7 +162,7 @@ class Comparison:
             "path": "fairredis" if self.fair.claims else "gate",
             "waiting": self.path_sentence,
             "adr_replay": asdict(self.outlook(ADR_SNOOZE)),
-            # To be held against the run itself: how far the replay can be believed.
+            # Compare it with the run itself to see how exact the replay is.
             "own_replay": asdict(self.outlook(self.own_snooze)),
             "runs": {run.mode: self._run_as_json(run) for run in self.runs},
         }

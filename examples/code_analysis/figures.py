@@ -1,7 +1,6 @@
-"""What the ledger of one run says, in numbers.
+"""The figures of one run, from its ledger.
 
-Invariant: every number is computed from the jobs' own times; nothing is asked of the Redis under
-test.
+Invariant: every number is computed from the jobs' own times, without the Redis under test.
 
 Weakness: percentiles are nearest-rank, so with a handful of jobs p95 is the longest wait.
 """
@@ -33,22 +32,22 @@ class UserFigures:
 
     @property
     def wait_p50_seconds(self) -> float | None:
-        """Half of the jobs waited no longer; None before the first started."""
+        """The median wait; None before the first start."""
         return percentile(self.waits_seconds, 50)
 
     @property
     def wait_p95_seconds(self) -> float | None:
-        """Of a hundred jobs, 95 waited no longer; None before the first started."""
+        """The wait at p95; None before the first start."""
         return percentile(self.waits_seconds, 95)
 
     @property
     def quiet(self) -> bool:
-        """A user, and not the one who floods."""
+        """Whether it is a user, and not the flooding one."""
         return not self.floods and self.user != BACKGROUND
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
-    """The nearest-rank percentile, 0 < percent <= 100; None of nothing."""
+    """The nearest-rank percentile, 0 < percent <= 100; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -56,14 +55,14 @@ def percentile(values: Iterable[float], percent: float) -> float | None:
 
 
 def format_wait(seconds: float) -> str:
-    """A wait for people: milliseconds where it is short."""
+    """A wait as text, in milliseconds if it is short."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def running_over_time(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
-    """How many runs there are from each moment on: (moment, number), by moment.
+    """The number of runs from each moment on, as (moment, number) in order.
 
-    Where one ends at the very moment when another starts, they did not run together.
+    If one run ends at the moment when another starts, they did not overlap.
     """
     changes: dict[float, list[int]] = {}
     for start, end in runs:
@@ -110,7 +109,7 @@ def by_user(
 
 
 def waits_seconds(jobs: Iterable[Job]) -> tuple[float, ...]:
-    """The waits of those jobs that started."""
+    """The waits of the jobs that started."""
     return tuple(job.wait_seconds for job in jobs if job.wait_seconds is not None)
 
 

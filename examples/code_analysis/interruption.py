@@ -1,9 +1,9 @@
 """Ctrl-C and other requests to end, noticed between two steps of the demo.
 
-Invariant: a request never breaks into the middle of a step, so a process that was just started is
-always one that we know of and end. A second request changes nothing.
+Invariant: a request never interrupts a step, so every started process is recorded and ended. A
+second request changes nothing.
 
-Weakness: it is noticed at the next look, a fifth of a second later at most in the demo's loops.
+Weakness: a request is noticed at the next check, in the demo's loops within a fifth of a second.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ _SLICE_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """The demo was asked to end."""
+    """A signal requested the end of the demo."""
 
     def __init__(self, signal_number: int) -> None:
-        """Remember by which signal."""
+        """Store the signal."""
         self.signal_number = signal_number
         super().__init__(f"ended by {signal.Signals(signal_number).name}")
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a program that a signal ended."""
+        """The exit code of a shell for a program that a signal ended."""
         return 128 + self.signal_number
 
 
 class Interruption:
-    """Remembers that the demo was asked to end."""
+    """Records signals that request the end of the demo."""
 
     def __init__(self) -> None:
-        """Listen to nothing yet."""
+        """Handle no signal yet."""
         self._asked: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Listen from now on, in the main thread."""
+        """Handle signals from now on; called in the main thread."""
         for number in _SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # Under nohup it shall go on when the terminal is closed.
+                continue  # Under nohup the demo continues after its terminal is closed.
             self._before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
+        """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -56,12 +56,12 @@ class Interruption:
         self._asked = self._asked or number
 
     def check(self) -> None:
-        """Raise `Interrupted` if we were asked to end."""
+        """Raise `Interrupted` if a signal has arrived."""
         if self._asked is not None:
             raise Interrupted(self._asked)
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, and raise `Interrupted` soon after we are asked to end."""
+        """Wait, and raise `Interrupted` soon after a signal."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.check()

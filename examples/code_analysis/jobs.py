@@ -1,9 +1,9 @@
 """The story of each job, put together from the ledger's entries.
 
-Invariant: entries may come in any order and in any portions; the stories are the same.
+Invariant: entries may come in any order and in any portions, with the same result.
 
-Weakness: a job that nobody planned (beat's) is known from its first entry on, so one that was lost
-before it was ever published would not be missed.
+Weakness: a job of beat has no plan, so it begins with its first entry. If it is lost before its
+first publish, it is not counted as lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from examples.code_analysis.ledger import Entry
 
 @dataclass
 class Job:
-    """One job: when it was sent, refused, started and ended."""
+    """One job: when it was sent, rejected, started and ended."""
 
     id: str
     user: str | None = None
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def refusals(self) -> int:
-        """How often it was sent back by the gate: every publish after the first."""
+        """The number of times that the gate sent it back: every publish after the first."""
         return max(0, len(self.sends) - 1)
 
     @property
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def wait_seconds(self) -> float | None:
-        """From its submission to the start of its body; None as long as one of them is missing."""
+        """From its submission to the start of its body; None while one of them is missing."""
         if not self.sends or not self.starts:
             return None
         return max(0.0, min(self.starts) - min(self.sends))
@@ -55,12 +55,12 @@ class JobBook:
     """All jobs of one run."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Begin without jobs."""
         self.jobs: dict[str, Job] = {}
         self.ready_workers = 0
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Take further entries of the ledger."""
+        """Add further entries of the ledger."""
         for entry in entries:
             if entry["event"] == "ready":
                 self.ready_workers += 1

@@ -1,20 +1,20 @@
-"""What happened to every job, written down by whoever did it, apart from the Redis under test.
+"""The history of every job, written by each process, without the Redis under test.
 
 Each process appends JSON lines to a file of its own; the demo reads all of them. Entries:
 
 | event | written by | when |
 |---|---|---|
 | `planned` | the sender | before anything is sent: this job must run once |
-| `sent` | whoever publishes | at every publish; the first submits, each further one is a refusal |
+| `sent` | the publisher | at every publish: first the submission, then each rejection |
 | `start`, `end` | the task's body | as its first and its last act |
 | `ready` | a worker | it takes jobs from now on |
 
-Invariant: a line is written whole or not at all (one `write` to a file opened with O_APPEND), and a
-reader never sees half of one. `start` is written after the limiter admitted the job and `end`
-before its slot is freed, so what the ledger shows as running together really held slots together.
+Invariant: a line is written as a whole or not at all (one `write` to a file opened with O_APPEND),
+and a reader never sees half a line. `start` is written after the limiter admitted the job, and
+`end` before its slot is free. So jobs that overlap in the ledger held slots at the same time.
 
-Weakness: times are this machine's monotonic clock, which all of its processes share; a ledger of
-several hosts could not be compared.
+Weakness: times are from the monotonic clock of this machine, so ledgers of several hosts cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ledger:
 
     @contextmanager
     def running(self, job: str, user: str | None) -> Iterator[dict[str, Any]]:
-        """Enclose a task's body; what it puts into the mapping is written with its end."""
+        """Enclose a task's body; the mapping that the body fills is written with its end."""
         self.write("start", job=job, user=user)
         facts: dict[str, Any] = {}
         ok = False
@@ -80,7 +80,7 @@ class Ledger:
 
 
 class LedgerReader:
-    """Reads what was added since the last look."""
+    """Reads new entries."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Start at the beginning."""

@@ -1,4 +1,4 @@
-"""Who sends which job when: the load that both runs get.
+"""The load of both runs: users, jobs and times.
 
 Invariant: one seed, one number of jobs and one list of packages always give the same load. Every
 user sends something, the flood sends all of its jobs at second 0.
@@ -16,10 +16,10 @@ from typing import Any
 from examples.code_analysis.catalogue import Package
 from examples.code_analysis.users import USERS, User, the_flood
 
-#: The quiet users send all they want within this time.
+#: The quiet users send all their jobs within this time, in seconds.
 WINDOW_SECONDS = 10.0
 
-#: What a quiet user sends: how many visits, and how many packages at each visit.
+#: Visits of a quiet user, and packages at each visit.
 _VISITS = {"free": (4, 1), "pro": (2, 3), "pro_plus": (2, 3), "enterprise": (2, 5)}
 
 
@@ -29,7 +29,7 @@ class NothingToAnalyze(LookupError):
 
 @dataclass(frozen=True)
 class Order:
-    """One user asks for one analysis, and perhaps for a page about it."""
+    """One user's request for one analysis, and perhaps for a page about it."""
 
     at_seconds: float
     user: str
@@ -38,11 +38,11 @@ class Order:
 
     @property
     def jobs(self) -> int:
-        """How many jobs it makes."""
+        """The number of its jobs."""
         return 2 if self.with_view else 1
 
     def as_json(self) -> dict[str, Any]:
-        """The form in which it travels to the process that sends it."""
+        """Its form as JSON, for the sender."""
         return asdict(self)
 
 
@@ -60,7 +60,7 @@ def plan_load(packages: Sequence[Package], flood_jobs: int, seed: int) -> list[O
     for user in USERS:
         if not user.floods:
             orders += _visits(chance, names, user)
-    # Stable, so that orders of one moment keep the order in which they were drawn.
+    # Stable, so orders of one moment keep their order.
     return sorted(orders, key=lambda order: order.at_seconds)
 
 

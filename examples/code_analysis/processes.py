@@ -1,11 +1,10 @@
 """The processes of one run: broker, workers, beat, sender.
 
-Invariant: every process is the leader of a session of its own, so that Ctrl-C in a terminal reaches
-only the demo, and when a `Processes` block is left, however that happens, each of those sessions is
-empty.
+Invariant: every process leads a session of its own, so Ctrl-C in a terminal reaches only the demo.
+After a `Processes` block each of those sessions is empty, even after an error.
 
-Weakness: if the demo itself is killed with SIGKILL, the kernel ends its children (on Linux), and
-these end theirs in their own time.
+Weakness: if SIGKILL ends the demo, the kernel ends its children (on Linux). Grandchildren may end a
+little later.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from typing import IO, Self
 
 from celery_fairness.testing.child_process import dying_with_parent
 
-#: Where `python -m celery -A examples…` finds the examples.
+#: The folder from which `python -m celery -A examples…` imports the examples.
 ROOT = Path(__file__).resolve().parents[2]
 
 _LINE_SECONDS = 0.02
 
 
 class ProcessFailed(RuntimeError):
-    """A process of the demo could not do its work; the message says which and why."""
+    """A process of the demo failed; the message has its name and the reason."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One child process and the file that holds what it said."""
+    """One child process and the file with its output."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -54,7 +53,7 @@ class Process:
             )
 
     def last_line(self) -> str:
-        """The last thing it wrote, empty if nothing."""
+        """Its last line of output; empty without one."""
         lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
@@ -69,15 +68,15 @@ class Processes:
         self._started: list[Process] = []
 
     def __enter__(self) -> Self:
-        """Nothing runs yet."""
+        """Begin without processes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what still runs."""
+        """End the remaining processes."""
         self.end_all()
 
     def start(self, name: str, *arguments: str, piped: bool = False) -> Process:
-        """Start a Python module as a process; piped: its standard input and output are ours."""
+        """Start a Python module as a process, with pipes for input and output if `piped`."""
         log = self._folder / f"{name}.log"
         with log.open("ab") as file:
             popen = subprocess.Popen(
@@ -94,7 +93,7 @@ class Processes:
         return process
 
     def check(self) -> None:
-        """Raise `ProcessFailed` if one is gone that we did not end."""
+        """Raise `ProcessFailed` if a process has ended by itself."""
         for process in self._started:
             process.check()
 
@@ -142,4 +141,4 @@ def _close(stream: IO[bytes] | None) -> None:
         try:
             stream.close()
         except BrokenPipeError:
-            pass  # It ended before it read what we had said.
+            pass  # It ended before it read its input.

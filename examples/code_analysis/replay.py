@@ -1,12 +1,11 @@
-"""What other snoozes would have given: a run's jobs once more, on paper.
+"""Calculates the waits of a run's jobs with another snooze.
 
-Each job asks for a slot of its user when it was sent; it gets one if fewer than the limit run, and
-else asks again after a snooze. How long it runs once it has a slot is what it took in the run.
+Each job requests a slot of its user at its time of sending. If the user is at the limit, the job
+requests again after a snooze. With a slot it runs as long as it did in the run.
 
-Invariant: one seed gives one answer; no more than the limit run at once.
+Invariant: one seed gives one answer, and no more jobs than the limit run at once.
 
-Weakness: it knows the limits and nothing else: a job never waits for a worker, so it tells what the
-snoozes alone would cost.
+Weakness: it has only limits and no workers, so it shows the cost of the snoozes alone.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from examples.code_analysis.jobs import Job
 
 @dataclass(frozen=True)
 class Snooze:
-    """How long a refused job waits: the fixed part, and up to the jitter more."""
+    """The wait of a rejected job: a fixed part, plus a random part up to the jitter."""
 
     seconds: float
     jitter_seconds: float
 
     def __str__(self) -> str:
-        """As people write it."""
+        """Its form as text."""
         return f"{self.seconds:g} s + {self.jitter_seconds:g} s"
 
     def draw(self, chance: random.Random) -> float:
@@ -37,7 +36,7 @@ class Snooze:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of one job."""
+    """The result for one job."""
 
     sent_seconds: float
     start_seconds: float
@@ -54,16 +53,15 @@ def replay(jobs: Iterable[Job], limit: int | None, snooze: Snooze, seed: int) ->
     """Replay the jobs of one user that ran to their end.
 
     Args:
-        jobs: of one user; those that did not run are left out.
-        limit: how many run at once; None is no limit. With 0 nothing would ever run: an empty list.
-        snooze: how long a refused job waits. A snooze of nothing would ask without end: it is
-            taken as a millisecond.
-        seed: of the jitter.
+        jobs: jobs of one user. Those that did not run are left out.
+        limit: jobs at once. None is no limit. With 0 the result is an empty list.
+        snooze: the wait of a rejected job, at least a millisecond.
+        seed: the seed of the jitter.
     """
     if limit == 0:
         return []
     chance = random.Random(seed)
-    # (when it asks, a number that keeps equal times apart, its first asking, its length, refusals)
+    # (time of the request, a number that orders equal times, first request, run time, rejections)
     asking = [
         (min(job.sends), number, min(job.sends), job.ends[0] - job.starts[0], 0)
         for number, job in enumerate(jobs)

@@ -1,9 +1,9 @@
 """The page that shows both runs: `demo-report.html`.
 
-Invariant: one file that needs nothing else, no internet and no JavaScript; it reads well in light
-and in dark.
+Invariant: it is one file without JavaScript, and needs no other file and no internet. It is
+readable in light and in dark.
 
-Weakness: it tells of one pair of runs on one machine; it is a picture, not a benchmark.
+Weakness: it shows one pair of runs on one machine, so it is a picture and no benchmark.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _running(comparison: Comparison) -> list[str]:
 def _table(comparison: Comparison) -> str:
     plain = {line.user: line for line in comparison.figures(comparison.plain)}
     fair = comparison.figures(comparison.fair)
-    # On fairredis no worker refuses a job: one at its limit waits in Redis.
+    # On fairredis no worker rejects a job, because a job at its limit waits in Redis.
     refused = any(line.refusals for line in fair)
     rows = [_row(line, plain.get(line.user), refused) for line in fair]
     head = (

@@ -3,8 +3,7 @@
 Invariant: when `run_load` returns or raises, no process of the run is left. Both modes go through
 the same steps with the same times.
 
-Weakness: a run in which nothing happens for long is stopped and told as it then was; its open jobs
-count as lost.
+Weakness: a run without progress for some time is stopped, and its open jobs count as lost.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from examples.code_analysis.load import Order
 from examples.code_analysis.processes import Process, Processes, ProcessFailed
 
 Mode = Literal["plain", "fair"]
-#: How the package's run goes: the broker claims fairly, or the gate asks in the worker.
+#: The path of the package's run: a broker that claims fairly, or the gate in the worker.
 Way = Literal["fairredis", "gate"]
 
 WORKERS = 2
 #: Processes in each worker's pool. Together more than the largest limit, so that limits bind and
-#: not the pool.
+#: the pool does not.
 POOL_SLOTS = 4
 READY_SECONDS = 40.0
-#: How long no job may begin or end before a run is stopped: longer than the gate sends jobs back.
+#: Time without a start or an end of a job after which a run is stopped, in seconds. It is longer
+#: than a snooze.
 STALL_SECONDS = 60.0
-#: How long beat's last jobs may take once all else is done.
+#: Time for beat's last jobs after all others have ended, in seconds.
 DRAIN_SECONDS = 5.0
 
 _APP = "examples.code_analysis.app"
@@ -45,31 +45,31 @@ _ANSWER_SECONDS = 30.0
 
 @dataclass
 class Run:
-    """What one run did, so far or in the end."""
+    """The state of a run, or its result."""
 
     mode: Mode
     book: JobBook = field(default_factory=JobBook)
     began_seconds: float = 0.0
     ended_seconds: float | None = None
-    #: Of each tier; None is no limit. Empty in the run without the package.
+    #: Limits by tier. None is no limit. Empty in the run without the package.
     limits: dict[str, int | None] = field(default_factory=dict)
-    #: Whether the broker claimed fairly; else the gate sent jobs back.
+    #: Whether the broker claimed fairly. If not, the gate sent jobs back.
     claims: bool = False
     snooze_seconds: float = 0.0
     snooze_jitter_seconds: float = 0.0
-    #: As the package counted them, by tier.
+    #: Rejections by tier, as the package counted them.
     refusals: dict[str, int] = field(default_factory=dict)
-    #: Why the run was stopped before all was done; empty if it was not.
+    #: Why the run was stopped early; empty if it was not.
     stopped: str = ""
 
     @property
     def until_seconds(self) -> float:
-        """The end of the run, or this moment as long as it goes on."""
+        """The end of the run, or the present time during the run."""
         return now_seconds() if self.ended_seconds is None else self.ended_seconds
 
     @property
     def lasted_seconds(self) -> float:
-        """How long it took, without its set-up."""
+        """Its duration in seconds, without the set-up."""
         return self.until_seconds - self.began_seconds
 
 
@@ -87,16 +87,17 @@ def run_load(
     Args:
         mode: without the package or with it.
         orders: the load.
-        folder: where its files go; made here.
-        interruption: asked several times a second whether to end.
-        watch: called several times a second with the run as it then is.
-        way: which path the package takes.
-        stall_seconds: after so long without a job that was sent, began or ended, it is stopped.
+        folder: the folder for its files, made here.
+        interruption: checked several times a second.
+        watch: called several times a second with the state of the run.
+        way: the path of the package.
+        stall_seconds: the run is stopped after this time without a job that is sent, begins or
+            ends.
 
     Raises:
         ServerFailed: there is no Redis, or it does not start.
         ProcessFailed: a worker, beat or the sender did not start or ended too soon.
-        Interrupted: the demo was asked to end.
+        Interrupted: a signal requested the end.
     """
     for name in ("ledger", "views"):
         (folder / name).mkdir(parents=True)
@@ -148,7 +149,7 @@ class _Course:
         all_done = self._look_until(
             lambda: all(job.done for job in planned), stall_seconds, while_it_moves=True
         )
-        # No more of beat's jobs; those under way are waited for like everybody's.
+        # Beat sends no more jobs. The run waits for those it has sent.
         self._processes.end(beat, timeout_seconds=5.0)
         self._look_until(lambda: not run.book.open_jobs, DRAIN_SECONDS if all_done else 0.0)
         run.ended_seconds = now_seconds()
@@ -171,7 +172,10 @@ class _Course:
     def _look_until(
         self, reached: Callable[[], bool], timeout_seconds: float, *, while_it_moves: bool = False
     ) -> bool:
-        """Look until it is ``reached``, at most so long; or so long after the last news."""
+        """Wait until ``reached`` returns True; return whether it did within the timeout.
+
+        With ``while_it_moves`` each start or end of a job begins the timeout anew.
+        """
         end = now_seconds() + timeout_seconds
         while True:
             news = self._reader.read_new()
@@ -188,7 +192,7 @@ class _Course:
             self._interruption.pause(_LOOK_SECONDS)
 
     def _is_move(self, entry: Entry) -> bool:
-        """Say whether a planned job has begun or ended; beat's do whatever becomes of those."""
+        """Return whether a planned job has begun or ended; jobs of beat do not count."""
         return entry["event"] in ("start", "end") and self.run.book.jobs[entry["job"]].planned
 
     def _take_settings(self, facts: dict[str, Any]) -> None:

@@ -9,8 +9,7 @@ It is run by the demo, which speaks to it in lines of JSON:
 Invariant: every job is written into the ledger as planned before the first is sent, and no user
 waits for another user's order.
 
-Weakness: when the machine is so busy that publishing falls behind, later orders are sent late; a
-job's wait is counted from when it was really sent.
+Weakness: on a busy machine orders may be sent late. A job's wait begins when it was really sent.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from examples.code_analysis.tasks import analyze, write_view
 
 
 def say(**facts: Any) -> None:
-    """Tell the demo something."""
+    """Send a line to the demo."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
@@ -65,7 +64,7 @@ def send(planned: Sequence[tuple[Order, Any]]) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """The settings in force, as the package itself understood them."""
+    """The settings in force, as the package read them."""
     if platform.MODE != "fair":
         return {}
     settings = platform.fairness.settings
@@ -78,7 +77,7 @@ def facts() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Take the load, wait for the word, send, and report at the end of input."""
+    """Read the load, wait for "go", send it, and report at the end of input."""
     planned = plan([Order(**order) for order in json.loads(sys.stdin.readline())])
     say(ready=facts())
     if not sys.stdin.readline():

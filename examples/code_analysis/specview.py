@@ -1,9 +1,8 @@
-"""A Markdown page that tells a reader what an analysis found.
+"""A Markdown page with the findings of an analysis.
 
-Invariant: the page depends on the summary alone; the same summary gives the same page.
+Invariant: the page depends only on the summary, so the same summary gives the same page.
 
-Weakness: names are written as they are in the source, in code spans; it is a page for people, not
-a format to parse.
+Weakness: it is a page for people and no format to parse. Names are in code spans, as in the source.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariant: the plain form has no colour and no control characters, and the columns are the same in
 both forms.
 
-Weakness: the live form needs the package rich; without it a terminal gets the plain form.
+Weakness: the live form needs the package rich. Without it a terminal gets the plain form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROGRESS_SECONDS = 5.0
 
 
 def cells(line: UserFigures) -> tuple[str, ...]:
-    """What the table says of one user."""
+    """One row of the table: the figures of a user."""
     return (
         line.user + (" (flood)" if line.floods else ""),
         line.tier or "-",
@@ -38,14 +38,14 @@ def cells(line: UserFigures) -> tuple[str, ...]:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A wait for people."""
+    """A wait as text."""
     return "-" if seconds is None else f"{seconds:.2f} s"
 
 
 def shown(figures: Sequence[UserFigures]) -> list[tuple[str, ...]]:
-    """The head and the rows, without refusals if no job was refused.
+    """The head and the rows, without rejections if there are none.
 
-    On fairredis a job at its limit waits in Redis, so no worker refuses one.
+    On fairredis a job at its limit waits in Redis, so no worker rejects one.
     """
     rows = [COLUMNS, *(cells(line) for line in figures)]
     if any(line.refusals for line in figures):
@@ -112,7 +112,7 @@ class LiveDisplay(PlainDisplay):
         """Draw on a terminal.
 
         Raises:
-            ImportError: rich is not installed; take `PlainDisplay`.
+            ImportError: rich is not installed. Use `PlainDisplay`.
         """
         from rich.console import Console
 
@@ -172,10 +172,10 @@ class LiveDisplay(PlainDisplay):
 
 
 def open_display(stream: TextIO | None = None) -> PlainDisplay:
-    """The live form on a terminal where rich is installed, else the plain form.
+    """The live form on a terminal if rich is installed, and the plain form otherwise.
 
     Args:
-        stream: where to write; None is the standard output of this moment.
+        stream: the output. None is the present standard output.
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():

@@ -1,9 +1,9 @@
 """The platform's two tasks: `analyze` of the service analysis, `write_view` of specview.
 
-Invariant: a job does the same work in both runs; whoever it is charged to is the argument
-`user_id`, and a job without one belongs to nobody.
+Invariant: a job does the same work in both runs. It is charged to its argument `user_id`, and
+without one to nobody.
 
-Weakness: both are short jobs of pure Python; they say nothing about jobs that wait for a network.
+Weakness: both are short jobs of pure Python, so they do not represent jobs that wait for a network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from examples.code_analysis.specview import write_markdown
 
 @app.task(base=JobTask, bind=True, tenant="user_id", service="analysis")
 def analyze(self: Task[Any, Any], package: str, user_id: str | None = None) -> Summary:
-    """Parse the source of an installed package and count what it is made of."""
+    """Parse the source of an installed package and count its definitions."""
     with ledger.running(str(self.request.id), user_id) as facts:
         summary = analyze_package(package, find_folder(package))
         facts["lines"] = summary["lines"]

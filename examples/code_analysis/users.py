@@ -1,16 +1,16 @@
-"""The platform's users: who they are and what they pay for.
+"""The platform's users and their tiers.
 
 Invariant: exactly one user floods, and it is on the free tier. The first letter of a name is the
 first letter of its tier.
 
-Weakness: a table in code; a real platform asks its database, see the Django app.
+Weakness: the table is in code. A real platform has a database, see the Django app.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: How jobs that belong to nobody are named in tables.
+#: The name of jobs without a user in tables.
 BACKGROUND = "(beat)"
 
 
@@ -41,11 +41,11 @@ _TIERS = {user.name: user.tier for user in USERS}
 
 
 def tier_of(name: str) -> str | None:
-    """The tier a user pays for; None for one we do not know. This is the demo's tier resolver."""
+    """The tier a user pays for; None for an unknown user. This is the demo's tier resolver."""
     return _TIERS.get(name)
 
 
 def the_flood() -> User:
-    """The one user who floods."""
+    """The user with the flood."""
     (flood,) = (user for user in USERS if user.floods)
     return flood

@@ -1,8 +1,8 @@
-"""Whether the demo showed what it promises; what it did not is a finding.
+"""Checks whether the demo keeps its promises; a broken promise is a finding.
 
-Invariant: no finding, exit code 0; any finding, exit code 1. Findings come from the ledger alone.
+Invariant: findings come from the ledger alone. The exit code is 1 with any finding, and 0 without.
 
-Weakness: a job that beat would have sent, had beat not failed, is not missed.
+Weakness: if beat fails, the jobs that it did not send are not counted as lost.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from examples.code_analysis.figures import UserFigures
 from examples.code_analysis.jobs import Job
 from examples.code_analysis.users import BACKGROUND
 
-#: No user but the flood waits longer than this at p95 in the run with the package, or on a machine
-#: that is slow longer than this part of what they all waited in the run without.
+#: Longest allowed wait of a quiet user at p95 in the run with the package, in seconds. On a slow
+#: machine it is this part of the quiet users' wait in the run without the package.
 LONGEST_QUIET_P95_SECONDS = 6.0
 LONGEST_QUIET_P95_PART = 0.5
 
 
 def longest_quiet_p95_seconds(plain_p95_seconds: float) -> float:
-    """Return how long a quiet user may wait at p95 beside the run without the package."""
+    """Return the longest allowed wait of a quiet user at p95, given the run without the package."""
     return max(LONGEST_QUIET_P95_SECONDS, LONGEST_QUIET_P95_PART * plain_p95_seconds)
 
 
 def find_faults(label: str, jobs: Iterable[Job]) -> list[str]:
-    """Jobs that were lost, ran twice or failed, one finding for each fault; asked of both runs."""
+    """Jobs that were lost, ran twice or failed, one finding for each fault; for both runs."""
     faulty: dict[str, list[Job]] = {}
     for job in jobs:
         for fault in _faults(job):
@@ -53,7 +53,7 @@ def find_unfairness(
     figures: Sequence[UserFigures],
     longest_seconds: float = LONGEST_QUIET_P95_SECONDS,
 ) -> list[str]:
-    """Users above their limit, and quiet users who waited too long; asked of the package's run."""
+    """Users above their limit, and quiet users with too long a wait; for the package's run."""
     findings = []
     for line in figures:
         if line.limit is not None and line.most_at_once > line.limit:

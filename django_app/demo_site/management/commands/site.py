@@ -6,7 +6,7 @@ development server, and keeps sending tasks of four tenants.
 Invariant: Ctrl-C and SIGTERM stop every process that it started, by process id, and leave nothing
 behind but the site's folder.
 
-Weakness: one site for each folder; a second one needs another DEMO_SITE_DIR and port.
+Weakness: one folder serves one site. A second one needs another DEMO_SITE_DIR and port.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Command(BaseCommand):
     def _start(self, processes: Processes, port: int) -> None:
         python = sys.executable
         web = [python, "-u", "manage.py", "runserver", "--noreload", "--skip-checks"]
-        # The development server hands out the admin's style sheets without DEBUG only when told.
+        # Without DEBUG the development server serves static files only with --insecure.
         processes.start("web", [*web, "--insecure", f"127.0.0.1:{port}"], PROJECT)
-        # Tasks are sent by a process of their own, because this one read its settings before it
-        # knew the server's address.
+        # Another process sends the tasks, because this one read its settings before the server had
+        # an address.
         processes.start("load", [python, "-u", "manage.py", "send_demo_tasks"], PROJECT)
         for name in ("one", "two"):
             worker = [python, "-m", "celery", "-A", "demo_site", "worker", "--loglevel", "INFO"]
@@ -138,7 +138,7 @@ def _require_alive(processes: Processes) -> None:
 
 
 def _administrator() -> str:
-    """Make the administrator where there is none, and return what to tell the person."""
+    """Make the administrator if there is none, and return the text about the login."""
     users = User.objects
     given = os.environ.get("DJANGO_SUPERUSER_PASSWORD")
     user = users.filter(username=ADMINISTRATOR).first()
