@@ -265,7 +265,7 @@ def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, sho
     assert json.loads(run("status", "--json").stdout)["total"]["later"] == 0
 
 
-@pytest.mark.parametrize("verb", ["task", "cancel", "requeue", "purge"])
+@pytest.mark.parametrize("verb", ["cancel", "requeue", "purge"])
 def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
     fairness, shop, monkeypatch, verb
 ):
