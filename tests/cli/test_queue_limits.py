@@ -77,7 +77,7 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
         (("--local-limit", "many"), "local_limit: expected a whole number from 0"),
         (("--rate", "5"), "rate: expected 'LIMIT/PERIOD'"),
         (("--on-limit", "wiat"), "on_limit: expected 'wait', 'reschedule' or 'drop'"),
-        (("--clear", "--rate", "unlimited"), "expected --clear alone, or numbers"),
+        (("--clear", "--rate", "unlimited"), "expected numbers, or --clear alone"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(run, client, args, problem):
