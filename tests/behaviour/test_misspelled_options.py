@@ -16,6 +16,7 @@ from tests.integration.conftest import (
     Shop,
     make_shop,  # noqa: F401 - a fixture
 )
+from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 MISSPELLED: tuple[tuple[str, Any, str], ...] = (
@@ -176,7 +177,8 @@ def test_a_misspelled_header_is_logged_by_the_worker_and_its_task_runs(
 ) -> None:
     shop = make_shop(broker)
     worker = shop.worker(concurrency=1)
-    # A producer without this package, on the stock transport.
+    # A producer without this package, on the stock transport: nothing stamps its messages.
+    parts_of(shop.fairness)._disconnect()
     with Celery("elsewhere", set_as_current=False) as other:
         other.conf.broker_url = shop.env["CELERY_BROKER_URL"].removeprefix("fair")
         other.conf.result_backend = shop.env["CELERY_RESULT_BACKEND"]
