@@ -1,1 +1,1 @@
-"""``celery -A APP fairness …``: looking at an installation from a shell."""
+"""``celery -A APP fairness …``: looks at an installation from a shell, and changes it."""

@@ -44,7 +44,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DAY_SECONDS = 86_400
 #: The JSON form of a value.
 _dumped = methodcaller("model_dump", mode="json")
-#: The parameters of our commands. Celery adds options of its own to every command.
+#: The parameters of all commands. A command gets no parameter that is absent here, because Celery
+#: adds the options of an app to every command. So the name of a new option goes here too.
 _OWN = {
     *("key", "tenant", "queue", "task", "name", "service", "clear", "reason", "by"),
     *("for_seconds", "until", "page", "per_page", "concurrency", "rate", "throttle"),

@@ -1,4 +1,7 @@
-"""The text and the JSON of a key: the fields of the Open Job Spec, and our own."""
+"""The text and the JSON of a key: the fields of the Open Job Spec, and our own.
+
+The lines of its limit, its state and its override are in :mod:`.tables`.
+"""
 
 from __future__ import annotations
 

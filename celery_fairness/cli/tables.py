@@ -1,4 +1,7 @@
-"""The text of statuses, limits, queues and events for a terminal."""
+"""The text of statuses, limits, overrides, queues and events for a terminal.
+
+:mod:`.show_limit` joins lines of this module to the text of one key.
+"""
 
 from __future__ import annotations
 

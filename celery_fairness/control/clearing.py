@@ -1,4 +1,6 @@
-"""Cancels waiting tasks, and requeues dead letters.
+"""Finds a task by its id, and explains, cancels or requeues it.
+
+It also cancels the waiting tasks of a tenant, and the parked tasks of a queue.
 
 Invariant: a worker stores the result *revoked* for every cancelled task.
 """
@@ -50,7 +52,7 @@ _PLAIN = re.compile(r"[a-zA-Z0-9-]+")
 
 
 class Clearing:
-    """Cancels and requeues tasks of one installation.
+    """Finds, explains, cancels and requeues tasks of one installation.
 
     Args:
         limiter: The limiter of the installation.

@@ -1,4 +1,7 @@
-"""Explains where a task is, and why it does not start.
+"""Explains where a task of the dispatch path is, and why it does not start.
+
+:mod:`.parked` explains a task that a gate has parked. A reason that applies to both belongs to
+:mod:`.judging`, which both use.
 
 It checks all limits of the task by the rules of the next claim, even limits that no claim has
 checked yet.

@@ -1,4 +1,7 @@
-"""Reads the holds of keys: pauses, cool-downs and overrides."""
+"""Reads the holds of keys: pauses, cool-downs and overrides.
+
+:mod:`.holding` writes them. The clocks by which they end are read here too, for all of ``control``.
+"""
 
 from __future__ import annotations
 

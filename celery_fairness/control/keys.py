@@ -1,6 +1,7 @@
-"""The keys of the dispatch path, and the texts that the function library stores in them.
+"""The keys that the modules of ``control`` read, and the texts in them.
 
-The library in ``store/lua`` defines them. A text that cannot be read is None here.
+The library in ``store/lua`` defines both. A text that cannot be read is None here. The keys that a
+limiter reads are in :mod:`celery_fairness.store.keys`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Row(NamedTuple):
 
 
 class Keys:
-    """Key names of one installation's dispatch path.
+    """Key names of one installation, of the dispatch path and of gates.
 
     Args:
         prefix: The start of every key.

@@ -3,6 +3,8 @@
 Several reasons may set the number of a key. The order is: a pause, a cool-down, an override, and
 then the key's own number, which comes from the tenant, its tier, the queue or the tasks. The first
 reason is in force. When it ends, the next one takes its place.
+
+The text of a reason is here too. Commands show it for a key, and for a limit that blocks a task.
 """
 
 from __future__ import annotations

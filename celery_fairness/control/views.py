@@ -1,5 +1,7 @@
 """The values that methods of ``Fairness`` return.
 
+An inspected key with its override is in :mod:`.ojs_views`, and an event in :mod:`.event_types`.
+
 A result is a :class:`Value`. Its rows are dataclasses, because a result may have many.
 """
 

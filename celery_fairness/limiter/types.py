@@ -1,4 +1,4 @@
-"""The requests and answers of a limiter, as plain values.
+"""The requests and answers of a limiter, and the state of a key, as plain values.
 
 A rejection is not a failure. It uses no retry and prints no traceback. Its reason is an enum, which
 no code compares as text.

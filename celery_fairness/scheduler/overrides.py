@@ -1,4 +1,7 @@
-"""Overrides: numbers that an operator sets for a key, until a time or until they are cleared.
+"""The numbers of an override, in the text form that Redis stores.
+
+An operator sets them for a key, until a time or until they are cleared. The operator's name and
+reason are not here: ``control/holding.py`` writes them, and ``control/holds.py`` reads them.
 
 An override has some numbers of a limit, higher or lower ones. For the others the tasks' own numbers
 apply. It changes only the numbers: the counted starts and leases stay those of the key. For a
@@ -21,7 +24,7 @@ UNCHANGED = "-"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """The override of one key.
+    """The numbers of the override of one key, and its end.
 
     Attributes:
         numbers: The overridden ones of ``concurrency``, ``rates`` and ``throttle``, as in

@@ -1,5 +1,6 @@
-"""The names of the limiter's keys.
+"""The names of the keys that a limiter reads.
 
+The keys that the modules of ``control`` read are in ``control/keys.py``.
 ``docs/reference/redis-keys.md`` lists the keys with type, meaning and lifetime. All keys of an
 installation share one hash tag.
 """
