@@ -19,7 +19,7 @@ from itertools import islice
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.control.ancestors import ancestors_of, with_ancestors
 from celery_fairness.control.find_task import Place, read_message
-from celery_fairness.control.forecast import Places, wait_for_limit
+from celery_fairness.control.forecast import HeldSlots, wait_for_limit
 from celery_fairness.control.holds import logical_now, server_now
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row, whole_of
@@ -68,11 +68,11 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
     if looker.fairness_by == "runtime":
         means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
-    places = Places(rows, running, place.queue, logical_now(reader), means)
-    turns = Turns(reader, place.queue, task, looker, places)
+    slots = HeldSlots(rows, running, place.queue, logical_now(reader), means)
+    turns = Turns(reader, place.queue, task, looker, slots)
     # With priorities over all tenants, later tasks may go first, so there is no estimate.
     in_ring = None if looker.by_rank else turns.in_ring(group)
-    in_turn = None if in_ring is None else places.wait(in_ring)
+    in_turn = None if in_ring is None else slots.wait(in_ring)
     blocked: list[Blocker] = []
     opened: list[float | None] = []
     for each in judged:

@@ -57,7 +57,7 @@ class Turn(NamedTuple):
     limit: int | None = None
 
 
-class Places:
+class HeldSlots:
     """The workers' slots that tasks of one queue hold now.
 
     Args:

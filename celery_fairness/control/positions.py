@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import WHOLE, Limit
-from celery_fairness.control.forecast import Before, Places, Turn, before_it
+from celery_fairness.control.forecast import Before, HeldSlots, Turn, before_it
 from celery_fairness.control.keys import (
     TaskName,
     key_of_limit,
@@ -81,17 +81,17 @@ class Turns:
         queue: Queue of the task.
         task: The task.
         looker: The statistics of the installation.
-        places: The slots that tasks of the queue hold.
+        slots: The slots that tasks of the queue hold.
     """
 
     def __init__(
-        self, reader: Reader, queue: str, task: TaskName, looker: Stats, places: Places
+        self, reader: Reader, queue: str, task: TaskName, looker: Stats, slots: HeldSlots
     ) -> None:
         self._reader = reader
         self._queue = queue
         self._task = task
         self._looker = looker
-        self._places = places
+        self._slots = slots
         self._tiers = looker.tiers()
 
     def in_lane(self, group: str) -> int:
@@ -150,7 +150,7 @@ class Turns:
         asks = [Ask(key, start, "", queue) for key, start in in_ring.items()]
         asks += [Ask(key, max(in_full[key], now), "", queue) for key in back]
         of_all = of_ring + (of_full * len(back) // len(in_full) if in_full else 0)
-        return before_it(self._turns(asks), mine, of_all, self._places.held)
+        return before_it(self._turns(asks), mine, of_all, self._slots.held)
 
     def ahead_in_ring(self) -> int | None:
         """Return the number of active tenants before its own; None if its own is not active.
@@ -333,7 +333,7 @@ class Turns:
     def _takes(self, account: Account, first: Sequence[TaskName]) -> float | None:
         if account.mean is not None and self._looker.fairness_by == "runtime":
             return account.mean
-        takes = (self._places.takes(each.kind) for each in first)
+        takes = (self._slots.takes(each.kind) for each in first)
         known = [each for each in takes if each is not None]
         return sum(known) / len(known) if known else None
 
