@@ -18,7 +18,7 @@ from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
-from celery_fairness.control.holds import read_override, server_now, stops_of
+from celery_fairness.control.holds import read_override_row, server_now, stops_of
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import got
@@ -117,7 +117,7 @@ class Holding:
     def overridden(self, key: str) -> KeyOverride | None:
         """Return a key's override."""
         row = self._reader.read("HGET", self._reader.keys.overrides, key)
-        return read_override(key, row, server_now(self._reader)) if row else None
+        return read_override_row(key, row, server_now(self._reader)) if row else None
 
     @property
     def _rules(self) -> tuple[int, str]:

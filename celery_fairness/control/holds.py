@@ -20,7 +20,7 @@ from celery_fairness.scheduler.overrides import UNCHANGED
 from celery_fairness.util.durations import Milliseconds, seconds
 
 
-def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
+def with_holds(reader: Reader, state: LimitState, of_all: str = "") -> LimitState:
     """Return ``state`` with the holds and the override of its key.
 
     Args:
@@ -59,7 +59,7 @@ def with_steering(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
         ),
         key=lambda each: (each.paused, each.pause_seconds or math.inf),
     )
-    override = read_override(state.key, row, now_ms) if row else None
+    override = read_override_row(state.key, row, now_ms) if row else None
     limit = state.limit
     if override is not None:
         limit = override.numbers.get("concurrency", limit)
@@ -98,7 +98,7 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
     )
 
 
-def read_override(key: str, row: str, now_ms: int) -> KeyOverride | None:
+def read_override_row(key: str, row: str, now_ms: int) -> KeyOverride | None:
     """Read an override in its form in Redis; None if it has ended."""
     text, _, details = row.partition(" ")
     numbers, _, ends = text.rpartition("|")

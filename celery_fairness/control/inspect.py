@@ -21,7 +21,7 @@ from celery_fairness.config.tenants import Reserved, tier_key
 from celery_fairness.control.blocked_tasks import WaitingOfKey, waiting_of
 from celery_fairness.control.counting import Seen, Starts, starts_of
 from celery_fairness.control.holders import with_jobs
-from celery_fairness.control.holds import judged_by, logical_now, server_now, with_steering
+from celery_fairness.control.holds import judged_by, logical_now, server_now, with_holds
 from celery_fairness.control.keys import Keys, is_tenants, read_row
 from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.control.list_limits import known_keys
@@ -90,7 +90,7 @@ class Inspector:
         state = self._looker.inspect(key)
         if self._reader is None:
             return _shown(state)
-        state = self._steered(self._reader, state)
+        state = self._with_holds(self._reader, state)
         if not self._looker.claims:
             state = replace(state, leases=with_jobs(self._reader, state.leases))
         waiting = waiting_of(self._reader, [state.key])[state.key]
@@ -107,7 +107,7 @@ class Inspector:
         some = keys[(page - 1) * per_page : page * per_page]
         waiting = waiting_of(reader, some) if some else {}
         items = (
-            self._look(reader, self._steered(reader, self._looker.of_known(reader, key)), of_key)
+            self._look(reader, self._with_holds(reader, self._looker.of_known(reader, key)), of_key)
             for key, of_key in waiting.items()
         )
         return InspectionPage(
@@ -115,7 +115,7 @@ class Inspector:
             pagination=Pagination(total=len(keys), page=page, per_page=per_page),
         )
 
-    def _steered(self, reader: Reader, state: LimitState) -> LimitState:
+    def _with_holds(self, reader: Reader, state: LimitState) -> LimitState:
         """Return ``state`` with holds and override, unless it has them already."""
         if state.stops is not None:
             return state
@@ -123,7 +123,7 @@ class Inspector:
         if self._by_service and state.tier:
             tenant = state.key.partition(":")[2].rpartition(":")[0]
             of_all = tier_key(Reserved(tenant))
-        return with_steering(reader, state, of_all)
+        return with_holds(reader, state, of_all)
 
     def _is_known(self, reader: Reader, state: LimitState, waiting: WaitingOfKey) -> bool:
         """Return whether anything is known of a key; a tenant's key always has a tier."""

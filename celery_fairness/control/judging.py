@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit
 from celery_fairness.config.queue_limits import QueueNumbers, QueueRow, read_row
-from celery_fairness.control.holds import judged_by, server_now, with_steering
+from celery_fairness.control.holds import judged_by, server_now, with_holds
 from celery_fairness.control.keys import Row
 from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.control.opening import starts_wait_seconds
@@ -132,7 +132,7 @@ class Judge:
         state = self._looker.inspect(own.key)
         if state.stops is None:
             # On the gate path the state has no holds yet.
-            state = with_steering(self._reader, state)
+            state = with_holds(self._reader, state)
             state = replace(state, leases=tuple(with_rows(self._reader, state.key, state.leases)))
         reason = LimitReason(kind=kind, limit=own.concurrency)
         judged = self._judged(own, state, reason)

@@ -17,7 +17,7 @@ from celery_fairness.control import queue_rows as queues
 from celery_fairness.control import tenant_state as tenant
 from celery_fairness.control import waiters as waited
 from celery_fairness.control.check import Progress, check
-from celery_fairness.control.holds import with_steering
+from celery_fairness.control.holds import with_holds
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.limit_in_force import limit_in_force
 from celery_fairness.control.minutes import minutes
@@ -136,7 +136,7 @@ class Stats:
             waits_by, in_lanes = tenant.waiting_in_lanes(reader, key)
             waiting += in_lanes
             state = self._limiter.inspect(key, who, waits_by or tier)
-            state = with_steering(reader, state, tier_key(who, None) if service else "")
+            state = with_holds(reader, state, tier_key(who, None) if service else "")
         return TenantLimit(
             key=key,
             tier=state.tier,
@@ -184,7 +184,7 @@ class Stats:
             return self.inspect(key)
         state = self._of_tier(reader, key, written, parked)
         of_all = tier_key(Reserved(written), None)
-        state = with_steering(reader, state, of_all if of_all != key else "")
+        state = with_holds(reader, state, of_all if of_all != key else "")
         return replace(state, leases=tuple(tenant.with_rows(reader, state.key, state.leases)))
 
     def tier_limit(self, reader: Reader, key: str, written: str, parked: str = "") -> int | None:

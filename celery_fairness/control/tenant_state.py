@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_fairness.control.find_task import read_message
-from celery_fairness.control.holds import logical_now, with_steering
+from celery_fairness.control.holds import logical_now, with_holds
 from celery_fairness.control.keys import Row, part_length, read_row
 from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, orders_of
 from celery_fairness.limiter.types import HeldLease, LimitState, WaitingLane
@@ -41,7 +41,7 @@ def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
     """
     keys = reader.keys
     account = keys.of("account", state.key)
-    state = with_steering(reader, state, of_all)
+    state = with_holds(reader, state, of_all)
     fields = reader.read("HKEYS", account)
     queues = sorted(field[2:] for field in fields if field.startswith("q:"))
     commands: list[Command] = [("HGET", account, "closed"), ("ZSCORE", keys.closed, state.key)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from celery_fairness.config.limit_spec import OF_QUEUE, SIZE, Limit, limit_numbered
 from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
-from celery_fairness.control.holds import with_steering
+from celery_fairness.control.holds import with_holds
 from celery_fairness.control.keys import PAUSED, order_key, part_length
 from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.tenant_state import with_rows
@@ -40,7 +40,7 @@ def with_waited(reader: Reader, state: LimitState) -> LimitState:
     both = sorted(reader.read("LRANGE", waited, 0, LIMITS_AT_MOST - 1))
     row = row_of(reader, state.key)
     numbers = row.numbers if row is not None and row.parts == (state.key != row.key) else None
-    state = with_steering(reader, state)
+    state = with_holds(reader, state)
     stops = state.stops
     cools = stops is not None and stops.cool_down_seconds > 0 and not stops.paused
     return replace(
