@@ -14,10 +14,10 @@ from celery_fairness.control.scan import Reader
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.event_forwarder import (
+    BATCH_SIZE,
     ELECTED_SECONDS,
     NOTED_SECONDS,
     RETRIES,
-    TOGETHER,
     EventForwarder,
     bus_type,
 )
@@ -155,13 +155,13 @@ def test_what_one_sent_before_it_died_is_not_sent_again(workers):
     first, dispatcher = workers.start()
     second, other = workers.start()
     first.look()
-    names = [str(number) for number in range(TOGETHER + 2)]
+    names = [str(number) for number in range(BATCH_SIZE + 2)]
     workers.happen(*names)
     send = dispatcher.send
 
     def send_a_page(kind: str, **fields: Any) -> None:
         send(kind, **fields)
-        if len(dispatcher.sent) > TOGETHER:
+        if len(dispatcher.sent) > BATCH_SIZE:
             raise ConnectionError
 
     dispatcher.send = send_a_page
@@ -169,7 +169,7 @@ def test_what_one_sent_before_it_died_is_not_sent_again(workers):
         first.look()
     workers.end_election()
     assert second.look() == 2
-    assert keys_of(other) == names[TOGETHER:]
+    assert keys_of(other) == names[BATCH_SIZE:]
 
 
 def test_who_reads_is_elected_for_longer_with_each_look(workers):

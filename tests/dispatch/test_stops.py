@@ -151,7 +151,7 @@ def test_a_tenant_does_not_cool_down(fairness: Fairness) -> None:
         lambda: fairness.limits.cool_down("tenant:42", until=time.time() + 9),
         lambda: fairness.limits.clear_cool_down("tenant:42"),
     ):
-        with pytest.raises(ValueError, match="a tenant is paused: pause"):
+        with pytest.raises(ValueError, match="a tenant is paused: fairness tenant pause TENANT"):
             change()
 
 

@@ -18,7 +18,7 @@ from redis import Redis
 from tests.model.both import Both
 from tests.model.operations import LENGTH, Operation, Scene, scene
 
-OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "12000"))
+OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "3000"))
 SEED = int(os.environ.get("MODEL_SEED", "0"))
 #: Runs in which a failing sequence is made shorter.
 SHORTER_AT_MOST = int(os.environ.get("MODEL_SHORTER", "400"))
