@@ -154,7 +154,7 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
     assert tenant("pro", "7", "5000") == (4, {NAMES.tenant("42"): -1, NAMES.news: -1})
     client.hdel(NAMES.tenant("42"), "concurrency")
     # It had no end before.
-    assert tenant("pro", "", "1") == (5, {NAMES.tenant("42"): 1, NAMES.news: -1})
+    assert tenant("pro", "", "4000") == (5, {NAMES.tenant("42"): 4_000, NAMES.news: -1})
     client.delete(NAMES.news, NAMES.tenant("42"))
     assert tenant("", "7", "0")[0] == 0
 
