@@ -125,14 +125,16 @@ class Story:
         """Return when the attempt's worker could no more keep its lease; infinity: it could.
 
         A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
-        Each time that the clock is set takes up to a third more. What begins right after a freeze
-        may have been claimed before it.
+        Each time that the clock is set takes up to a third more. If Redis was away shortly before
+        the freeze, the worker may not have renewed since; the outage takes up to a third. What
+        begins right after a freeze may have been claimed before it.
         """
         kept = inf
         for freeze in self.freezes:
             jumps = [each for each in self.outages if each.what == "clock"]
             fell = sum(each.meets(freeze.begun, freeze.over) for each in jumps)
-            left = max(0.0, self.lease_seconds * (1 / 2 - fell / 3))
+            left = self.lease_seconds * (1 / 2 - fell / 3) - self._unrenewed(freeze.begun)
+            left = max(0.0, left)
             if (
                 freeze.what == attempt.worker
                 and freeze.over - freeze.begun > left
@@ -140,6 +142,16 @@ class Story:
             ):
                 kept = min(kept, freeze.begun + left)
         return kept
+
+    def _unrenewed(self, at: float) -> float:
+        """Return how much of a lease an outage has taken, if a renewal may not have followed it."""
+        third = self.lease_seconds / 3
+        away = [each for each in self.outages if each.what != "clock"]
+        recent = (each for each in away if each.begun < at < each.over + third)
+        return max(
+            (min(each.over - each.begun, third) + max(0.0, at - each.over) for each in recent),
+            default=0.0,
+        )
 
     def has_free_place(self, at: float) -> bool:
         """Say whether some worker could begin a body at a moment, as far as is known."""

@@ -204,6 +204,14 @@ def test_a_clock_that_is_set_in_a_freeze_ends_its_lease_sooner() -> None:
     assert verdict_on(*parts, outage(1, 1, "clock")).excesses_of_outages
 
 
+def test_an_outage_just_before_a_freeze_may_have_prevented_a_renewal() -> None:
+    parts = [ran(0.2, 9, "a"), ran(2.5, 2.9, "a", worker="w.2"), frozen(1.5, 8)]
+    verdict = verdict_on(*parts, outage(0.4, 1.4, "restart"))
+    assert (verdict.excesses, verdict.excesses_of_outages) == ([], [])
+    assert verdict.excesses_of_freezes == 1
+    assert not verdict_on(*parts, outage(-2, -1, "restart")).holds
+
+
 def test_an_attempt_that_begins_right_after_a_long_freeze_is_forgotten_when_it_ends() -> None:
     first, later = ran(8.5, 9, "a"), ran(10, 11, "b", worker="w.2")
     assert verdict_on(frozen(1.5, 8), first, later, ran(12, 13, "c")).holds
