@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,14 +45,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DAY_SECONDS = 86_400
 #: The JSON form of a value.
 _dumped = methodcaller("model_dump", mode="json")
-#: The parameters of all commands. A command gets no parameter that is absent here, because Celery
-#: adds the options of an app to every command. So the name of a new option goes here too.
-_OWN = {
-    *("key", "tenant", "queue", "task", "name", "service", "clear", "reason", "by"),
-    *("for_seconds", "until", "page", "per_page", "concurrency", "rate", "throttle"),
-    *("after", "types", "limit", "last", "follow"),
-    *("global_limit", "local_limit", "on_limit", "library", "repair"),
-}
 
 
 def _examples(*commands: str) -> Callable[[Command], Command]:
@@ -97,6 +90,7 @@ def task_group(**_: Any) -> None:
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     """Make a command from a function that returns a value, its text, and the exit code."""
+    own = inspect.signature(ask).parameters
 
     @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
     @click.pass_context
@@ -108,7 +102,6 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         from celery_fairness.store.library import LibraryUnusable
 
         # Celery passes the options that an app has added (``app.user_options``) to every command.
-        own = {parameter.name for parameter in context.command.params} & _OWN
         arguments = {name: value for name, value in arguments.items() if name in own}
         app = context.obj.app
         try:
@@ -381,17 +374,20 @@ def limit_cool_down(
 def limit_override(
     of: Fairness,
     key: str,
+    concurrency: str | None,
+    rate: str | None,
+    throttle: str | None,
     for_seconds: float | None,
     until: datetime | None,
     reason: str | None,
     by: str | None,
     clear: bool,
-    **numbers: str | None,
 ) -> Shown:
     """Replace the numbers of KEY, for a time or until they are cleared."""
     from celery_fairness.cli.hints import unused_key
     from celery_fairness.control.holding import person
 
+    numbers = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
     given = _given(numbers, ["concurrency"])
     if clear:
         if any(each is not None for each in (*given.values(), for_seconds, until, reason, by)):
@@ -580,10 +576,26 @@ def queue_show(of: Fairness, queue: str) -> Shown:
 @click.option("--on-limit", help="A task above it: wait, reschedule or drop.")
 @click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
 @_looks
-def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) -> Shown:
+def queue_limit(
+    of: Fairness,
+    queue: str,
+    global_limit: str | None,
+    local_limit: str | None,
+    rate: str | None,
+    throttle: str | None,
+    on_limit: str | None,
+    clear: bool,
+) -> Shown:
     """Set the limit of QUEUE; numbers that are not given are unlimited."""
     from celery_fairness.cli.tables import queue_limit_lines
 
+    numbers = {
+        "global_limit": global_limit,
+        "local_limit": local_limit,
+        "rate": rate,
+        "throttle": throttle,
+        "on_limit": on_limit,
+    }
     given = _given(numbers, ["global_limit", "local_limit"])
     if clear == bool(given):
         raise click.UsageError("expected numbers, or --clear alone")
