@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +89,6 @@ def task_group(**_: Any) -> None:
 
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     """Make a command from a function that returns a value, its text, and the exit code."""
-    own = inspect.signature(ask).parameters
 
     @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
     @click.pass_context
@@ -101,8 +99,6 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
         from celery_fairness.store.library import LibraryUnusable
 
-        # Celery passes the options that an app has added (``app.user_options``) to every command.
-        arguments = {name: value for name, value in arguments.items() if name in own}
         app = context.obj.app
         try:
             of = Fairness.of(app)

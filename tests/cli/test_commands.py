@@ -404,3 +404,23 @@ def test_a_celery_command_loads_nothing_of_ours_but_the_names_of_the_commands():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+APP_WITH_AN_OPTION = """
+from celery import Celery
+from click import Option
+from celery_fairness import Fairness
+
+app = Celery("options", broker="fairredis://127.0.0.1:1/0")
+app.user_options["preload"].add(Option(("--region",)))
+Fairness(app)
+"""
+
+
+@pytest.mark.parametrize("given", [(), ("--region", "eu")])
+def test_an_option_that_an_app_adds_to_every_command_disturbs_none(tmp_path, given):
+    (tmp_path / "options.py").write_text(APP_WITH_AN_OPTION)
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = celery("-A", "options", "fairness", *given, "limit", "show", "api", env=env)
+    assert done.returncode == 69, done.stderr
+    assert "does not answer" in done.stderr
