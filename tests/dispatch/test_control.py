@@ -80,8 +80,8 @@ def test_workers_hear_of_each_other(fair_shop: Shop, pool: str) -> None:
         names = [worker.hostname()]
         assert inspect(destination=names).revoked() == {names[0]: ["a-task"]}
 
-    fair_shop.app.control.revoke("a-task")
-    eventually(lambda: is_revoked(first))
+    fair_shop.revoke("a-task")
+    is_revoked(first)
     # Mingle: what the others know is asked for at the start.
     args = ("--loglevel", "DEBUG")
     second = fair_shop.worker(app=KINDS, pool=pool, alone=False, args=args)

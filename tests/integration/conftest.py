@@ -67,10 +67,11 @@ class Shop:
         """Revoke tasks, and wait until the worker has noted it.
 
         A command and a task reach the worker over two channels, in any order.
+        A worker that is ready subscribes to commands a moment later and misses one sent before.
         """
-        self.app.control.revoke(list(ids))
 
         def noted() -> None:
+            self.app.control.revoke(list(ids))
             (revoked,) = self.app.control.inspect(timeout=2).revoked().values()
             assert set(ids) <= set(revoked)
 
