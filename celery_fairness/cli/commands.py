@@ -501,8 +501,7 @@ def tenant_tier(
 ) -> Shown:
     """Show the tier of TENANT, or publish that it is NAME."""
     from celery_fairness.cli.hints import short_tier, typed_as_key, unused_tenant
-    from celery_fairness.cli.show_limit import inspection_plain
-    from celery_fairness.cli.tables import limit_lines
+    from celery_fairness.cli.show_limit import inspection_plain, limit_lines
 
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")

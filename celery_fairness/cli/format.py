@@ -43,6 +43,11 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def weight_text(weight: float | None) -> str:
+    """Return a weight; "" if there is none."""
+    return "" if weight is None else f"{weight:g}"
+
+
 def quoted(text: str) -> str:
     """Return ``text`` as one word of a shell."""
     return shlex.quote(printable(text))

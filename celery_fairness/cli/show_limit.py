@@ -1,17 +1,30 @@
-"""The text and the JSON of a key: the fields of the Open Job Spec, and our own.
-
-The lines of its limit, its state and its override are in :mod:`.tables`.
-"""
+"""The text and the JSON of a key: the fields of the Open Job Spec, and our own."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
-from celery_fairness.cli.format import Cell, table
-from celery_fairness.cli.tables import limit_lines, override_lines, state_lines, tier_text
-from celery_fairness.control.ojs_views import Inspection, InspectionPage, RateState, ThrottleState
+import click
 
+from celery_fairness.cli.format import (
+    Cell,
+    count,
+    held_by,
+    held_for,
+    printable,
+    seconds_text,
+    table,
+    weight_text,
+)
+from celery_fairness.cli.tables import numbers_text
+from celery_fairness.control.limit_in_force import time_text
+from celery_fairness.control.ojs_views import Inspection, InspectionPage, RateState, ThrottleState
+from celery_fairness.limiter.types import KeyOverride, LimitState
+
+_LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
+_WAITED = ("limit", "queue", "state", "tenants", "waiting")
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 
@@ -47,13 +60,98 @@ def inspection_lines(found: Inspection) -> list[str]:
     if numbers or not is_tenants:
         numbers.append(f"waiting {found.waiting_count}")
     shown = ["; ".join(numbers)] if numbers else []
-    return [*limit_lines(found), *shown, *state_lines(found)]
+    return [*limit_lines(found), *shown, *_state_lines(found)]
+
+
+def limit_lines(found: Inspection) -> list[str]:
+    """Return a key's limit in force, the reasons for it, and the number of leases."""
+    state, in_force = found.state, found.in_force
+    weight = "" if state.weight is None else f", weight {weight_text(state.weight)}"
+    tier = f"tier {_tier_text(state)}, " if state.tier or state.unknown else ""
+    # For a key that is no tenant's, each task brings its own numbers.
+    is_tenants = state.weight is not None or bool(state.unknown)
+    limit = f"limit {in_force.number}, " if is_tenants else ""
+    reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
+    if reasons and (in_force.reasons[0].by_people or state.unknown):
+        reasons[0] = click.style(reasons[0], fg="yellow")
+    return [f"{state.key}: {tier}{limit}held {state.held}{weight}", *reasons]
+
+
+def _state_lines(found: Inspection) -> list[str]:
+    """Return the text of a key's state, without its limit."""
+    state = found.state
+    if not found.known:
+        return ["not known: it holds nothing, nothing of it waits, nothing is published"]
+    is_tenants = state.weight is not None or bool(state.unknown)
+    lines: list[str] = []
+    if state.override is not None and set(state.override.numbers) != {"concurrency"}:
+        # The other numbers of an override are rates.
+        lines += [
+            click.style(f"override of {line}", fg="yellow")
+            for line in _override_lines(state.override)
+        ]
+    if state.closed:
+        by = (
+            "it will be judged anew by the next claim"
+            if state.judged_by is None
+            else f"judged by news version {state.judged_by}"
+        )
+        where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
+        lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
+    elif state.full_in:
+        where = ", ".join(state.full_in)
+        lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
+    if state.parked:
+        lines.append(f"{count(state.parked, 'task')} of the gate parked")
+    leases = [
+        (
+            held_by(each),
+            seconds_text(each.expires_in_seconds),
+            held_for(each),
+            each.state,
+            each.task,
+            each.queue,
+            each.owner,
+            each.charged,
+        )
+        for each in state.leases
+    ]
+    # A lease of the gate has only an end.
+    shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
+    lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
+    if state.held > len(state.leases):
+        lines.append(f"and {state.held - len(state.leases)} more leases")
+    if not is_tenants:
+        return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
+    waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
+    return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
+
+
+def _override_lines(override: KeyOverride) -> list[str]:
+    """Return a key's override."""
+    said = []
+    for name, number in override.numbers.items():
+        if number is None:
+            said.append(f"{name} unlimited")
+        elif name == "concurrency":
+            said.append(f"{name} {number}")
+        else:
+            said.append(f"{name} {number['limit']}/{number['period']}")
+    until = "until it is cleared"
+    if override.expires_at is not None:
+        until = f"until {time_text(datetime.fromtimestamp(override.expires_at, UTC))}"
+    why = "".join(
+        f"; {name}: {printable(text)}"
+        for name, text in (("reason", override.reason), ("by", override.author))
+        if text
+    )
+    return [f"{override.key}: {', '.join(said)} {until}{why}"]
 
 
 def overridden_lines(found: Inspection) -> list[str]:
     """Return the override of a key."""
     override = found.state.override
-    return [f"{found.key}: it has ended"] if override is None else override_lines(override)
+    return [f"{found.key}: it has ended"] if override is None else _override_lines(override)
 
 
 def keys_lines(page: InspectionPage) -> list[str]:
@@ -61,7 +159,7 @@ def keys_lines(page: InspectionPage) -> list[str]:
     rows: list[tuple[Cell, ...]] = [
         (
             each.key,
-            tier_text(each.state),
+            _tier_text(each.state),
             each.in_force.number if each.in_force.reasons else "",
             each.held,
             "" if each.rate is None else f"{each.rate.current_count} of {_window(each.rate)}",
@@ -75,6 +173,21 @@ def keys_lines(page: InspectionPage) -> list[str]:
     total, per_page = page.pagination.total, page.pagination.per_page
     keys = "1 key" if total == 1 else f"{total} keys"
     return [*lines, f"page {page.pagination.page} of {-(-total // per_page) or 1}, {keys}"]
+
+
+def _tier_text(state: LimitState) -> str:
+    """Return the tier of a tenant's key."""
+    return "unknown" if state.unknown else state.tier
+
+
+def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
+    return [
+        (
+            numbers_text(each.concurrency, each.rates, each.throttle),
+            *(each.queue, each.state, each.tenants, each.tasks),
+        )
+        for each in state.waited
+    ]
 
 
 def _why(found: Inspection) -> str:

@@ -1,29 +1,22 @@
-"""The text of statuses, limits, overrides, queues and events for a terminal.
-
-:mod:`.show_limit` joins lines of this module to the text of one key.
-"""
+"""The text of statuses, queues, dead letters, events and checks for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 
 from celery_fairness.cli.format import (
     Cell,
     count,
-    held_by,
-    held_for,
     printable,
     quoted,
-    seconds_text,
     table,
+    weight_text,
 )
 from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
-from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.views import (
     Cancelled,
     Check,
@@ -37,7 +30,7 @@ from celery_fairness.control.views import (
     WorkerStatus,
 )
 from celery_fairness.control.workers import not_enforcing
-from celery_fairness.limiter.types import KeyOverride, KeyStops, LimitState
+from celery_fairness.limiter.types import KeyStops
 from celery_fairness.util.durations import iso_duration, seconds
 
 #: Number of owners in the text of a status; JSON has all.
@@ -46,9 +39,7 @@ OWNERS_SHOWN = 20
 
 _QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
 _TIER = ("tier", "concurrency", "weight", "queue class", "refused")
-_LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
-_WAITED = ("limit", "queue", "state", "tenants", "waiting")
 
 
 def libraries_lines(libraries: Sequence[LibraryStatus]) -> list[str]:
@@ -82,7 +73,7 @@ def status_lines(status: Status) -> list[str]:
         (
             each.tier,
             number_text(each.concurrency),
-            _short(each.weight),
+            weight_text(each.weight),
             each.queue_class,
             each.refused,
         )
@@ -117,94 +108,9 @@ def enabled_text(worker: WorkerStatus) -> str:
     return {"on": "true", "off": "false"}.get(worker.enforcement, repr(worker.enforcement))
 
 
-def state_lines(found: Inspection) -> list[str]:
-    """Return the text of a key's state, without its limit."""
-    state = found.state
-    if not found.known:
-        return ["not known: it holds nothing, nothing of it waits, nothing is published"]
-    is_tenants = state.weight is not None or bool(state.unknown)
-    lines: list[str] = []
-    if state.override is not None and set(state.override.numbers) != {"concurrency"}:
-        # The other numbers of an override are rates.
-        lines += [
-            click.style(f"override of {line}", fg="yellow")
-            for line in override_lines(state.override)
-        ]
-    if state.closed:
-        by = (
-            "it will be judged anew by the next claim"
-            if state.judged_by is None
-            else f"judged by news version {state.judged_by}"
-        )
-        where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
-        lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
-    elif state.full_in:
-        where = ", ".join(state.full_in)
-        lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
-    if state.parked:
-        lines.append(f"{count(state.parked, 'task')} of the gate parked")
-    leases = [
-        (
-            held_by(each),
-            seconds_text(each.expires_in_seconds),
-            held_for(each),
-            each.state,
-            each.task,
-            each.queue,
-            each.owner,
-            each.charged,
-        )
-        for each in state.leases
-    ]
-    # A lease of the gate has only an end.
-    shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
-    lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
-    if state.held > len(state.leases):
-        lines.append(f"and {state.held - len(state.leases)} more leases")
-    if not is_tenants:
-        return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
-    waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
-    return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
-
-
-def limit_lines(found: Inspection) -> list[str]:
-    """Return a key's limit in force, the reasons for it, and the number of leases."""
-    state, in_force = found.state, found.in_force
-    weight = "" if state.weight is None else f", weight {_short(state.weight)}"
-    tier = f"tier {tier_text(state)}, " if state.tier or state.unknown else ""
-    # For a key that is no tenant's, each task brings its own numbers.
-    is_tenants = state.weight is not None or bool(state.unknown)
-    limit = f"limit {in_force.number}, " if is_tenants else ""
-    reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
-    if reasons and (in_force.reasons[0].by_people or state.unknown):
-        reasons[0] = click.style(reasons[0], fg="yellow")
-    return [f"{state.key}: {tier}{limit}held {state.held}{weight}", *reasons]
-
-
 def stops_text(stops: KeyStops) -> str:
     """Return the pause or cool-down of a key."""
     return printable("; ".join(each.text for each in holds_of(stops)) or "nothing stops it")
-
-
-def override_lines(override: KeyOverride) -> list[str]:
-    """Return a key's override."""
-    said = []
-    for name, number in override.numbers.items():
-        if number is None:
-            said.append(f"{name} unlimited")
-        elif name == "concurrency":
-            said.append(f"{name} {number}")
-        else:
-            said.append(f"{name} {number['limit']}/{number['period']}")
-    until = "until it is cleared"
-    if override.expires_at is not None:
-        until = f"until {time_text(datetime.fromtimestamp(override.expires_at, UTC))}"
-    why = "".join(
-        f"; {name}: {printable(text)}"
-        for name, text in (("reason", override.reason), ("by", override.author))
-        if text
-    )
-    return [f"{override.key}: {', '.join(said)} {until}{why}"]
 
 
 def queue_limit_lines(found: QueueLimit) -> list[str]:
@@ -294,16 +200,6 @@ def numbers_text(
     return ", ".join(numbers)
 
 
-def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
-    return [
-        (
-            numbers_text(each.concurrency, each.rates, each.throttle),
-            *(each.queue, each.state, each.tenants, each.tasks),
-        )
-        for each in state.waited
-    ]
-
-
 def page_lines(page: EventPage) -> list[str]:
     """Return a page of events, and the command for the next page."""
     lines = [event_line(each) for each in page.events] or ["no events"]
@@ -349,15 +245,6 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
         queue.dead,
         None if queue.virtual_time is None else round(queue.virtual_time, 3),
     )
-
-
-def tier_text(state: LimitState) -> str:
-    """Return the tier of a tenant's key."""
-    return "unknown" if state.unknown else state.tier
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:g}"
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
