@@ -78,7 +78,7 @@ def prepare_worker(app: Any, settings: Settings) -> None:
     if given is not None and address_from_url(given.get_secret_value()) != address_from_broker(app):
         logger.warning(
             "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's and is "
-            "ignored: limits lie beside the queues on this broker"
+            "ignored: on this broker the limits are beside the queues"
         )
     if "tier_on_limit" in settings.model_fields_set and settings.tier_on_limit == "reschedule":
         logger.warning(

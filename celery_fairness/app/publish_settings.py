@@ -33,7 +33,7 @@ def publish_settings(
         ours, theirs = tiers.get(name), published.get(name)
         if ours != theirs:
             logger.warning(
-                "tier %s: this worker's settings say %s, in Redis lay %s from the %s; %s holds",
+                "tier %s: this worker's settings have %s, Redis had %s from the %s; %s holds",
                 name,
                 _numbers(ours),
                 _numbers(theirs),
@@ -56,7 +56,7 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy], notices:
                 continue
             if row is not None and row.declared is not None:
                 logger.warning(
-                    "queue %r: this worker's settings declare another limit than lay in Redis; "
+                    "queue %r: this worker's settings declare another limit than Redis had; "
                     "this worker's holds",
                     name,
                 )

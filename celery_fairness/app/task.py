@@ -292,7 +292,7 @@ def not_kept(task: Any) -> PolicyInvalid | None:
     if task is None or isinstance(task, FairTask):
         return None
     return PolicyInvalid(
-        "limits: expected base=FairTask, or a broker at fairredis://, for somebody to keep them, "
+        "limits: expected base=FairTask, or a broker at fairredis://, to enforce them, "
         f"got: a task of {type(task).__mro__[1].__name__}"
     )
 

@@ -79,8 +79,8 @@ def startup_warnings(app: Any, settings: Settings) -> list[str]:
         )
     if app.conf.get("worker_eta_task_limit"):
         warnings.append(
-            f"worker_eta_task_limit is {app.conf.worker_eta_task_limit}: refused tasks wait in the "
-            "worker with a countdown, and when that many wait the worker takes no other task; "
+            f"worker_eta_task_limit is {app.conf.worker_eta_task_limit}: rejected tasks wait in "
+            "the worker with a countdown, and when that many wait the worker takes no other task; "
             "unset it"
         )
     return warnings

@@ -111,8 +111,8 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
                     click.echo(json.dumps(each, default=_dumped) if as_json else event_line(each))
         except LimiterUnavailable as error:
             unusable = isinstance(error.__cause__, LibraryUnusable)
-            said = "has no function library" if unusable else "does not answer"
-            _fail(context, f"{error.address} {said}: {error.problem}", AWAY)
+            problem = "has no function library" if unusable else "does not answer"
+            _fail(context, f"{error.address} {problem}: {error.problem}", AWAY)
         except NotFound as error:
             _fail(context, str(error), FOUND)
         except NotWired as error:
@@ -658,9 +658,11 @@ def task_requeue(of: Fairness, task: str) -> Shown:
 
 @fairness.command()
 @_examples("events --last 20", "events --follow --types rate_limit.dropped")
-@click.option("--last", type=click.IntRange(1, 1000), help="So many of the newest; 100.")
-@click.option("--after", help="The id of an event: those behind it, the oldest first.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="The most behind --after; 100.")
+@click.option("--last", type=click.IntRange(1, 1000), help="How many of the newest; default 100.")
+@click.option("--after", help="The id of an event: those after it, the oldest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), help="How many after --after at most; default 100."
+)
 @click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
 @click.option("--follow", is_flag=True, help="Go on with new ones; from now on, or --after.")
 @_looks
@@ -672,20 +674,20 @@ def events(
     types: str | None,
     follow: bool,
 ) -> Shown:
-    """Show the newest events, or those behind --after; the oldest of them first."""
+    """Show the newest events, or those after --after; the oldest of them first."""
     from celery_fairness.cli.tables import last_lines, page_lines
 
-    asked = [each.strip() for each in types.split(",")] if types else None
+    wanted = [each.strip() for each in types.split(",")] if types else None
     if last is not None and (after is not None or follow):
         raise click.UsageError("expected --last, or --after and --follow")
     if follow:
-        return _until_interrupted(_done(lambda: of.events.follow(after, asked))), [], 0
+        return _until_interrupted(_done(lambda: of.events.follow(after, wanted))), [], 0
     if after is not None:
-        page = _done(lambda: of.events.read(after, asked, limit or 100))
+        page = _done(lambda: of.events.read(after, wanted, limit or 100))
         return page, page_lines(page), 0
     if limit is not None:
         raise click.UsageError("--limit: expected with --after; the newest are --last N")
-    newest = _done(lambda: of.events.read(types=asked, last=last or 100))
+    newest = _done(lambda: of.events.read(types=wanted, last=last or 100))
     return newest, last_lines(newest), 0
 
 

@@ -23,7 +23,7 @@ from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, RateState, ThrottleState
 from celery_fairness.limiter.types import KeyOverride, LimitState
 
-_LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "charged")
+_LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
@@ -91,18 +91,20 @@ def _state_lines(found: Inspection) -> list[str]:
             for line in _override_lines(state.override)
         ]
     if state.closed:
-        by = (
-            "it will be judged anew by the next claim"
+        checked = (
+            "the next claim checks it again"
             if state.judged_by is None
-            else f"judged by news version {state.judged_by}"
+            else f"checked with config version {state.judged_by}"
         )
-        where = f"full in {', '.join(state.full_in)}; " if state.full_in else ""
-        lines.append(click.style(f"closed: {where}{by}", fg="yellow"))
+        where = f" in {', '.join(state.full_in)}" if state.full_in else ""
+        lines.append(click.style(f"at its limit{where}; {checked}", fg="yellow"))
     elif state.full_in:
         where = ", ".join(state.full_in)
-        lines.append(click.style(f"parked: all in {where} waits for other limits", fg="yellow"))
+        lines.append(
+            click.style(f"blocked: all its tasks in {where} wait for other limits", fg="yellow")
+        )
     if state.parked:
-        lines.append(f"{count(state.parked, 'task')} of the gate parked")
+        lines.append(f"{count(state.parked, 'task')} parked by a gate")
     leases = [
         (
             held_by(each),
@@ -124,19 +126,19 @@ def _state_lines(found: Inspection) -> list[str]:
     if not is_tenants:
         return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
     waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
-    return [*lines, "", *table(("queue", "rank", "waiting"), waiting, empty="nothing waits")]
+    return [*lines, "", *table(("queue", "priority", "waiting"), waiting, empty="nothing waits")]
 
 
 def _override_lines(override: KeyOverride) -> list[str]:
     """Return a key's override."""
-    said = []
+    numbers = []
     for name, number in override.numbers.items():
         if number is None:
-            said.append(f"{name} unlimited")
+            numbers.append(f"{name} unlimited")
         elif name == "concurrency":
-            said.append(f"{name} {number}")
+            numbers.append(f"{name} {number}")
         else:
-            said.append(f"{name} {number['limit']}/{number['period']}")
+            numbers.append(f"{name} {number['limit']}/{number['period']}")
     until = "until it is cleared"
     if override.expires_at is not None:
         until = f"until {time_text(datetime.fromtimestamp(override.expires_at, UTC))}"
@@ -145,7 +147,7 @@ def _override_lines(override: KeyOverride) -> list[str]:
         for name, text in (("reason", override.reason), ("by", override.author))
         if text
     )
-    return [f"{override.key}: {', '.join(said)} {until}{why}"]
+    return [f"{override.key}: {', '.join(numbers)} {until}{why}"]
 
 
 def overridden_lines(found: Inspection) -> list[str]:

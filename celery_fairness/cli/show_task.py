@@ -33,21 +33,21 @@ def explanation_lines(found: Explanation) -> list[str]:
         return [*lines, f"is a dead letter: {again}"]
     lines += _may_pass(found)
     if found.due_in_seconds is not None:
-        by = f": {found.put_back_by} has put it back" if found.put_back_by else ""
+        by = f": {found.put_back_by} has rescheduled it" if found.put_back_by else ""
         lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now{by}")
         return [*lines, *_limits(found)]
     parked = found.state == "parked"
     where = "of its tenant before it at its limit" if parked else "before it in its lane"
     lines.append(f"{count(found.ahead_in_lane or 0, 'task')} {where}")
     if found.ahead_in_ring is not None:
-        where = "at its limit" if parked else "in the ring"
+        where = "at its limit" if parked else "in this queue"
         lines.append(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
     if found.starts_in_seconds is not None:
         lines.append(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:
-        lines += _kept_by_no_limit(found)
+        lines += _blocked_by_no_limit(found)
     for each in found.blocked_by:
-        lines += _kept(each)
+        lines += _blocked(each)
     return [*lines, *_limits(found)]
 
 
@@ -58,26 +58,29 @@ def _may_pass(found: Explanation) -> Iterator[str]:
         yield click.style(f"{text}: it may start the task above them", fg="yellow")
 
 
-def _kept_by_no_limit(found: Explanation) -> Iterator[str]:
+def _blocked_by_no_limit(found: Explanation) -> Iterator[str]:
     if found.state == "parked":
-        yield "no limit keeps it: a worker is about to bring it back to its queue"
+        yield "no limit blocks it: a worker is about to bring it back to its queue"
         return
     task, queue = printable(found.task) or "it", printable(found.queue)
-    yield f"no limit keeps it: a worker that takes {queue} and knows {task} starts it in its turn"
+    worker = f"a worker that takes {queue} and has registered {task}"
+    yield f"no limit blocks it: {worker} starts it in its turn"
     yield (
-        "whether one does, and how fast (its rate_limit), Redis does not know: "
+        "Redis does not store whether one does, and how fast (its rate_limit): "
         "see the workers' logs, and celery -A APP inspect active_queues"
     )
 
 
-def _kept(by: Blocker) -> Iterator[str]:
+def _blocked(by: Blocker) -> Iterator[str]:
     limit = "" if by.limit is None else f" of {by.limit}"
     opens = by.opens_in_seconds
-    soon = "" if opens is None else f", opens in {seconds_text(opens)}"
+    soon = "" if opens is None else f", available in {seconds_text(opens)}"
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
     reasons = by.in_force.reasons if by.in_force is not None else ()
     why = f"; {reasons[0].text}" if reasons and reasons[0].by_people else ""
-    yield click.style(printable(f"kept by {by.key}: {by.reason}, {held}{soon}{why}"), fg="yellow")
+    yield click.style(
+        printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), fg="yellow"
+    )
     for ancestor in by.ancestors:
         text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
         yield click.style(f"{text}: if that waits for its result, neither ends", fg="red")
@@ -97,5 +100,5 @@ def _limits(found: Explanation) -> list[str]:
 
 def _limit(each: TaskLimit) -> tuple[Cell, ...]:
     numbers = numbers_text(each.concurrency, each.rates, each.throttle, each.local)
-    state, why = each.closed or "open", each.in_force.reasons_text
+    state, why = each.closed or "available", each.in_force.reasons_text
     return each.key, numbers or "unlimited", each.on_limit, each.held, state, why

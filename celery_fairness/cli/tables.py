@@ -37,8 +37,11 @@ from celery_fairness.util.durations import iso_duration, seconds
 OWNERS_SHOWN = 20
 
 
-_QUEUE = ("queue", "waiting", "later", "ring", "full", "behind", "running", "dead", "virtual")
-_TIER = ("tier", "concurrency", "weight", "queue class", "refused")
+_QUEUE = (
+    *("queue", "waiting", "delayed", "active tenants", "blocked tenants", "blocked tasks"),
+    *("running", "dead", "virtual time"),
+)
+_TIER = ("tier", "concurrency", "weight", "queue class", "rejected")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 
 
@@ -59,7 +62,7 @@ def libraries_lines(libraries: Sequence[LibraryStatus]) -> list[str]:
 def status_lines(status: Status) -> list[str]:
     """Return a status for people."""
     where = f"{status.redis}, namespace {status.namespace}"
-    lines = [f"{status.path} path, {where}, news version {status.news}"]
+    lines = [f"{status.path} path, {where}, config version {status.news}"]
     lines += workers_lines(status.workers)
     if status.total is not None:
         rows = [_numbers(queue) for queue in (*status.queues, status.total)]
@@ -115,19 +118,18 @@ def stops_text(stops: KeyStops) -> str:
 
 def queue_limit_lines(found: QueueLimit) -> list[str]:
     """Return a queue's limit."""
-    said = []
+    numbers = []
     for name, number in (("global", found.global_limit), ("local", found.local_limit)):
         if number is not None:
-            said.append(f"{name} {number}")
+            numbers.append(f"{name} {number}")
     for name, window in (("rate", found.rate), ("throttle", found.throttle)):
         if window is not None:
-            said.append(f"{name} {window['limit']}/{window['period']}")
-    numbers = ", ".join(said) or "unlimited"
+            numbers.append(f"{name} {window['limit']}/{window['period']}")
     each = " for each partition" if found.partitioned else ""
     whose = {"people": "set by an operator", "settings": "of the settings"}.get(
         found.source, "declared by nobody"
     )
-    limit = f"{numbers}{each}, on limit {found.on_limit}"
+    limit = f"{', '.join(numbers) or 'unlimited'}{each}, on limit {found.on_limit}"
     return [f"{printable(found.queue)}: {limit}; {whose}; {found.held} running"]
 
 
@@ -216,8 +218,8 @@ def last_lines(page: EventPage) -> list[str]:
 
 def event_line(event: Event) -> str:
     """Return one event as a line."""
-    told = ((name, value) for name, value in event.data.items() if value not in ("", None))
-    facts = " ".join(f"{name}={value}" for name, value in told)
+    present = ((name, value) for name, value in event.data.items() if value not in ("", None))
+    facts = " ".join(f"{name}={value}" for name, value in present)
     return printable(f"{event.at:%Y-%m-%d %H:%M:%S}  {event.type}  {facts}".rstrip())
 
 

@@ -72,7 +72,9 @@ def _run(commands: Mapping[str, Sequence[str]], events: SimpleQueue[signal.Signa
             codes.append(128 - code if code < 0 else code)
             if stopping or not running:
                 continue
-            problem = f"{event}: ended with exit code {codes[-1]}: the others are told to end too"
+            problem = (
+                f"{event}: ended with exit code {codes[-1]}: the other workers are stopped too"
+            )
             click.echo(f"celery fairness: {problem}", err=True)
             stopping, number = True, signal.SIGTERM
         for worker in running.values():

@@ -141,7 +141,7 @@ class Settings(BaseModel):
         Literal["global", "service"],
         Field(
             description="A tenant's limit counts over all its services (`global`), or in each "
-            "service apart (`service`).",
+            "service separately (`service`).",
             json_schema_extra=_expected("'global' or 'service'"),
         ),
     ] = "global"

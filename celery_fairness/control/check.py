@@ -58,13 +58,15 @@ KINDS = {
         "tasks wait at this limit, which would let one start", "woke the queue"
     ),
     "tenant_left_closed": _Kind(
-        "the tenant is below its limit, and its tasks do not start", "opened it"
+        "the tenant is below its limit, and its tasks do not start", "let them start"
     ),
-    "tenant_marks": _Kind("two tables disagree whether the tenant is at its limit", "asked anew"),
-    "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it anew"),
+    "tenant_marks": _Kind(
+        "two tables disagree whether the tenant is at its limit", "checked it again"
+    ),
+    "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it again"),
     "flag_missing": _Kind("without this flag workers overlook a table", "set the flag"),
     "starts_lost": _Kind(
-        "a part of the limit's past starts is lost", "forgot the rest; the rate begins anew"
+        "a part of the limit's past starts is lost", "removed the rest; the rate starts again"
     ),
     "queue_limit_lost": _Kind("no claim finds the limit of this queue", "entered it"),
     "task_without_message": _Kind("the message of this task is lost", "removed the task"),

@@ -40,12 +40,12 @@ TOGETHER = 50
 PASSES = 2
 
 _NOWHERE = (
-    "neither waits nor runs: it has ended, is of another app, says no id in the headers of its "
+    "neither waits nor runs: it has ended, is of another app, has no id in the headers of its "
     "message, or no worker has taken it over from redis:// yet"
 )
 _NOT_PARKED = (
     "is not parked in Redis: it may be on its broker, in its queue or until its snooze ends, or it "
-    "runs, or has ended; which of them say: celery -A APP inspect query_task ID, and the workers' "
+    "runs, or has ended; to find out: celery -A APP inspect query_task ID, and the workers' "
     "logs; to cancel it where it is: celery -A APP control revoke ID"
 )
 _PLAIN = re.compile(r"[a-zA-Z0-9-]+")

@@ -188,7 +188,7 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.memory_lost",
             ("since",),
-            "workers met an empty Redis: the tasks in it are gone. The first worker that notices "
+            "workers found an empty Redis: the tasks in it are gone. The first worker that notices "
             "adds it, once per memory; `since` is when the lost memory had begun or was last taken "
             "over by another server",
             "trouble",

@@ -84,7 +84,7 @@ def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueS
     behind: int | None = 0
     if full > FULL_AT_MOST:
         behind = None
-        notes.append(f"{queue}: too many tenants are full to count what waits behind them")
+        notes.append(f"{queue}: too many tenants are blocked to count their tasks")
     elif full:
         behind = _behind(reader, queue)
     return QueueStatus(

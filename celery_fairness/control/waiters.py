@@ -27,10 +27,10 @@ BATCH = 500
 
 def _state(looked: float, cools: bool) -> str:
     if looked >= 0:
-        return "open"
+        return "available"
     # A partition's score is lower by the version of its queue's numbers.
     stopped = "cool-down" if cools else "paused"
-    return stopped if looked <= PAUSED else "closed"
+    return stopped if looked <= PAUSED else "exhausted"
 
 
 def with_waited(reader: Reader, state: LimitState) -> LimitState:

@@ -272,7 +272,7 @@ class WaitedLimit:
         concurrency: Tasks of the key at once. None is unlimited.
         rates: ``(starts, period_ms)`` each.
         throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
-        state: ``closed``, ``paused``, ``cool-down``, or ``open``: the next claim checks it.
+        state: ``exhausted``, ``paused``, ``cool-down``, or ``available``: the next claim checks it.
         tenants: The number of tenants that wait, counted once for each group of lanes.
         tasks: The number of waiting tasks. None if there are too many lanes to count them.
     """

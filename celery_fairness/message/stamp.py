@@ -138,8 +138,8 @@ class Stamp:
         if called is not None and name.startswith("celery."):
             self._notices.error(
                 f"limits:{name}",
-                "limits of task %s are not kept, it is Celery's own: set them on the tasks that it "
-                "runs or sends",
+                "limits of task %s are not enforced, it is Celery's own: set them on the tasks "
+                "that it runs or sends",
                 name,
             )
             called = None

@@ -128,7 +128,7 @@ def _attribution_fields(
     if attribution.problem:
         _notices.error(
             f"invalid:{name}",
-            "task %s is charged to the tenant _invalid: %s",
+            "task %s is attributed to the tenant _invalid: %s",
             name,
             attribution.problem,
         )

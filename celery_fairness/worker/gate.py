@@ -321,7 +321,7 @@ class Gate:
             return
         self._notices.error(
             f"invalid:{task.name}",
-            "task %s is charged to the tenant _invalid: %s",
+            "task %s is attributed to the tenant _invalid: %s",
             task.name,
             attribution.problem,
         )

@@ -91,7 +91,7 @@ class TierAdmin(FairnessAdmin):
         count = getattr(tier, "tenant_count", 0)
         return format_html('<a href="{}?tier__id__exact={}">{}</a>', url, tier.pk, count)
 
-    @admin.display(description=gettext_lazy("refusals so far"))
+    @admin.display(description=gettext_lazy("rejections so far"))
     def refused(self, tier: Tier) -> str | None:
         """Count how often a task of this tier was sent back to wait."""
         refusals = _counts(tier).refusals()

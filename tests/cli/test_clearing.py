@@ -199,8 +199,8 @@ def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
     shown = run("task", "explain", "m2", of=fairness)
     assert shown.exit_code == 0
     assert "1 task of its tenant before it at its limit" in shown.output
-    assert "kept by api: paused, held 0 of 0" in shown.output
-    assert "4 tasks of the gate parked" in run("limit", "show", "api", of=fairness).output
+    assert "blocked by api: paused, held 0 of 0" in shown.output
+    assert "4 tasks parked by a gate" in run("limit", "show", "api", of=fairness).output
     assert (
         "m1: cancelled; it waited in queue celery"
         in run("task", "cancel", "m1", of=fairness).output

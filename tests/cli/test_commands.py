@@ -35,12 +35,13 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert done.exit_code == 0
     lines = lines_of(done)
     assert "dispatch path" in lines[0]
-    assert "queue waiting later ring full behind running dead virtual" in lines
+    counts = "waiting delayed active tenants blocked tenants blocked tasks running dead"
+    assert f"queue {counts} virtual time" in lines
     assert "celery 3 1 1 1 2 1 1 0.0" in lines
     assert "other 1 0 1 0 0 0 0 0.0" in lines
     assert "total 4 1 2 1 2 1 1" in lines
     assert "worker-1 1" in lines
-    assert "tier concurrency weight queue class refused" in lines
+    assert "tier concurrency weight queue class rejected" in lines
     assert "free 1 1 default 1" in lines
     assert "expired 2" in lines
     assert "\x1b" not in done.output
@@ -83,7 +84,7 @@ def test_a_status_reads_a_bounded_number_of_tenants(installation, run, monkeypat
         monkeypatch.setattr(queues, name, 0)
     done = run("status")
     assert done.exit_code == 0
-    assert "celery: too many tenants are full" in done.output
+    assert "celery: too many tenants are blocked" in done.output
     assert "too many keys to look for every dead:QUEUE" in done.output
     assert "only the first 0 running tasks" in done.output
 
@@ -93,7 +94,7 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
     assert lines[0].startswith("gate path")
-    assert "tier concurrency weight queue class refused" in lines
+    assert "tier concurrency weight queue class rejected" in lines
     assert "free 1 1 default 7" in lines
     assert "opened 1" in lines
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
@@ -111,7 +112,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     lines = lines_of(done)
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
     assert lines[1] == "limit 1: tier free"
-    assert lines[2] == "closed: full in celery; judged by news version 0"
+    assert lines[2] == "at its limit in celery; checked with config version 0"
     (lease,) = (line for line in lines if line.startswith("lease t0.1.1"))
     assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
@@ -194,7 +195,7 @@ def test_inspect_shows_what_came_back_and_weight(installation, fairness, run):
 
 def test_a_closed_tenant_whose_tier_was_said_anew_will_be_judged_anew(installation, run):
     installation.put("42", "t9", tier="pro")
-    assert "it will be judged anew by the next claim" in run("limit", "show", "tenant:42").output
+    assert "the next claim checks it again" in run("limit", "show", "tenant:42").output
 
 
 def test_inspect_takes_the_tenant_as_it_is(client, run):

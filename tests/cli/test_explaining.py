@@ -37,11 +37,11 @@ def told(run, task_id):
 
 
 def by_no_limit(queue):
-    takes = f"a worker that takes {queue} and knows shop.work"
+    takes = f"a worker that takes {queue} and has registered shop.work"
     where = "see the workers' logs, and celery -A APP inspect active_queues"
     return [
-        f"no limit keeps it: {takes} starts it in its turn",
-        f"whether one does, and how fast (its rate_limit), Redis does not know: {where}",
+        f"no limit blocks it: {takes} starts it in its turn",
+        f"Redis does not store whether one does, and how fast (its rate_limit): {where}",
     ]
 
 
@@ -52,11 +52,11 @@ def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
     assert told(run, "t2") == [
         "task shop.work[t2] of tenant:42, queue celery",
         "2 tasks before it in its lane",
-        "1 tenant before its own in the ring",
+        "1 tenant before its own in this queue",
         *by_no_limit("celery"),
         "",
-        "limit      numbers    on limit  held  state  why",
-        "tenant:42  1 at once  wait         0  open   tier free",
+        "limit      numbers    on limit  held  state      why",
+        "tenant:42  1 at once  wait         0  available  tier free",
     ]
 
 
@@ -72,8 +72,8 @@ def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
     done = run("task", "explain", "t41", of=of)
     assert done.output.splitlines()[1:4] == [
         "1 task before it in its lane",
-        "3 tenants before its own in the ring",
-        "no limit keeps it: a worker that takes celery and knows shop.work starts it in its turn",
+        "3 tenants before its own in this queue",
+        by_no_limit("celery")[0],
     ]
     # How soon nobody can say.
     assert "expected" not in done.output
@@ -99,7 +99,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
     assert lines == [
         "task shop.work[waits] of tenant:42, queue celery",
         "0 tasks before it in its lane",
-        "kept by tenant:42: concurrency, held 1 of 1",
+        "blocked by tenant:42: concurrency, held 1 of 1",
         "",
         "held by  task  state    held for  owner",
     ]
@@ -119,8 +119,8 @@ def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run,
 
     fairness.tenants.set_tier("a b", "free", concurrency=0)
     send(shop, key_part("a b"), "waits")
-    (line,) = [line for line in told(run, "waits") if "kept by" in line]
-    assert line == f"kept by tenant:{key_part('a b')}: paused, held 0 of 0"
+    (line,) = [line for line in told(run, "waits") if "blocked by" in line]
+    assert line == f"blocked by tenant:{key_part('a b')}: paused, held 0 of 0"
 
 
 def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
@@ -154,18 +154,18 @@ def test_a_stopped_key_says_so(run, shop, fairness):
     send(shop, "42", "waits", limits=ONE)
     fairness.limits.cool_down("api", for_seconds=60)
     assert not shop.claim()
-    (line,) = [line for line in told(run, "waits") if "kept by" in line]
-    assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
+    (line,) = [line for line in told(run, "waits") if "blocked by" in line]
+    assert line.startswith("blocked by api: cool-down, held 0 of 1, available in ")
     fairness.limits.pause("api")
-    (line,) = [line for line in told(run, "waits") if "kept by" in line]
+    (line,) = [line for line in told(run, "waits") if "blocked by" in line]
     assert line.startswith(
-        "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since "
+        "blocked by api: paused, held 0 of 1; paused until it is resumed, by ada since "
     )
     fairness.limits.resume("api")
     fairness.limits.clear_cool_down("api")
     fairness.limits.override("api", concurrency=0)
     shop.claim()
-    assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
+    assert "blocked by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
 
 
 def test_a_task_that_waits_for_its_time_and_a_dead_letter(run, shop):
@@ -187,7 +187,7 @@ def test_what_is_not_enforced_keeps_nothing(run, shop, make_fairness, enabled):
     send(shop, "42", "waits")
     assert len(shop.claim()) == 1
     done = run("task", "explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
-    assert "no limit keeps it" in done.output
+    assert "no limit blocks it" in done.output
 
 
 def test_a_limit_that_is_open_again_keeps_nothing(run, shop, fairness):
@@ -195,7 +195,7 @@ def test_a_limit_that_is_open_again_keeps_nothing(run, shop, fairness):
     fairness.limits.pause("api")
     assert not shop.claim()
     fairness.limits.resume("api")
-    assert "no limit keeps it" in run("task", "explain", "waits").output
+    assert "no limit blocks it" in run("task", "explain", "waits").output
 
 
 @pytest.mark.parametrize("told_tenant", ["42", "x\ud800", "_none", 7.5])
@@ -207,16 +207,16 @@ def test_the_tenant_that_is_charged_is_asked_and_not_the_one_that_a_message_name
     message = {"headers": {"id": "waits", "task": "t", "fairness": {"tenant": told_tenant}}}
     waiting = Waiting("celery", "tag", "_invalid", message=json.dumps(message))
     shop.run(calls.PUT, calls.put_args(waiting))
-    assert "no limit keeps it" in "".join(told(run, "waits"))
+    assert "no limit blocks it" in "".join(told(run, "waits"))
     send(shop, "_invalid", "before", rank=9)
     assert len(shop.claim()) == 1
-    assert "kept by tenant:_invalid: concurrency, held 1 of 1" in told(run, "waits")
+    assert "blocked by tenant:_invalid: concurrency, held 1 of 1" in told(run, "waits")
 
 
 def test_a_task_of_before_each_service_counted_apart_is_explained(run, shop, make_fairness):
     send(shop, "42", "waits")
     of = make_fairness(fairness={"tier_scope": "service"})
-    assert "no limit keeps it" in run("task", "explain", "waits", of=of).output
+    assert "no limit blocks it" in run("task", "explain", "waits", of=of).output
 
 
 def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(

@@ -31,7 +31,7 @@ def test_a_task_that_is_not_parked_may_be_on_its_broker_or_run(run, fairness, co
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
         "celery fairness: task 'snoozed' is not parked in Redis: it may be on its broker, in its "
-        "queue or until its snooze ends, or it runs, or has ended; which of them say: celery -A "
+        "queue or until its snooze ends, or it runs, or has ended; to find out: celery -A "
         "APP inspect query_task ID, and the workers' logs; to cancel it where it is: celery "
         "-A APP control revoke ID\n"
     )

@@ -21,14 +21,14 @@ __all__ = ["shop"]
 def test_a_stop_that_no_claim_has_met_yet_is_told(run, shop, fairness):
     send(shop, "42", "waits", limits=ONE)
     fairness.limits.cool_down("api", for_seconds=60)
-    (line,) = [line for line in told(run, "waits") if "kept by" in line]
-    assert line.startswith("kept by api: cool-down, held 0 of 1, opens in ")
+    (line,) = [line for line in told(run, "waits") if "blocked by" in line]
+    assert line.startswith("blocked by api: cool-down, held 0 of 1, available in ")
     fairness.limits.clear_cool_down("api")
     fairness.limits.override("api", concurrency=0)
-    assert "kept by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
+    assert "blocked by api: paused, held 0 of 0; override until it is cleared" in told(run, "waits")
     fairness.limits.clear_override("api")
     fairness.limits.pause("api")
-    assert "kept by api: paused, held 0 of 1; paused until it is resumed, by ada since " in (
+    assert "blocked by api: paused, held 0 of 1; paused until it is resumed, by ada since " in (
         "\n".join(told(run, "waits"))
     )
 
@@ -37,7 +37,7 @@ def test_a_full_limit_that_no_claim_has_met_yet_is_told(run, shop):
     send(shop, "41", "holds", limits=ONE)
     assert len(shop.claim()) == 1
     send(shop, "42", "waits", limits=ONE)
-    assert "kept by api: concurrency, held 1 of 1" in told(run, "waits")
+    assert "blocked by api: concurrency, held 1 of 1" in told(run, "waits")
 
 
 def test_a_partition_that_is_paused_is_told(run, shop, fairness):
@@ -45,7 +45,7 @@ def test_a_partition_that_is_paused_is_told(run, shop, fairness):
     word = write_limits((Limit("queue:emails:6", of=OF_QUEUE),))
     send(shop, "42", "waits", queue="emails", limits=word)
     fairness.limits.pause("queue:emails:6")
-    assert "kept by queue:emails:6: paused, held 0" in "\n".join(told(run, "waits"))
+    assert "blocked by queue:emails:6: paused, held 0" in "\n".join(told(run, "waits"))
 
 
 def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
@@ -54,16 +54,16 @@ def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
     fairness.limits.pause("api")
     fairness.limits.pause("db")
     lines = told(run, "waits")
-    assert [line.partition(";")[0] for line in lines if "kept by" in line] == [
-        "kept by api: paused, held 0 of 1",
-        "kept by db: paused, held 0 of 2",
+    assert [line.partition(";")[0] for line in lines if "blocked by" in line] == [
+        "blocked by api: paused, held 0 of 1",
+        "blocked by db: paused, held 0 of 2",
     ]
     assert [line.partition("  paused until")[0] for line in lines[-5:]] == [
-        "limit      numbers    on limit  held  state   why",
-        "tenant:42  1 at once  wait         0  open    tier free",
-        "api        1 at once  wait         0  paused",
-        "db         2 at once  wait         0  paused",
-        "mail       3 at once  wait         0  open    of its tasks",
+        "limit      numbers    on limit  held  state      why",
+        "tenant:42  1 at once  wait         0  available  tier free",
+        "api        1 at once  wait         0  paused   ",
+        "db         2 at once  wait         0  paused   ",
+        "mail       3 at once  wait         0  available  of its tasks",
     ]
     found = json.loads(run("task", "explain", "waits", "--json").stdout)
     assert [(each["key"], each["closed"]) for each in found["limits"]] == [
@@ -99,7 +99,7 @@ def test_a_tenant_whose_tier_lets_nothing_start_does_not_open_with_its_pause(sho
 def test_a_limit_of_none_holds_though_nothing_is_enforced(run, shop, make_fairness, enabled):
     send(shop, "42", "waits", limits=write_limits((Limit("api", 0),)))
     done = run("task", "explain", "waits", of=make_fairness(fairness={"enabled": enabled}))
-    assert "kept by api: paused" in done.output
+    assert "blocked by api: paused" in done.output
 
 
 def test_what_redis_cannot_know_is_said(run, shop):
@@ -112,10 +112,10 @@ def test_a_local_limit_of_none_is_told(run, shop, fairness):
     send(shop, "42", "waits", queue="emails")
     assert not shop.claim(queue="emails")
     lines = told(run, "waits")
-    assert "kept by queue:emails: local, held 0 of 0 in each process" in lines
-    assert "no limit keeps it" not in "".join(lines)
+    assert "blocked by queue:emails: local, held 0 of 0 in each process" in lines
+    assert "no limit blocks it" not in "".join(lines)
     assert lines[-1] == (
-        "queue:emails  0 in one process  wait         0  local  set for the queue by a person"
+        "queue:emails  0 in one process  wait         0  local      set for the queue by a person"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_gate_says_paused_of_what_was_refused_so(client, redis_url, make_fairn
     assert (blocker.key, blocker.reason, blocker.held) == (key, "paused", 0)
     assert 290 < blocker.opens_in_seconds <= 300
     output = run("task", "explain", "waits", of=fairness).output
-    assert f"kept by {key}: paused, held 0 of 1, opens in " in output
+    assert f"blocked by {key}: paused, held 0 of 1, available in " in output
     fairness.limits.override(key, concurrency=0)
     assert fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds is None
     closed = {each.key: each.closed for each in fairness.tasks.explain("waits").limits}
@@ -188,15 +188,15 @@ def test_what_a_limit_has_put_back_says_which(run, shop, client):
     send(shop, "42", "waits", limits=limits)
     assert len(shop.claim()) == 1
     _, waits, *lines = told(run, "waits")
-    assert re.fullmatch(r"waits for its time, \d\.\d s from now: api has put it back", waits)
+    assert re.fullmatch(r"waits for its time, \d\.\d s from now: api has rescheduled it", waits)
     assert lines[-2:] == [
-        "db         5 at once  wait           1  open         of its tasks",
+        "db         5 at once  wait           1  available    of its tasks",
         "api        1 at once  reschedule     1  concurrency  of its tasks",
     ]
     assert json.loads(run("task", "explain", "waits", "--json").stdout)["put_back_by"] == "api"
     # A key remembers the first hundred of these; the others know what they were told.
     assert client.delete("{fairness}:rescheduled:api")
-    assert "from now: api has put it back" in run("task", "explain", "waits").output
+    assert "from now: api has rescheduled it" in run("task", "explain", "waits").output
 
 
 def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):

@@ -40,7 +40,7 @@ def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
     (lease,) = found.leases
     assert (lease.charged, lease.task, lease.queue) == ("tenant:a", "shop.pay", "celery")
     assert found.waited == (
-        WaitedLimit("celery", 1, ((5, 60_000),), (10, 1_000), "closed", 2, 4),
+        WaitedLimit("celery", 1, ((5, 60_000),), (10, 1_000), "exhausted", 2, 4),
         WaitedLimit("celery", 0, (), None, "paused", 1, 1),
     )
     assert [each.tasks for each in fairness.limits.inspect("off").waited] == [1]
@@ -69,10 +69,10 @@ def test_a_key_that_is_only_stopped_is_known(fairness, run):
     assert json.loads(done.stdout)["stops"]["paused"] is True
 
 
-def test_what_waits_at_a_key_that_opened_is_open(limited, fairness, client):
+def test_what_waits_at_a_key_with_room_again_is_available(limited, fairness, client):
     client.zadd(limited.key("candidates:celery"), {"api.stripe.com|#|#|#": 7})
     assert [each.state for each in fairness.limits.inspect("api.stripe.com").waited] == [
-        "open",
+        "available",
         "paused",
     ]
 
@@ -97,7 +97,7 @@ def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
     assert found.full_in == ("celery",)
     assert found.waited == ()
     lines = run("limit", "show", "tenant:b").output.splitlines()
-    assert lines[2] == "parked: all in celery waits for other limits"
+    assert lines[2] == "blocked: all its tasks in celery wait for other limits"
 
 
 def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):
@@ -111,12 +111,12 @@ def test_the_command_shows_a_key(limited, run):
     assert done.exit_code == 0
     lines = [" ".join(line.split()) for line in done.output.splitlines()]
     assert lines[0] == "api.stripe.com: held 1"
-    assert "held by ends in held for state task queue owner charged" in lines
+    assert "held by ends in held for state task queue owner tenant" in lines
     (lease,) = (line for line in lines if line.startswith("lease t1.1.1"))
     assert lease.endswith("claimed shop.pay celery worker-1 tenant:a")
     assert "limit queue state tenants waiting" in lines
     numbers = "1 at once, 5/PT1M, 10/PT1S evenly"
-    assert f"{numbers} celery closed 2 4" in lines
+    assert f"{numbers} celery exhausted 2 4" in lines
     assert "0 at once celery paused 1 1" in lines
 
 

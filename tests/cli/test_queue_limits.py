@@ -259,7 +259,7 @@ def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
     assert len(installation.claim(queue="emails")) == 2
     installation.claim(queue="emails")
     (waited,) = fairness.limits.inspect("queue:emails:1").waited
-    assert (waited.concurrency, waited.state, waited.tasks) == (1, "closed", 2)
+    assert (waited.concurrency, waited.state, waited.tasks) == (1, "exhausted", 2)
     assert fairness.check().findings == ()
     fairness.queues.set_limit("emails", global_limit=0)
     installation.claim(queue="emails")

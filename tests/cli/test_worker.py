@@ -175,7 +175,7 @@ def test_the_first_exit_code_that_is_not_0_counts_and_the_others_end_too(capfdbi
     assert code == 3
     assert out == b"two: a word\n"
     assert b"two: b\n" in err
-    assert b"two: ended with exit code 3: the others are told to end too" in err
+    assert b"two: ended with exit code 3: the other workers are stopped too" in err
 
 
 def test_a_worker_that_a_signal_ended_counts_as_in_a_shell(capfdbinary):

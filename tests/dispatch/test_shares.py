@@ -193,7 +193,7 @@ def test_a_pool_that_is_killed_ends_the_others_after_their_tasks(
         if PRIORITY in each.cmdline() and each.ppid() == command.pid
     ]
     killed.send_signal(signal.SIGKILL)
-    eventually(lambda: "the others are told to end too" in command.log_text())
+    eventually(lambda: "the other workers are stopped too" in command.log_text())
     gate.touch()
     get([last])
     eventually(lambda: command.exit_code is not None, START_SECONDS)

@@ -363,7 +363,7 @@ def test_the_tutorial_runs_as_it_is_pasted(tmp_path, start_worker, redis_url):
 
     last = pasted.run("send.py").strip()
     # Between two tasks of a tenant its slot is free for a moment.
-    kept = "kept by tenant:fred: concurrency, held 1 of 1"
+    kept = "blocked by tenant:fred: concurrency, held 1 of 1"
     eventually(lambda: kept in command("task explain", last), 30)
     assert command("tenant tier").endswith("limit 3: tier pro\n")
     pasted.run("mails.py")

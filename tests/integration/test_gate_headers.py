@@ -75,7 +75,7 @@ def test_what_nobody_can_read_runs_once_and_never_above_the_limits_of_its_task(
     assert set(shop.runs().values()) == {1}
     assert shop.fairness.stats.counters()["invalid"] >= len(WRONG)
     assert_all_free(shop, "narrow", "tenant:_invalid", "tenant:7")
-    worker.wait_for_log("task shop.narrow is charged to the tenant _invalid: ")
+    worker.wait_for_log("task shop.narrow is attributed to the tenant _invalid: ")
 
 
 def test_limits_that_a_producer_does_not_know_hold_by_the_tenant_of_the_arguments(

@@ -124,7 +124,7 @@ def test_a_header_that_cannot_be_read_is_charged_to_invalid_and_said(
     assert waiting_tenants(client) == {"tenant:_invalid"}
     assert client.hget("{fairness}:counts", "invalid") == "1"
     (line,) = caplog.messages
-    assert line.startswith(f"task {task} is charged to the tenant _invalid: ")
+    assert line.startswith(f"task {task} is attributed to the tenant _invalid: ")
     inbox = Inbox(connection, "jobs")
     assert inbox.await_count(1) == [1]
     inbox.messages[0].ack()

@@ -154,7 +154,7 @@ def test_a_retry_may_add_some_and_is_not_lost_to_a_wrong_one(shop):
 def test_celerys_own_tasks_have_none_and_that_is_said(shop, caplog):
     shop.plain.map([1, 2]).set(limits=[API]).apply_async()
     assert sent(shop) is None
-    assert "limits of task celery.map are not kept, it is Celery's own" in caplog.text
+    assert "limits of task celery.map are not enforced, it is Celery's own" in caplog.text
 
 
 def test_where_nobody_keeps_them_that_is_said(make_shop, caplog):

@@ -433,8 +433,8 @@ class TestWorker:
         parts_of(shop.fairness)._publish_settings()
         (message,) = caplog.messages
         assert message == (
-            "tier free: this worker's settings say concurrency 4, weight 1, default queue, in "
-            "Redis lay concurrency 2, weight 1, default queue from the database; "
+            "tier free: this worker's settings have concurrency 4, weight 1, default queue, "
+            "Redis had concurrency 2, weight 1, default queue from the database; "
             "the database holds"
         )
         assert shop.limiter.published_tiers()[1]["free"].concurrency == 2

@@ -357,7 +357,7 @@ class TestInvalid:
         assert world.limiter.counts() == {"invalid": 1}
         assert caplog.messages == [
             (
-                "task shop.t is charged to the tenant _invalid: "
+                "task shop.t is attributed to the tenant _invalid: "
                 "header 'fairness': expected an object, got: str"
             )
         ]

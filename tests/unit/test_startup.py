@@ -54,7 +54,7 @@ def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers()
 @pytest.mark.parametrize(
     ("conf", "settings", "warning"),
     [
-        ({"worker_eta_task_limit": 20}, {}, "worker_eta_task_limit is 20: refused tasks wait"),
+        ({"worker_eta_task_limit": 20}, {}, "worker_eta_task_limit is 20: rejected tasks wait"),
     ],
 )
 def test_what_is_legal_and_hurts_is_a_warning(conf, settings, warning):
