@@ -20,6 +20,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -184,6 +185,14 @@ def _ends(command: Command) -> Command:
 _by = click.option("--by", help="Your name, shown with the change; default: your user's.")
 _clear = click.option("--clear", is_flag=True, help="End what was set.")
 _reason = click.option("--reason", default="", help="Why, for the log and the event.")
+
+
+def _overrides(command: Command) -> Command:
+    """Add the options that an override has beside its numbers."""
+    reason = click.option("--reason", help="Why, for operators.")
+    return _ends(reason(_by(_clear(command))))
+
+
 _service = click.option("--service", help="The service, if the setting tier_scope is service.")
 _concurrency = click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
 _rate = click.option("--rate", help="Starts in a period: 100/PT1M, 100/m, or unlimited.")
@@ -243,13 +252,20 @@ def _inspected(ask: Callable[[], Inspection]) -> Shown:
     return inspection_plain(found), inspection_lines(found), code
 
 
-def _overridden(found: Inspection) -> Shown:
+def _overridden(override: Callable[..., Inspection], by: str | None, note: str) -> Shown:
     from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
+    from celery_fairness.control.holding import person
 
+    found = _done(lambda: override(author=person(by)))
+    _note(note)
     return inspection_plain(found), overridden_lines(found), 0
 
 
-def _override_cleared(key: str, cleared: bool) -> Shown:
+def _override_cleared(key: str, clear: Callable[[], bool], others: Sequence[object]) -> Shown:
+    """Clear an override, unless one of the other options is given."""
+    if any(each is not None for each in others):
+        raise click.UsageError("expected --clear alone, or numbers")
+    cleared = _done(clear)
     text = f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
     return {"key": key, "cleared": cleared}, [text], 0 if cleared else FOUND
 
@@ -362,10 +378,7 @@ def limit_cool_down(
 @_concurrency
 @_rate
 @_throttle
-@_ends
-@click.option("--reason", help="Why, for operators.")
-@_by
-@_clear
+@_overrides
 @_looks
 def limit_override(
     of: Fairness,
@@ -381,20 +394,15 @@ def limit_override(
 ) -> Shown:
     """Replace the numbers of KEY, for a time or until they are cleared."""
     from celery_fairness.cli.hints import unused_key
-    from celery_fairness.control.holding import person
 
     numbers = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
     given = _given(numbers, ["concurrency"])
     if clear:
-        if any(each is not None for each in (*given.values(), for_seconds, until, reason, by)):
-            raise click.UsageError("expected --clear alone, or numbers")
-        return _override_cleared(key, _done(lambda: of.limits.clear_override(key)))
-    note = unused_key(of, key)
-    author = _done(lambda: person(by))
+        others = (*numbers.values(), for_seconds, until, reason, by)
+        return _override_cleared(key, partial(of.limits.clear_override, key), others)
     ends: dict[str, Any] = {"for_seconds": for_seconds, "until": until}
-    found = _done(lambda: of.limits.override(key, reason=reason, author=author, **ends, **given))
-    _note(note)
-    return _overridden(found)
+    override = partial(of.limits.override, key, reason=reason, **ends, **given)
+    return _overridden(override, by, unused_key(of, key))
 
 
 # -- tenant ----------------------------------------------------------------------------------------
@@ -444,10 +452,7 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
 @click.argument("tenant")
 @_concurrency
 @_service
-@_ends
-@click.option("--reason", help="Why, for operators.")
-@_by
-@_clear
+@_overrides
 @_looks
 def tenant_override(
     of: Fairness,
@@ -462,31 +467,23 @@ def tenant_override(
 ) -> Shown:
     """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
     from celery_fairness.cli.hints import unused_tenant
-    from celery_fairness.control.holding import person
 
-    if clear == (concurrency is not None):
-        raise click.UsageError("expected --concurrency N, or --clear alone")
+    if clear:
+        others = (concurrency, for_seconds, until, reason, by)
+        cleared = partial(of.tenants.clear_override, tenant, service)
+        return _override_cleared(f"tenant:{tenant}", cleared, others)
     if concurrency is None:
-        if any(each is not None for each in (for_seconds, until, reason, by)):
-            raise click.UsageError("expected --clear alone, or --concurrency N")
-        cleared = _done(lambda: of.tenants.clear_override(tenant, service))
-        return _override_cleared(f"tenant:{tenant}", cleared)
-    number = _number("concurrency", concurrency)
-    note = _done(lambda: unused_tenant(of, tenant))
-    author = _done(lambda: person(by))
-    found = _done(
-        lambda: of.tenants.override(
-            tenant,
-            concurrency=number,
-            service=service,
-            for_seconds=for_seconds,
-            until=until,
-            reason=reason,
-            author=author,
-        )
+        raise click.UsageError("expected --concurrency N, or --clear alone")
+    override = partial(
+        of.tenants.override,
+        tenant,
+        concurrency=_number("concurrency", concurrency),
+        service=service,
+        for_seconds=for_seconds,
+        until=until,
+        reason=reason,
     )
-    _note(note)
-    return _overridden(found)
+    return _overridden(override, by, _done(lambda: unused_tenant(of, tenant)))
 
 
 @tenant_group.command("tier")

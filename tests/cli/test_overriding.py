@@ -179,6 +179,7 @@ def test_a_tenant_is_a_text_or_a_number(fairness):
         ((KEY,), "override: expected any of concurrency, rate, throttle, got: none"),
         ((KEY, "--concurrency", "many"), "concurrency: expected"),
         ((KEY, "--clear", "--rate", "1/PT1S"), "expected --clear alone, or numbers"),
+        ((KEY, "--clear", "--rate", "unlimited"), "expected --clear alone, or numbers"),
         ((KEY, "--rate", "soon"), "rate: expected 'LIMIT/PERIOD'"),
     ],
 )
@@ -186,3 +187,19 @@ def test_wrong_usage_names_what_is_expected(run, args, problem):
     done = run("limit", "override", *args)
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ((), "expected --concurrency N, or --clear alone"),
+        (("--clear", "--concurrency", "unlimited"), "expected --clear alone, or numbers"),
+        (("--clear", "--reason", "import"), "expected --clear alone, or numbers"),
+    ],
+)
+def test_wrong_usage_for_a_tenant_changes_nothing(run, fairness, args, problem):
+    fairness.tenants.override("42", concurrency=7)
+    done = run("tenant", "override", "42", *args)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.output.split())
+    assert fairness.tenants.inspect("42").limit == 7
