@@ -27,7 +27,7 @@ class Wiring(Protocol):
         """:class:`~celery_fairness.config.settings.Settings`."""
 
     @property
-    def claims(self) -> bool:
+    def claims_fairly(self) -> bool:
         """Whether the broker claims fairly (``fairredis://``), so that no gate is needed."""
 
     @property

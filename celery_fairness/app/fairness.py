@@ -142,13 +142,13 @@ class Fairness:
     @cached_property
     def _stats(self) -> Stats:
         parts = self._parts
-        return Stats(parts.limiter, parts.directory, parts.settings, parts.claims)
+        return Stats(parts.limiter, parts.directory, parts.settings, parts.claims_fairly)
 
     @cached_property
     def _queue_limits(self) -> QueueLimits:
         parts = self._parts
         # A gate checks only the queues that the settings name.
-        named = None if parts.claims else parts.settings.queues
+        named = None if parts.claims_fairly else parts.settings.queues
         return QueueLimits(parts.limiter, named, self._known_queues)
 
     def _app_queues(self) -> list[str]:

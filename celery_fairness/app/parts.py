@@ -184,12 +184,12 @@ class Parts:
             SettingsError: No address is set and the broker is not Redis.
         """
         url = self.settings.redis_url
-        if url is not None and not self.claims:
+        if url is not None and not self.claims_fairly:
             return address_from_url(url.get_secret_value())
-        return replace(address_from_broker(self.app), of_broker=self.claims)
+        return replace(address_from_broker(self.app), of_broker=self.claims_fairly)
 
     @cached_property
-    def claims(self) -> bool:
+    def claims_fairly(self) -> bool:
         """Whether the app's broker claims fairly, so that no gate is needed."""
         return claiming.claims_fairly(self.app)
 
@@ -201,7 +201,7 @@ class Parts:
         connection.check()
         redelivery = BrokerFacts.of(self.app).visibility_seconds or FORGET_COPIES_SECONDS
         options = self.app.conf.broker_transport_options or {}
-        before = str(options.get("global_keyprefix") or "") if self.claims else ""
+        before = str(options.get("global_keyprefix") or "") if self.claims_fairly else ""
         limiter = RedisLimiter(
             connection,
             self.settings,
@@ -297,7 +297,7 @@ class Parts:
     @cached_property
     def rerouting(self) -> Rerouting:
         """Moves waiting tasks after a change of tiers."""
-        return Rerouting(self.limiter, self.settings, claims=self.claims)
+        return Rerouting(self.limiter, self.settings, claims=self.claims_fairly)
 
     def holding(self) -> Holding:
         """Return the writer of pauses, cool-downs and overrides."""
@@ -306,7 +306,7 @@ class Parts:
     def clearing(self) -> Clearing:
         """Return the object that finds, cancels and requeues tasks."""
         lease_ms = milliseconds(self.settings.lease_seconds)
-        return Clearing(self.redis_limiter, lease_ms, claims=self.claims)
+        return Clearing(self.redis_limiter, lease_ms, claims=self.claims_fairly)
 
     def stream(self) -> tuple[Reader, str]:
         """Return a reader of events, and the ``source`` of each event."""
@@ -320,7 +320,7 @@ class Parts:
         Raises:
             ValueError: Its waiting tasks and dead letters are not in Redis.
         """
-        if not self.claims:
+        if not self.claims_fairly:
             raise ValueError(
                 "broker: expected fairredis://, where dead letters are stored in Redis, "
                 f"got: {self.app.connection_for_write().as_uri()!r}"
@@ -351,7 +351,7 @@ class Parts:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        if self.claims or not isinstance(self.limiter, RedisLimiter):
+        if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
             return 0
         return self.clearing().purge_queue(queue)
 
@@ -361,7 +361,7 @@ class Parts:
         self._configured()
         self.install_router()
         self.app.steps["worker"].add(WorkerParts)
-        if self.claims:
+        if self.claims_fairly:
             claiming.prepare_app(self.app, lambda: self.settings)
         else:
             purge_parked_too(self.app)
@@ -417,7 +417,7 @@ class Parts:
         if isinstance(limiter, RedisLimiter):
             limiter.load_library()
         prepare_worker(self.app)
-        if self.claims:
+        if self.claims_fairly:
             claiming.prepare_worker(self.app, self.settings)
         self.directory.prepare()
 
@@ -426,14 +426,14 @@ class Parts:
         prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
-        warnings = effect_warnings(self.settings, self.claims)
-        warnings += [] if self.claims else startup_warnings(self.app, self.settings)
+        warnings = effect_warnings(self.settings, self.claims_fairly)
+        warnings += [] if self.claims_fairly else startup_warnings(self.app, self.settings)
         for problem in (*self._loaded.warnings, *warnings):
             logger.warning("%s", problem)
         enforces = self.settings.enforcement is Enforcement.ON
         level = logging.INFO if enforces else logging.WARNING
-        logger.log(level, "%s", enforcement_text(self.settings, self.claims))
-        if not self.claims:
+        logger.log(level, "%s", enforcement_text(self.settings, self.claims_fairly))
+        if not self.claims_fairly:
             self.lease_renewer.worker = self.announcement(worker.hostname)
             self.lease_renewer.start()
             self.promoter.start()
@@ -447,23 +447,23 @@ class Parts:
         return WorkerStatus(
             name=name,
             pid=os.getpid(),
-            path="dispatch" if self.claims else "gate",
+            path="dispatch" if self.claims_fairly else "gate",
             enforcement=self.settings.enforcement.value,
         ).announced
 
     def on_worker_stopping(self) -> None:
         """Let rejected tasks that wait to be sent back stop; signal ``worker_shutting_down``."""
         self._stopping.raise_it()
-        if self.claims:
+        if self.claims_fairly:
             claiming.stop_claiming()
 
     def on_worker_stopped(self) -> None:
         """Stop the threads and end the remaining leases; ``WorkerParts``."""
         self._stop_forwarder()
         self.lease_renewer.stop(self.limiter)
-        if not self.claims:
+        if not self.claims_fairly:
             self.promoter.stop()
-        if self.claims:
+        if self.claims_fairly:
             claiming.worker_stopped()
 
     def _make_forwarder(self, worker: Any) -> EventForwarder:

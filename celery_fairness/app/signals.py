@@ -104,7 +104,7 @@ def _stamp_message(
     header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
     if header is not None:
         headers[HEADER] = header
-    if listener.claims:
+    if listener.claims_fairly:
         return
     listener.puts.emit(name, task, headers, args, kwargs, queue)
     if header is not None:

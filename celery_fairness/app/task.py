@@ -109,7 +109,7 @@ class FairTask(Task[Any, Any]):
     def __trace__(self, tracer: Any) -> None:
         fairness = find(self.app)
         # A claimed task already holds its slot, so it needs no gate.
-        if tracer is not None and fairness is not None and not fairness.claims:
+        if tracer is not None and fairness is not None and not fairness.claims_fairly:
             tracer = fairness.gate.wrap(self, tracer)
         vars(self)["_fair_tracer"] = tracer
 
@@ -122,7 +122,7 @@ class FairTask(Task[Any, Any]):
         from celery_fairness.worker.gated_request import fair_request
 
         fairness = wired(app)
-        if not fairness.claims:
+        if not fairness.claims_fairly:
             self.Request: Any = fair_request(self.Request)
             fairness.consumer = consumer
         return super().start_strategy(app, consumer, **options)

@@ -86,29 +86,29 @@ def startup_warnings(app: Any, settings: Settings) -> list[str]:
     return warnings
 
 
-def effect_warnings(settings: Settings, claims: bool) -> list[str]:
+def effect_warnings(settings: Settings, claims_fairly: bool) -> list[str]:
     """Return a sentence for each setting that is set and has no effect on this worker's path.
 
     ``broker_setup.prepare_worker`` warns about ``redis_url`` and ``tier_on_limit``.
     """
     own_warning = {"redis_url", "tier_on_limit"}
-    names = [name for name in without_effect(settings, claims) if name not in own_warning]
-    path = "on fairredis" if claims else "at a gate"
+    names = [name for name in without_effect(settings, claims_fairly) if name not in own_warning]
+    path = "on fairredis" if claims_fairly else "at a gate"
     return [f"{name} is set and has no effect {path}; unset it" for name in names]
 
 
-def enforcement_text(settings: Settings, claims: bool) -> str:
+def enforcement_text(settings: Settings, claims_fairly: bool) -> str:
     """Return a sentence about the limits that a worker enforces.
 
     Args:
         settings: The worker's settings.
-        claims: Whether its broker claims fairly.
+        claims_fairly: Whether its broker claims fairly.
     """
     if settings.enforcement is Enforcement.ON:
         return "enabled is true: this worker enforces limits"
     stays = (
         "pauses, cool-downs and limits of 0 still hold"
-        if claims
+        if claims_fairly
         else "pauses, cool-downs and limits of 0 do not hold either"
     )
     if settings.enforcement is Enforcement.OBSERVE:

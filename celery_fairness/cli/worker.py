@@ -58,12 +58,12 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
         parts.environ,
         _pool_of(parsed),
         os.cpu_count() or 1,
-        lends=parts.claims,
+        lends=parts.claims_fairly,
     )
     for warning in shares.warnings:
         click.echo(f"celery fairness: warning: {warning}", err=True)
     click.echo(f"celery fairness: {_shares_text(service, shares)}", err=True)
-    if not parts.claims:
+    if not parts.claims_fairly:
         _check_pools(parsed, shares)
         return worker_group.run(_commands(options, shares))
     _check_prefetch(parsed)

@@ -318,14 +318,14 @@ def acts_on(name: str) -> str:
     return str(extra["acts_on"])
 
 
-def without_effect(settings: Settings, claims: bool) -> list[str]:
+def without_effect(settings: Settings, claims_fairly: bool) -> list[str]:
     """Return the names of settings that are set and do not act on the path of this process.
 
     Args:
         settings: The settings of the process.
-        claims: Whether its broker claims fairly.
+        claims_fairly: Whether its broker claims fairly.
     """
-    other = GATE if claims else DISPATCH
+    other = GATE if claims_fairly else DISPATCH
     return sorted(name for name in settings.model_fields_set if acts_on(name) == other)
 
 

@@ -226,7 +226,7 @@ class Stats:
             path="gate" if self._reader is None else "dispatch",
             redis=self._address,
             namespace=self._settings.namespace,
-            news=self._limiter.news(),
+            news=self._limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
             counts=counts,

@@ -235,7 +235,7 @@ class Limiter(Protocol):
         """Return the rows of queues by name."""
         ...
 
-    def news(self) -> int:
+    def config_version(self) -> int:
         """Return the config version. It grows with each publication."""
         ...
 

@@ -66,20 +66,22 @@ class PutTrace:
         if not self._watched and now < self._look_at:
             return
         source = getattr(task, "tenant_source", None)
-        charge = attribution_of(headers, args, kwargs, source, service_of(task), self._settings)
-        if not charge.keys and queue not in self._settings.queues:
+        attribution = attribution_of(
+            headers, args, kwargs, source, service_of(task), self._settings
+        )
+        if not attribution.keys and queue not in self._settings.queues:
             # It passes no gate, so its start would not be reported either.
             return
         self._look_at = now + LOOK_SECONDS
         job = Job(str(headers.get("id") or ""), name, queue or "")
         start_ms = eta_ms(headers.get("eta"))
-        events = self._directory.ask(lambda limiter: _emit(limiter, job, charge, start_ms))
+        events = self._directory.ask(lambda limiter: _emit(limiter, job, attribution, start_ms))
         self._watched = bool(events)
 
 
-def _emit(limiter: Limiter, job: Job, charge: Attribution, start_ms: int) -> int:
+def _emit(limiter: Limiter, job: Job, attribution: Attribution, start_ms: int) -> int:
     if not isinstance(limiter, RedisLimiter):
         return 0
-    cost = f"{charge.cost:.17g}"
-    args = (job_text(job), charge.key, charge.tier or "", cost, start_ms, "")
+    cost = f"{attribution.cost:.17g}"
+    args = (job_text(job), attribution.key, attribution.tier or "", cost, start_ms, "")
     return int(limiter.connection.run(calls.TRACE_PUT, limiter.prefix, args))

@@ -143,13 +143,15 @@ class RedisLimiter:
             self._now_text(),
         )
         answer = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
-        code, held, limit, retry_after_ms, news, judged, key, action = answer
+        code, held, limit, retry_after_ms, version, judged, key, action = answer
         number = None if limit < 0 else limit
         if code > 0:
             watched = action == "t"
-            return Admitted(request.lease, judged, number, held, code == 2, news, watched)
+            return Admitted(request.lease, judged, number, held, code == 2, version, watched)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
-        return Rejected(_REJECTIONS[code], wait, judged, number, held, news, key, _ACTIONS[action])
+        return Rejected(
+            _REJECTIONS[code], wait, judged, number, held, version, key, _ACTIONS[action]
+        )
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Renew ``leases`` and move the limiter's clock."""
@@ -344,7 +346,7 @@ class RedisLimiter:
         flat = self._redis.read("HGETALL", f"{self._names.prefix}queue_limits")
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
-    def news(self) -> int:
+    def config_version(self) -> int:
         """Return the config version."""
         return int(self._redis.read("HGET", self._names.news, "version") or 0)
 

@@ -178,7 +178,7 @@ class TierCache:
         if now < self._look_at or not self._reachable():
             return
         self._look_at = now + LOOK_SECONDS
-        version = self.ask(lambda limiter: limiter.news())
+        version = self.ask(lambda limiter: limiter.config_version())
         if version is not None:
             self.set_version(version)
 

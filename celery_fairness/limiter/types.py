@@ -119,7 +119,7 @@ class Admitted:
         limit: The tier's concurrency. None is unlimited.
         held: The leases of the tier's key, including this one.
         over_limit: Whether it would have been rejected without ``enabled="observe"``.
-        news: The version of the tier tables in Redis.
+        config_version: The version of the tier tables in Redis.
         watched: Whether a trace is on, so that the end must be reported.
     """
 
@@ -128,7 +128,7 @@ class Admitted:
     limit: int | None
     held: int
     over_limit: bool = False
-    news: int = 0
+    config_version: int = 0
     watched: bool = False
 
 
@@ -140,7 +140,7 @@ class Rejected:
         reason: Why it was rejected.
         retry_after_seconds: The time until no limit rejects it, if no lease is renewed. None if it
             is not known.
-        tier, limit, held, news: As for :class:`Admitted`.
+        tier, limit, held, config_version: As for :class:`Admitted`.
         key: The key of the limit that rejected it. "" if that is the tier's.
         action: The action for the task: ``wait``, ``reschedule`` or ``drop``. If several limits
             reject it, ``drop`` precedes ``reschedule``, which precedes ``wait``.
@@ -151,7 +151,7 @@ class Rejected:
     tier: str = ""
     limit: int | None = None
     held: int = 0
-    news: int = 0
+    config_version: int = 0
     key: str = ""
     action: str = "wait"
 

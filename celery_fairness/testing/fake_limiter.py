@@ -111,7 +111,7 @@ class FakeLimiter(Limiter):
                 return self._rejection
         self.leases[request.lease.id] = request.lease
         held = self._held(request.tier_key)
-        return Admitted(request.lease, request.tier, None, held, news=self._version)
+        return Admitted(request.lease, request.tier, None, held, config_version=self._version)
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Return the leases that are gone. If another epoch has begun, register them again."""
@@ -233,9 +233,9 @@ class FakeLimiter(Limiter):
         self._record("queue_rows")
         return {}
 
-    def news(self) -> int:
+    def config_version(self) -> int:
         """Return the number of publications."""
-        self._record("news")
+        self._record("config_version")
         return self._version
 
     def count(self, counter: str, amount: int = 1) -> None:

@@ -272,7 +272,7 @@ class Gate:
             answer = self._limiter.acquire(self._request(asked), self._enforcement)
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
-        self._directory.set_version(answer.news)
+        self._directory.set_version(answer.config_version)
         if attribution.problem or self._uncounted:
             self._count(task, attribution)
         if isinstance(answer, Admitted):

@@ -79,7 +79,7 @@ def _attribution(fairness: Any, task: Any) -> Attribution:
     """Return the limits of the attempt."""
     request = task.request
     headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
-    if not fairness.claims and lacks_declared_limits(task, headers):
+    if not fairness.claims_fairly and lacks_declared_limits(task, headers):
         known = fairness.settings, fairness.directory, fairness.notices
         headers = with_declared(*known, task, headers, request.args, request.kwargs)
     return attribution_of(headers, (), {}, None, None, fairness.settings)

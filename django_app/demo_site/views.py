@@ -28,7 +28,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """Show running and finished tasks of each tenant."""
     settings, fairness = wiring.settings_in_force(), wiring.wired()
     context = {
-        "claims": fairness is not None and fairness.claims,
+        "claims": fairness is not None and fairness.claims_fairly,
         "tenants": overview(datetime.now(UTC), LiveCounts.of_page(request)),
         "refresh_seconds": REFRESH_SECONDS,
         "snooze_seconds": settings.snooze_seconds,

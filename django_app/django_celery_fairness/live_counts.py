@@ -57,7 +57,7 @@ class LiveCounts:
     @property
     def all_wait_in_redis(self) -> bool:
         """Whether all waiting tasks are in Redis. With a gate only parked tasks are."""
-        return self._parts is not None and self._parts.claims
+        return self._parts is not None and self._parts.claims_fairly
 
     def tenant(self, tenant: str, tier: str) -> list[TenantLimit] | None:
         """Return a tenant's limit in force with its running and waiting tasks; None if unknown.

@@ -70,7 +70,7 @@ def facts() -> dict[str, Any]:
     settings = platform.fairness.settings
     return {
         "limits": {name: tier.concurrency for name, tier in settings.tiers.items()},
-        "claims": wired(platform.app).claims,
+        "claims": wired(platform.app).claims_fairly,
         "snooze_seconds": settings.snooze_seconds,
         "snooze_jitter_seconds": settings.snooze_jitter_seconds,
     }

@@ -217,9 +217,9 @@ def test_refusals_are_counted_by_tier(limiter: Limiter) -> None:
 def test_a_published_table_wins_over_the_settings(limiter: Limiter) -> None:
     assert limiter.published_tiers() == ("", {})
     table = [Tier("free", 2), Tier("pro", None, 2.5, "priority")]
-    before = limiter.news()
+    before = limiter.config_version()
     assert limiter.publish_tiers(table, "database")
-    assert limiter.news() == before + 1
+    assert limiter.config_version() == before + 1
     assert limiter.published_tiers() == ("database", {t.name: t for t in table})
     answers = [limiter.acquire(ask()) for _ in range(3)]
     assert [isinstance(a, Admitted) for a in answers] == [True, True, False]
@@ -229,9 +229,9 @@ def test_a_published_table_wins_over_the_settings(limiter: Limiter) -> None:
 
 def test_the_same_table_again_is_no_news(limiter: Limiter) -> None:
     limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
-    version = limiter.news()
+    version = limiter.config_version()
     assert limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
-    assert limiter.news() == version
+    assert limiter.config_version() == version
 
 
 def test_settings_do_not_replace_the_database_table(limiter: Limiter) -> None:
@@ -264,20 +264,20 @@ def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
 
 def test_the_same_tenant_again_is_no_news(limiter: Limiter) -> None:
     limiter.publish_tenant("42", "pro", 7)
-    version = limiter.news()
+    version = limiter.config_version()
     limiter.publish_tenant("42", "pro", 7)
     limiter.publish_tenant("43", None, "")
-    assert limiter.news() == version
+    assert limiter.config_version() == version
 
 
 def test_every_publication_is_news(limiter: Limiter) -> None:
-    versions = [limiter.news()]
+    versions = [limiter.config_version()]
     limiter.publish_tenant("42", "pro", "")
-    versions.append(limiter.news())
+    versions.append(limiter.config_version())
     limiter.publish_tenant("42", None, "")
-    versions.append(limiter.news())
+    versions.append(limiter.config_version())
     assert versions == sorted(set(versions))
-    assert admitted(limiter.acquire(ask())).news == versions[-1]
+    assert admitted(limiter.acquire(ask())).config_version == versions[-1]
 
 
 def test_a_lowered_limit_kills_nothing_and_grants_nothing_until_under(limiter: Limiter) -> None:

@@ -143,7 +143,7 @@ def everything(limiter):
     limiter.inspect("tenant:42", "42", "free")
     limiter.count("opened")
     limiter.counts()
-    limiter.news()
+    limiter.config_version()
     limiter.published_tiers()
     limiter.published_tenant("42")
 
@@ -267,10 +267,10 @@ def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     client.hset(NAMES.counts, "refused:free", BIG)
     clock.now_ms = 2**42 + 1
     answer = limiter.acquire(ask())
-    assert (answer.news, answer.limit) == (BIG, 1_000_000)
+    assert (answer.config_version, answer.limit) == (BIG, 1_000_000)
     limiter.publish_tenant("42", "free", 0)
     answer = limiter.acquire(ask("l2"))
-    assert (answer.news, answer.reason) == (BIG + 1, Reason.PAUSED)
+    assert (answer.config_version, answer.reason) == (BIG + 1, Reason.PAUSED)
     assert limiter.counts()["refused:free"] == BIG + 1
     state = limiter.inspect("tenant:42", "42", "free")
     assert [lease.expires_in_seconds for lease in state.leases] == [15.0]

@@ -99,7 +99,7 @@ def test_what_is_published_can_be_read(limiter):
     assert not limiter.publish_tiers([], "settings", force=False)
     assert limiter.published_tiers() == ("database", {"free": Tier("free", 2)})
     limiter.publish_tenant("42", "pro", "")
-    assert (limiter.published_tenant("42"), limiter.news()) == ("pro", 2)
+    assert (limiter.published_tenant("42"), limiter.config_version()) == ("pro", 2)
     limiter.publish_tenant("42", None, "")
     assert limiter.published_tenant("42") is None
     limiter.count("opened", 3)

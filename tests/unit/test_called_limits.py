@@ -13,7 +13,7 @@ from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy
 from celery_fairness.app.fairness import Fairness
 from celery_fairness.app.parts import Parts
 from celery_fairness.errors import TaskDeclarationError
-from tests.unit.test_limits import API, API_WIRE, charged
+from tests.unit.test_limits import API, API_WIRE, attribution_from
 
 ORDER = RateLimitPolicy("order:{args.order}", concurrency=1)
 ORDER_WIRE = {"key": "order:7", "concurrency": 1, "on_limit": "wait"}
@@ -22,7 +22,7 @@ ORDER_WIRE = {"key": "order:7", "concurrency": 1, "on_limit": "wait"}
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly, with a plain task."""
-    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims_fairly", property(lambda self: True))
     shop = make_shop(queues=("other",))
 
     @shop.task(name="shop.plain")
@@ -54,7 +54,7 @@ def test_limits_of_what_no_fair_task_sends_are_kept(shop, send):
     send(shop.app)
     header = sent(shop)
     assert header == {"v": 1, "scheduled": False, "cost": 1, "limits": [API_WIRE]}
-    assert charged(header).tenant is None
+    assert attribution_from(header).tenant is None
 
 
 def test_they_are_added_to_a_header_that_is_given(shop):
@@ -80,7 +80,7 @@ def test_they_are_added_to_what_a_task_declares(shop):
 def test_s29_a_key_is_static_or_made_by_the_client_and_goes_resolved(
     make_shop, monkeypatch, claims
 ):
-    monkeypatch.setattr(Parts, "claims", property(lambda self: claims))
+    monkeypatch.setattr(Parts, "claims_fairly", property(lambda self: claims))
     shop = make_shop(queues=("other",))
 
     @shop.task(base=FairTask, tenant="user", name="shop.fair", limits=[API, ORDER])
@@ -90,7 +90,7 @@ def test_s29_a_key_is_static_or_made_by_the_client_and_goes_resolved(
     fair.delay(7, user="42")
     header = sent(shop)
     assert header["limits"] == [API_WIRE, ORDER_WIRE]
-    assert [each.key for each in charged(header).limits] == [API_WIRE["key"], "order:7"]
+    assert [each.key for each in attribution_from(header).limits] == [API_WIRE["key"], "order:7"]
 
 
 def test_a_key_is_made_from_the_arguments_of_a_plain_task_and_from_the_queue(shop):
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_and_lifts_no_other_limit(shop, caplog, name, limi
     assert header["limits"] == [API_WIRE]
     assert problem[:200] in header["invalid"]
     assert problem in caplog.text
-    assert charged(header).tenant == "_invalid"
+    assert attribution_from(header).tenant == "_invalid"
 
 
 @pytest.mark.parametrize("limits", [5, "api", {"key": "api"}])

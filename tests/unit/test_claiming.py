@@ -36,7 +36,7 @@ def test_a_connection_has_the_transport_that_its_address_asks_for(url, named, ex
     fairness = Fairness(app)
     try:
         assert app.conf.timezone is None
-        assert parts_of(fairness).claims
+        assert parts_of(fairness).claims_fairly
         assert app.connection_for_write().get_transport_cls() is expected
     finally:
         fairness.close()

@@ -119,13 +119,13 @@ def test_the_same_weight_is_no_news(make_redis_limiter):
     limiter = make_redis_limiter()
     for weight in (1, 1.0):
         limiter.publish_tiers([Tier("free", 1, weight)], "database")
-        assert limiter.news() == 1
+        assert limiter.config_version() == 1
 
 
 def test_forgetting_nobody_is_no_news(make_redis_limiter):
     limiter = make_redis_limiter()
     limiter.publish_tenant("a", None, 3)
-    assert limiter.news() == 0
+    assert limiter.config_version() == 0
 
 
 @pytest.mark.parametrize("text", ["1_0", "+5"])

@@ -187,7 +187,7 @@ def test_a_producer_looks_at_most_once_a_second(make, limiter, clock):
     for _ in range(100):
         directory.look()
         clock.advance(0.02)
-    assert asked(limiter) == ["news", "news"]
+    assert asked(limiter) == ["config_version", "config_version"]
 
 
 def test_a_redis_that_is_away_costs_one_wait_and_is_then_left_alone(make, limiter, clock):
@@ -198,11 +198,11 @@ def test_a_redis_that_is_away_costs_one_wait_and_is_then_left_alone(make, limite
         assert directory.tier_of("a") == "pro"
         assert directory.tier_of(f"t{number}") == "free"
         clock.advance(AWAY_SECONDS / 201)
-    assert asked(limiter) == ["news"]
+    assert asked(limiter) == ["config_version"]
     clock.advance(AWAY_SECONDS / 100)
     limiter.away = False
     directory.look()
-    assert asked(limiter) == ["news", "news"]
+    assert asked(limiter) == ["config_version", "config_version"]
 
 
 def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, clock):
@@ -216,7 +216,7 @@ def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, cl
     for number in range(200):
         directory.look()
         directory.tier_of(f"t{number}")
-    assert asked(limiter) == ["news"]
+    assert asked(limiter) == ["config_version"]
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ class TestSteering:
     def test_a_tenant_can_be_forgotten(self, shop):
         shop.fairness.tenants.set_tier("42", "enterprise", concurrency=9)
         shop.fairness.tenants.clear_tier("42")
-        parts_of(shop.fairness).directory.set_version(shop.limiter.news())
+        parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
         assert shop.limiter.published_tenant("42") is None
         assert shop.fairness.limits.inspect("tenant:42").limit == 1
 
@@ -381,7 +381,7 @@ class TestSteering:
             shop.fairness.tenants.set_tier(*args, **kwargs)
         assert str(caught.value).startswith(message)
         assert shop.limiter.published_tenant("42") is None
-        assert shop.limiter.news() == 1
+        assert shop.limiter.config_version() == 1
 
     def test_a_published_table_is_in_force(self, shop):
         shop.fairness.tenants.publish_tiers([Tier("free", 9)])

@@ -21,7 +21,7 @@ TENANT = RateLimitPolicy("t:{tenant}")
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly, with tasks that lack something."""
-    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims_fairly", property(lambda self: True))
     shop = make_shop()
 
     @shop.task(base=FairTask, name="shop.keyless", limits=[TENANT, API])

@@ -1,4 +1,4 @@
-"""The keeper: renews what is held, releases what the dead held, and enters again what was lost."""
+"""The lease renewer renews leases, releases those of dead processes, and registers lost ones."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_the_bodys_process_released_is_not_released_again(make, limiter):
     lease = take(limiter)
     renewer.accepted(lease, os.getpid())
     renewer.ended(lease)
-    # The body releases; this keeper must not take that from whoever has the id.
+    # The body releases; this renewer must not take that from whoever has the id.
     eventually(lambda: len(renewed(limiter)) >= 3)
     assert held(limiter) == 1
 
@@ -209,7 +209,7 @@ def test_after_a_lost_memory_what_is_held_is_entered_again(make, limiter, said):
     (text,) = said.about("memory")
     assert "lost its memory" in text
     assert text.endswith("leases registered again: 1")
-    # Who released it before cannot have: from now on the keeper does.
+    # Who released it before cannot have: from now on the renewer does.
     renewer.ended(lease)
     eventually(lambda: held(limiter) == 0)
     assert renewer.held() == []
@@ -335,7 +335,7 @@ def test_stopping_releases_what_the_dead_held_and_leaves_the_living_theirs(make,
     child.kill()
     renewer.stop(limiter)
     assert held(limiter, "a") == 0
-    # Threads finish their bodies after a cold shutdown; the lease outlives the keeper.
+    # Threads finish their bodies after a cold shutdown; the lease outlives the renewer.
     assert held(limiter, "b") == 1
 
 

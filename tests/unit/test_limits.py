@@ -37,7 +37,7 @@ API_WIRE = {
 @pytest.fixture
 def shop(make_shop, monkeypatch):
     """A shop whose broker is taken for one that claims fairly."""
-    monkeypatch.setattr(Parts, "claims", property(lambda self: True))
+    monkeypatch.setattr(Parts, "claims_fairly", property(lambda self: True))
     return make_shop(queues=("other",))
 
 
@@ -252,8 +252,8 @@ class TestWrong:
         header = shop.one().fairness
         assert header["limits"] == [API_WIRE]
         assert "order:{args.order}" in header["invalid"]
-        assert charged(header).limits == parse_limits([API_WIRE])
-        assert charged(header).tenant == "_invalid"
+        assert attribution_from(header).limits == parse_limits([API_WIRE])
+        assert attribution_from(header).tenant == "_invalid"
 
     @pytest.mark.parametrize(
         ("given", "problem"),
@@ -284,7 +284,7 @@ class TestWrong:
         header = shop.one().fairness
         assert header["limits"] == [API_WIRE]
         assert header["invalid"].startswith(problem)
-        assert charged(header).tenant == "_invalid"
+        assert attribution_from(header).tenant == "_invalid"
         # Without any limits the header is as it was given.
         none.apply_async(headers=headers)
         assert shop.one().fairness == given
@@ -420,17 +420,21 @@ class TestPut:
         "wrong", [None, 5, {"key": "a b"}, {"key": "api", "concurrency": -1}, {"key": object()}]
     )
     def test_one_wrong_limit_lifts_no_other(self, wrong):
-        charge = charged({"v": 1, "tenant": "42", "limits": [wrong, API_WIRE, {"key": "last"}]})
-        assert [limit.key for limit in charge.limits] == ["api", "last"]
-        assert charge.tenant == "_invalid"
-        assert "limits[0]" in charge.problem or "JSON can hold" in charge.problem
+        attribution = attribution_from(
+            {"v": 1, "tenant": "42", "limits": [wrong, API_WIRE, {"key": "last"}]}
+        )
+        assert [limit.key for limit in attribution.limits] == ["api", "last"]
+        assert attribution.tenant == "_invalid"
+        assert "limits[0]" in attribution.problem or "JSON can hold" in attribution.problem
 
     def test_of_more_than_16_keys_the_first_hold(self):
         many = [{"key": f"k{number:02}", "concurrency": 1} for number in range(20, 0, -1)]
-        charge = charged({"v": 1, "limits": [*many, {"key": "k20", "concurrency": 0}]})
-        assert [limit.key for limit in charge.limits] == [f"k{n:02}" for n in range(5, 21)]
-        assert charge.limits[-1].concurrency == 0
-        assert "at most 16 keys a task, got: 20" in charge.problem
+        attribution = attribution_from(
+            {"v": 1, "limits": [*many, {"key": "k20", "concurrency": 0}]}
+        )
+        assert [limit.key for limit in attribution.limits] == [f"k{n:02}" for n in range(5, 21)]
+        assert attribution.limits[-1].concurrency == 0
+        assert "at most 16 keys a task, got: 20" in attribution.problem
 
     def test_tasks_of_celery_s_own_have_none(self):
         assert self.put({"v": 1, "limits": [API_WIRE]}, "celery.chord_unlock").limits == ""
@@ -442,10 +446,10 @@ class TestPut:
         return waiting_of("q", message, DispatchOptions())
 
 
-def charged(header):
+def attribution_from(header):
     return attribution_of({"fairness": header}, (), {}, None, None, build_settings({}))
 
 
 def test_a_charge_says_the_limits():
-    charge = charged({"v": 1, "tenant": "42", "limits": [API_WIRE]})
-    assert charge.limits == (Limit("api", 5, (Rate(100, 60.0),)),)
+    attribution = attribution_from({"v": 1, "tenant": "42", "limits": [API_WIRE]})
+    assert attribution.limits == (Limit("api", 5, (Rate(100, 60.0),)),)

@@ -1,4 +1,4 @@
-"""Who a message that arrived is charged to."""
+"""To which tenant a message is attributed when it arrives."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from celery_fairness.message.task_options import TenantSource
 SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
 
 
-def charge(headers=None, kwargs=None, source=SOURCE, service=None, **settings):
+def attribution(headers=None, kwargs=None, source=SOURCE, service=None, **settings):
     given = {} if headers is None else {"fairness": headers}
     return attribution_of(given, (), kwargs or {}, source, service, build_settings(settings))
 
 
 def test_the_header_counts_and_not_the_arguments():
     header = {"v": 1, "tenant": "42", "tier": "pro"}
-    assert charge(header, {"user": "7"}) == Attribution("42", "tenant:42", "pro")
+    assert attribution(header, {"user": "7"}) == Attribution("42", "tenant:42", "pro")
 
 
 def test_without_a_header_the_arguments_count():
-    assert charge(None, {"user": 7}) == Attribution("7", "tenant:7")
+    assert attribution(None, {"user": 7}) == Attribution("7", "tenant:7")
 
 
 def test_a_header_without_a_tenant_is_a_system_task_whatever_the_arguments_say():
-    assert charge({"v": 1}, {"user": "7"}) == Attribution(None)
+    assert attribution({"v": 1}, {"user": "7"}) == Attribution(None)
 
 
 def test_a_task_that_declares_no_tenant_is_a_system_task():
-    assert charge(None, {"user": "7"}, source=None) == Attribution(None)
+    assert attribution(None, {"user": "7"}, source=None) == Attribution(None)
 
 
 @pytest.mark.parametrize("no_tenant", ["shared", "error"])
 def test_tasks_without_a_tenant_can_be_one_tenant(no_tenant):
     # With "error" the producer raises; what arrives all the same is shared.
-    found = charge({"v": 1}, no_tenant=no_tenant)
+    found = attribution({"v": 1}, no_tenant=no_tenant)
     assert found == Attribution(NONE, "tenant:_none")
     assert isinstance(found.tenant, Reserved)
 
@@ -69,7 +69,7 @@ def test_a_header_that_cannot_be_read_is_charged_and_not_bypassed(header, proble
 
 
 def test_an_argument_that_is_no_tenant_is_charged_and_not_bypassed():
-    found = charge(None, {"user": 4.2})
+    found = attribution(None, {"user": 4.2})
     assert found.tenant is INVALID
     assert found.problem == (
         "task shop.t: tenant from 'user': expected str, int or UUID, got: float"
@@ -77,7 +77,7 @@ def test_an_argument_that_is_no_tenant_is_charged_and_not_bypassed():
 
 
 def test_a_user_who_is_called_like_a_reserved_tenant_is_somebody_else():
-    found = charge({"v": 1, "tenant": "_invalid"})
+    found = attribution({"v": 1, "tenant": "_invalid"})
     assert found.key == f"tenant:{key_part('_invalid')}"
     assert not isinstance(found.tenant, Reserved)
 
@@ -93,18 +93,18 @@ def test_a_user_who_is_called_like_a_reserved_tenant_is_somebody_else():
 )
 def test_services_count_apart_where_the_scope_says_so(header_service, task_service, key):
     header = {"v": 1, "tenant": "42", "service": header_service}
-    assert charge(header, service=task_service, tier_scope="service").key == key
-    assert charge(header, service=task_service).key == "tenant:42"
+    assert attribution(header, service=task_service, tier_scope="service").key == key
+    assert attribution(header, service=task_service).key == "tenant:42"
 
 
 def test_no_tenant_has_the_key_of_another_in_a_service():
-    one = charge({"v": 1, "tenant": "a:b"}, tier_scope="service")
-    other = charge({"v": 1, "tenant": "a", "service": "b"}, tier_scope="service")
+    one = attribution({"v": 1, "tenant": "a:b"}, tier_scope="service")
+    other = attribution({"v": 1, "tenant": "a", "service": "b"}, tier_scope="service")
     assert (one.key, other.key) == ("tenant:a:b:_", "tenant:a:b")
 
 
 def test_reserved_tenants_count_apart_by_service_too():
-    assert charge("nonsense", service="analysis", tier_scope="service").key == (
+    assert attribution("nonsense", service="analysis", tier_scope="service").key == (
         "tenant:_invalid:analysis"
     )
 
