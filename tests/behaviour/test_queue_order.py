@@ -15,7 +15,7 @@ from tests.transport.conftest import Connect, Inbox, charged, publish
 pytestmark = pytest.mark.redis
 
 
-class TwoOfEach(round_robin_cycle):  # type: ignore[misc]  # untyped
+class TwoOfEach(round_robin_cycle):
     """A user's own order: two tasks of a queue, then two of the next that has any."""
 
     def __init__(self, it: Any = None) -> None:

@@ -59,7 +59,7 @@ def tier_of(tenant: str) -> str | None:
 _Request: Any = Request
 
 
-class SeenRequest(_Request):  # type: ignore[misc]  # its base is chosen at run time
+class SeenRequest(_Request):
     """Says that a pool has a task, before an early ack."""
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
@@ -72,7 +72,7 @@ class SeenRequest(_Request):  # type: ignore[misc]  # its base is chosen at run 
 base: Any = Task if STOCK else FairTask
 
 
-class ChaosTask(base):  # type: ignore[misc]  # its base is chosen at run time
+class ChaosTask(base):
     """A task of a run."""
 
     abstract = True

@@ -183,7 +183,7 @@ class Run:
     def _cause_faults(self) -> None:
         begun = ledger.now()
         for fault in faults(self.plan, self.seed):
-            self._at(begun + fault.at, lambda fault=fault: self._try(fault))  # type: ignore[misc]  # a default binds it now
+            self._at(begun + fault.at, lambda fault=fault: self._try(fault))
         while self._agenda or ledger.now() < begun + self.plan.seconds:
             self._turn()
 

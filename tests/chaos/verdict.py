@@ -266,7 +266,7 @@ def _killed_by(kill: Mapping[str, object], attempt: Attempt) -> bool:
         attempt.outcome is None
         and attempt.worker == kill["worker"]
         and (kill["what"] == "worker" or attempt.pid == kill["pid"])
-        and attempt.begun <= kill["at"] == attempt.over  # type: ignore[operator]  # both are numbers here
+        and attempt.begun <= kill["at"] == attempt.over
     )
 
 

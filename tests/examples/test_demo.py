@@ -70,7 +70,7 @@ def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
             text=True,
             start_new_session=True,
         )
-        process.mark = env["CODE_ANALYSIS_MARK"]  # type: ignore[attr-defined]  # for the tests
+        process.mark = env["CODE_ANALYSIS_MARK"]
         started.append((process, env["CODE_ANALYSIS_MARK"]))
         return process
 
@@ -83,7 +83,7 @@ def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
 
 
 def mark_of(process: subprocess.Popen[str]) -> str:
-    mark: str = process.mark  # type: ignore[attr-defined]  # as above
+    mark: str = process.mark
     return mark
 
 
