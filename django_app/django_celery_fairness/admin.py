@@ -37,7 +37,7 @@ class TierAdmin(FairnessAdmin):
 
     list_display = (
         *("name", "concurrency", "origin", "weight", "max_waiting", "queue_class"),
-        *("tenants", "refused"),
+        *("tenants", "rejections"),
     )
     list_editable = ("concurrency",)
     search_fields = ("name", "description")
@@ -47,9 +47,9 @@ class TierAdmin(FairnessAdmin):
         "max_waiting": gettext_lazy("any number"),
     }
     key_field = "name"
-    live_fields = ("origin", "refused")
+    live_fields = ("origin", "rejections")
     fields = (
-        *("name", "concurrency", "origin", "refused", "weight", "max_waiting", "queue_class"),
+        *("name", "concurrency", "origin", "rejections", "weight", "max_waiting", "queue_class"),
         "description",
     )
 
@@ -77,7 +77,7 @@ class TierAdmin(FairnessAdmin):
             values = {"number": wiring.as_text(in_force.concurrency)}
             return format_html("{} " + WARNING, _("database"), text % values)
         for found in wiring.contradictions({tier.name: tier.concurrency}):
-            text = _("%(variable)s says %(number)s; the database wins")
+            text = _("%(variable)s is %(number)s; the database wins")
             values = {"variable": found.variable, "number": wiring.as_text(found.value)}
             return format_html("{} " + WARNING, _("database"), text % values)
         return _("database")
@@ -92,10 +92,10 @@ class TierAdmin(FairnessAdmin):
         return format_html('<a href="{}?tier__id__exact={}">{}</a>', url, tier.pk, count)
 
     @admin.display(description=gettext_lazy("rejections so far"))
-    def refused(self, tier: Tier) -> str | None:
+    def rejections(self, tier: Tier) -> str | None:
         """Count how often a task of this tier was sent back to wait."""
-        refusals = _counts(tier).refusals()
-        return None if refusals is None else str(refusals.get(tier.name, 0))
+        rejections = _counts(tier).rejections()
+        return None if rejections is None else str(rejections.get(tier.name, 0))
 
 
 @admin.register(TenantTier)

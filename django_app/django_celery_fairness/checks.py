@@ -106,8 +106,8 @@ def check_numbers(
 def _contradictions(stored: dict[str, int | None]) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
-            f"{found.variable} says {wiring.as_text(found.value)}, but the tier {found.tier!r} in "
-            f"the database says {wiring.as_text(found.database)}, which wins.",
+            f"{found.variable} is {wiring.as_text(found.value)}, but the tier {found.tier!r} in "
+            f"the database has {wiring.as_text(found.database)}, which wins.",
             hint=f"Unset {found.variable}, or change the tier in the admin.",
             id="celery_fairness.W003",
         )

@@ -42,7 +42,7 @@ class LiveCounts:
         self.problem: FairnessError | None = None
         self._parts = wiring.wired()
         self._spent_seconds = 0.0
-        self._refusals: dict[str, int] | None = None
+        self._rejections: dict[str, int] | None = None
         self._tiers: Mapping[str, Tier] | None = None
 
     @classmethod
@@ -81,12 +81,12 @@ class LiveCounts:
             self._tiers = None if found is None else found[1]
         return self._tiers
 
-    def refusals(self) -> dict[str, int] | None:
+    def rejections(self) -> dict[str, int] | None:
         """Return the rejections of each tier; None if unknown."""
-        if self._refusals is None and self._parts is not None:
+        if self._rejections is None and self._parts is not None:
             fairness = self._parts.fairness
-            self._refusals = self._ask(lambda: dict(fairness.stats.rejections().tiers))
-        return self._refusals
+            self._rejections = self._ask(lambda: dict(fairness.stats.rejections().tiers))
+        return self._rejections
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:
         if self.problem is not None or self._spent_seconds > PAGE_SECONDS:

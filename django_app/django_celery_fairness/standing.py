@@ -35,7 +35,7 @@ def findings(counts: LiveCounts) -> list[Finding]:
     """
     found = _wiring()
     if wiring.wired() is not None and counts.problem is None:
-        counts.refusals()
+        counts.rejections()
     if counts.problem is not None:
         found.append(
             Finding("error", _("Running counts are unknown: %(why)s") % {"why": counts.problem})

@@ -147,8 +147,8 @@ class Comparison:
         refusals = _mean([job.refusals for job in _flood_jobs(self.fair)])
         adr = self.outlook(ADR_SNOOZE)
         return (
-            f"This run snoozed for {own}; a job of {flood} was refused {refusals:.1f} times on "
-            f"average. Its jobs replayed with ADR-10's {ADR_SNOOZE}: refused "
+            f"This run snoozed for {own}; a job of {flood} was rejected {refusals:.1f} times on "
+            f"average. Its jobs replayed with ADR-10's {ADR_SNOOZE}: rejected "
             f"{adr.flood_refusals:.1f} times, {flood} done after about "
             f"{adr.flood_seconds:.0f} s, p95 of the others about {adr.quiet_p95_seconds:.1f} s."
         )

@@ -199,7 +199,7 @@ def _table(comparison: Comparison) -> str:
         "<tr><th>user</th><th>tier</th><th>jobs</th>"
         "<th>wait p50</th><th>wait p95</th><th>at once</th>"
         "<th>wait p50</th><th>wait p95</th><th>at once</th>"
-        + ("<th>refusals</th></tr>" if refused else "</tr>")
+        + ("<th>rejections</th></tr>" if refused else "</tr>")
     )
     body = "".join(rows)
     return f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'

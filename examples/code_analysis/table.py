@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from examples.code_analysis.figures import UserFigures, by_user
 from examples.code_analysis.run import Run
 
-COLUMNS = ("user", "tier", "jobs", "done", "refused", "wait p50", "wait p95", "most at once")
+COLUMNS = ("user", "tier", "jobs", "done", "rejected", "wait p50", "wait p95", "most at once")
 _LEFT = 2
 _PROGRESS_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ def shown(figures: Sequence[UserFigures]) -> list[tuple[str, ...]]:
     rows = [COLUMNS, *(cells(line) for line in figures)]
     if any(line.refusals for line in figures):
         return rows
-    at = COLUMNS.index("refused")
+    at = COLUMNS.index("rejected")
     return [row[:at] + row[at + 1 :] for row in rows]
 
 
@@ -101,7 +101,7 @@ def progress(run: Run) -> str:
     refusals = sum(job.refusals for job in jobs)
     return (
         f"{run.lasted_seconds:5.1f} s: {sum(job.done for job in jobs)} of {len(jobs)} jobs done, "
-        f"{running} running" + (f", {refusals} refusals" if refusals else "")
+        f"{running} running" + (f", {refusals} rejections" if refusals else "")
     )
 
 

@@ -21,7 +21,7 @@ def test_the_sentence_holds_the_numbers_of_both_runs() -> None:
 
 def test_what_longer_snoozes_would_give() -> None:
     comparison = a_good_comparison()
-    # Four of paul's jobs at once, three may run: the fourth is refused once.
+    # Four of paul's jobs at once, three may run: the fourth is rejected once.
     jobs = [made_job("paul", 5.0, 6.0, 8.0) for _ in range(4)]
     comparison.fair.book.jobs.update({job.id: job for job in jobs})
 
@@ -32,7 +32,7 @@ def test_what_longer_snoozes_would_give() -> None:
     assert outlook.flood_seconds == 9 * 30.0 + 1.0
     assert outlook.flood_refusals == sum(range(10)) / 10
     sentence = comparison.snooze_sentence
-    assert "This run snoozed for 1 s + 1 s; a job of fred was refused 4.5 times" in sentence
+    assert "This run snoozed for 1 s + 1 s; a job of fred was rejected 4.5 times" in sentence
     assert "replayed with ADR-10's 30 s + 10 s" in sentence
 
 

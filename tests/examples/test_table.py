@@ -37,7 +37,7 @@ def test_a_file_gets_plain_lines() -> None:
     display.close()
 
     assert type(display) is PlainDisplay
-    assert stream.getvalue() == "   20.0 s: 1 of 1 jobs done, 0 running, 3 refusals\n"
+    assert stream.getvalue() == "   20.0 s: 1 of 1 jobs done, 0 running, 3 rejections\n"
 
 
 def test_progress_comes_every_few_seconds_only() -> None:

@@ -232,7 +232,7 @@ def test_a_variable_that_says_otherwise_is_told_beside_the_number(
     monkeypatch.setenv("FAIRNESS_PRO_LIMIT", "9")
     wire(redis_url)
     page = change_list(client, TIERS)
-    assert "FAIRNESS_PRO_LIMIT says 9; the database wins" in page
+    assert "FAIRNESS_PRO_LIMIT is 9; the database wins" in page
     assert "FAIRNESS_FREE_LIMIT" not in page
 
 

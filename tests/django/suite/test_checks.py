@@ -58,8 +58,8 @@ def test_a_variable_that_says_otherwise_is_named_with_both_numbers(
     messages = found(database=True)
     assert list(messages) == ["celery_fairness.W003"]
     text = messages["celery_fairness.W003"]
-    assert f"{variable} says {says}" in text
-    assert f"'{tier}' in the database says {stored}" in text
+    assert f"{variable} is {says}" in text
+    assert f"'{tier}' in the database has {stored}" in text
 
 
 def test_a_variable_that_says_the_same_is_no_matter(wire, monkeypatch):
