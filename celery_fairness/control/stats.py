@@ -24,7 +24,7 @@ from celery_fairness.control.minutes import minutes
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import (
     Check,
-    KeyRefusals,
+    KeyRejections,
     Minute,
     Status,
     TenantLimit,
@@ -249,7 +249,7 @@ class Stats:
         reader = Reader(self._limiter.connection, Keys(self._limiter.prefix))
         return tuple(minutes(reader, last))
 
-    def exceeded(self) -> tuple[KeyRefusals, ...]:
+    def rejections_by_key(self) -> tuple[KeyRejections, ...]:
         """Return the rejections by key; see ``StatsApi.rejections``."""
         if not isinstance(self._limiter, RedisLimiter):
             return ()
@@ -258,11 +258,11 @@ class Stats:
         rows = zip(flat[::2], flat[1::2], strict=True)
         found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
         return tuple(
-            KeyRefusals(key=key, strategy=strategy, total=total)
+            KeyRejections(key=key, strategy=strategy, total=total)
             for strategy, key, total in sorted(found)
         )
 
-    def refusals(self) -> dict[str, int]:
+    def rejections_by_tier(self) -> dict[str, int]:
         """Return the rejections by tier; see ``StatsApi.rejections``."""
         return {
             counter.removeprefix(_REFUSED): amount

@@ -58,7 +58,9 @@ class StatsApi:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        return Rejections(tiers=self._stats.refusals(), keys=self._stats.exceeded())
+        return Rejections(
+            tiers=self._stats.rejections_by_tier(), keys=self._stats.rejections_by_key()
+        )
 
     def counters(self) -> dict[str, int]:
         """Return the other counters.

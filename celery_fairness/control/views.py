@@ -77,7 +77,7 @@ class WorkerStatus(Value):
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One tier in force; ``concurrency`` None is unlimited, ``refused`` as ``refusals()``."""
+    """One tier in force; ``concurrency`` None is unlimited, ``refused`` counts its rejections."""
 
     tier: str
     concurrency: int | None
@@ -105,7 +105,7 @@ class TenantLimit(Value):
     waiting: int
 
 
-class KeyRefusals(Value):
+class KeyRejections(Value):
     """The number of rejections by limits of a key.
 
     Attributes:
@@ -234,7 +234,7 @@ class Rejections(Value):
     """
 
     tiers: Mapping[str, int]
-    keys: tuple[KeyRefusals, ...]
+    keys: tuple[KeyRejections, ...]
 
 
 class Status(Value):

@@ -158,10 +158,10 @@ def _partition(queue: str, message: dict[str, Any], name: Any, options: Dispatch
     policy = dict(options.partitions).get(queue)
     if policy is None:
         return ""
-    kind = name if isinstance(name, str) else ""
+    task_name = name if isinstance(name, str) else ""
     args, kwargs = ((), {}) if policy.by_args is None else _arguments(message)
     try:
-        return partition_of(policy, queue, kind, None, args, kwargs)
+        return partition_of(policy, queue, task_name, None, args, kwargs)
     except KeyMissing:
         return ""
 
@@ -180,7 +180,7 @@ def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any
 
 def _priority_of(priority: Any, options: DispatchOptions) -> int:
     try:
-        rank = max(0, min(HIGHEST_PRIORITY, int(priority)))
+        number = max(0, min(HIGHEST_PRIORITY, int(priority)))
     except (TypeError, ValueError):
-        rank = 0
-    return rank if options.priority_order == "high_first" else HIGHEST_PRIORITY - rank
+        number = 0
+    return number if options.priority_order == "high_first" else HIGHEST_PRIORITY - number

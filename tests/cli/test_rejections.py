@@ -1,11 +1,11 @@
-"""How often each key has refused, counted by who refuses."""
+"""How often each limit rejected a start, by key and number."""
 
 from __future__ import annotations
 
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.views import KeyRefusals
+from celery_fairness.control.views import KeyRejections
 from tests.model.blocking import EXCEEDED_AT_MOST
 
 
@@ -27,15 +27,16 @@ def test_every_refusal_of_the_head_of_a_lane_is_counted_by_key_and_strategy(shop
     shop.put("3", "a3", limits=limited(Limit("api", 1)))
     assert len(shop.claim()) == 2
     assert fairness.stats.rejections().keys == (
-        KeyRefusals(key="api", strategy="concurrency", total=1),
-        KeyRefusals(key="tenant:42", strategy="concurrency", total=1),
-        KeyRefusals(key="mail", strategy="rate", total=1),
+        KeyRejections(key="api", strategy="concurrency", total=1),
+        KeyRejections(key="tenant:42", strategy="concurrency", total=1),
+        KeyRejections(key="mail", strategy="rate", total=1),
     )
     # Who was told of it is refused again.
     fairness.limits.resume("api")
     shop.claim()
     assert (
-        KeyRefusals(key="api", strategy="concurrency", total=1) in fairness.stats.rejections().keys
+        KeyRejections(key="api", strategy="concurrency", total=1)
+        in fairness.stats.rejections().keys
     )
 
 
@@ -45,7 +46,7 @@ def test_what_is_not_let_wait_is_counted_too(shop, fairness, on_limit):
         shop.put(str(number), f"t{number}", limits=limited(Limit("api", 1, on_limit=on_limit)))
     assert len(shop.claim()) == 1
     assert fairness.stats.rejections().keys == (
-        KeyRefusals(key="api", strategy="concurrency", total=2),
+        KeyRejections(key="api", strategy="concurrency", total=2),
     )
 
 
@@ -56,8 +57,8 @@ def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
     shop.put("2", "t2", limits=limited(Limit("mail", 1)))
     assert not shop.claim()
     assert fairness.stats.rejections().keys == (
-        KeyRefusals(key="mail", strategy="cool-down", total=1),
-        KeyRefusals(key="api", strategy="paused", total=1),
+        KeyRejections(key="mail", strategy="cool-down", total=1),
+        KeyRejections(key="api", strategy="paused", total=1),
     )
 
 
@@ -67,7 +68,7 @@ def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
     fairness.limits.pause("api")
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
     assert not shop.claim()
-    assert KeyRefusals(key="api", strategy="paused", total=1) in fairness.stats.rejections().keys
+    assert KeyRejections(key="api", strategy="paused", total=1) in fairness.stats.rejections().keys
 
 
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
