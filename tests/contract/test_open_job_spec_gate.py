@@ -1,8 +1,8 @@
 """The rate-limiting extension of the Open Job Spec on the gate path, row by row.
 
-Each test is named by the rows that it holds, as in ``tests/model/test_open_job_spec.py`` for the
-dispatch path. What is asked here is whether a task may start; skipping and priority (S-33 to S-38)
-are a broker's that claims.
+Each test is named by the rows that it holds. ``tests/scheduler/test_open_job_spec.py`` has those of
+the dispatch path. What is asked here is whether a task may start; skipping and priority (S-33 to
+S-38) are a broker's that claims.
 """
 
 from __future__ import annotations

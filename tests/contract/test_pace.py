@@ -1,7 +1,7 @@
 """When a task comes again that a gate's limit puts back (``on_limit="reschedule"``).
 
 A row of the checklist stands in the name of the tests that hold it. For claims it is
-``tests/model/test_pace.py``.
+``tests/scheduler/test_pace.py``.
 """
 
 from __future__ import annotations

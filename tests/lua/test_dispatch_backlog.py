@@ -9,7 +9,6 @@ import pytest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Full, Put, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
-from tests.model.server_state import keys_of
 from tests.support.library import call
 
 TWO = Bounds("free", 2)
@@ -37,10 +36,10 @@ def publish(client):
 def test_what_is_refused_leaves_no_trace(dispatch, client):
     for _ in range(2):
         assert dispatch.put("a", bounds=TWO) is Put.WAITS
-    before = keys_of(client, PREFIX)
+    before = {key: client.dump(key) for key in client.keys(f"{PREFIX}*")}
     assert dispatch.put("a", bounds=TWO) == Full("tenant:a", 2, 2)
     assert dispatch.put("b", bounds=Bounds("free", None, 2)) == Full("queue:q", 2, 2)
-    assert keys_of(client, PREFIX) == before
+    assert {key: client.dump(key) for key in client.keys(f"{PREFIX}*")} == before
     assert dispatch.put("b", bounds=TWO) is Put.WAITS
 
 

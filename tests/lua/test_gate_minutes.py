@@ -14,10 +14,11 @@ from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRe
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
-from tests.model.minutes import FIELDS_AT_MOST
 
 NAMES = Names("fairness")
 KEY = NAMES.minute
+#: Fields of a minute. Claims and gates count more queues as one.
+FIELDS_AT_MOST = 1000
 WIDE = Limit("api", 100)
 
 _ids = itertools.count(1)

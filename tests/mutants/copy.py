@@ -55,9 +55,9 @@ class Copy:
 
     def load_anew(self) -> None:
         # Not before: pytest warns of modules that it could not rewrite.
-        from tests.model import both
+        from tests.reference import walk
 
         self.called.clear()
         library.library.cache_clear()
-        # With other bounds, it is kept there.
-        both._library.cache_clear()
+        # The walk of the reference caches the libraries with other bounds.
+        walk.library_of.cache_clear()

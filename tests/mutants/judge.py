@@ -1,8 +1,8 @@
 """One run of pytest that asks the same tests of every mutant, until one of them fails.
 
-The tests are those that the suite has anyway: random operations on the library beside the model,
-random operations of gates, those of single functions, and those of the transport. A mutant
-is asked by those that call a function of the library which may run its unit.
+The suite has these tests anyway: random operations that the reference judges, and tests of the
+scheduler, gates, single functions and the transport. A test judges a mutant only if it calls a
+function of the library that may run the mutant's unit.
 
 Invariant: all tests pass before the first mutant, so what fails afterwards fails by the mutant.
 """
@@ -23,10 +23,15 @@ from tests.mutants.making import reached_by
 
 #: In the order in which they are asked at first.
 SUITES = (
-    "tests/model/test_against_lua.py",
-    "tests/model/test_actions.py",
-    "tests/model/test_parked.py",
-    "tests/model/test_stops.py",
+    "tests/reference/test_reference.py",
+    "tests/scheduler/test_actions.py",
+    "tests/scheduler/test_parked.py",
+    "tests/scheduler/test_stops.py",
+    "tests/scheduler/test_blocking.py",
+    "tests/scheduler/test_one_call.py",
+    "tests/scheduler/test_queue_limits.py",
+    "tests/scheduler/test_ranks.py",
+    "tests/scheduler/test_rooms.py",
     "tests/lua",
     "tests/contract",
     "tests/cli",
@@ -35,13 +40,13 @@ SUITES = (
     "tests/transport/test_lost.py",
 )
 #: Who survives all of them is looked at for longer, from another place: so many operations.
-WALK, WALK_OPERATIONS, WALK_SEED = "test_the_scripts_do_what_the_model_does", 20_000, 1_000
+WALK, WALK_OPERATIONS, WALK_SEED = "test_the_reference_accepts_every_answer_", 20_000, 1_000
 #: Not asked of those that are listed, for they take longer than all before them.
 LAST = "tests/transport/*"
 #: A mutant may make a test wait for what never comes.
 TEST_SECONDS = 180
 #: A failure is enough, it need not be made shorter; and a small crowd is a crowd.
-ENVIRONMENT = {"MODEL_OPERATIONS": "4800", "MODEL_SHORTER": "0", "DISPATCH_CROWD": "500"}
+ENVIRONMENT = {"REFERENCE_OPERATIONS": "4800", "REFERENCE_SHORTER": "0", "DISPATCH_CROWD": "500"}
 
 
 def run(mutants: Connection, seed: int, directory: str) -> None:
@@ -49,7 +54,7 @@ def run(mutants: Connection, seed: int, directory: str) -> None:
 
     Sent back is the test that caught it or None; and at first a text, empty where all tests pass.
     """
-    os.environ.update(ENVIRONMENT, MODEL_SEED=str(seed))
+    os.environ.update(ENVIRONMENT, REFERENCE_SEED=str(seed))
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     options = ["-q", "-p", "no:cacheprovider"]
@@ -125,13 +130,14 @@ class Judge:
         return None if is_listed else self.long_walk(unit)
 
     def long_walk(self, unit: str) -> str | None:
-        """Compare the library with the model for longer, where that may run ``unit``."""
+        """Let the reference judge for longer, where that may run ``unit``."""
         for item, runs in self.tests:
-            if isinstance(item, pytest.Function) and item.name == WALK and unit in runs:
+            if isinstance(item, pytest.Function) and item.name.startswith(WALK) and unit in runs:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(item.module, "OPERATIONS", WALK_OPERATIONS)
                     patch.setattr(item.module, "SEED", item.module.SEED + WALK_SEED)
-                    return f"{item.nodeid}, longer" if self.fails(item) else None
+                    if self.fails(item):
+                        return f"{item.nodeid}, longer"
         return None
 
     def fails(self, item: pytest.Item) -> bool:

@@ -14,6 +14,8 @@ from tests.mutants.__main__ import outcome
 from tests.mutants.copy import Copy
 from tests.mutants.making import KINDS, LUA, files, mutants_of, reached_by
 from tests.mutants.words import words_of
+from tests.reference.budget import Budget
+from tests.reference.walk import library_of
 
 every_file = pytest.mark.parametrize("file", files())
 
@@ -88,6 +90,15 @@ def test_every_mutant_is_lua_and_takes_the_place_of_its_file(file, tmp_path, red
             # Many libraries would fill the memory.
             client.function_flush()
     assert library() == before
+
+
+def test_the_walk_of_the_reference_calls_the_library_of_the_mutant(tmp_path):
+    before, copy = library_of(Budget()).name, Copy(tmp_path / "lua")
+    with copy.in_use():
+        assert library_of(Budget()).name == before
+        with copy.having(mutants_of("functions/release.lua")[0]):
+            assert library_of(Budget()).name != before
+        assert library_of(Budget()).name == before
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant():

@@ -17,10 +17,10 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Settle, Verdict
 from celery_fairness.store.library import Library
 from celery_fairness.util.durations import Milliseconds
-from tests.model.operations import Operation, Scene
 from tests.reference.gate import Gates
 from tests.reference.limits import read_limits
 from tests.reference.objection import Objection
+from tests.reference.operations import Operation, Scene
 from tests.reference.scenes import GATE_LIMITS, focused_scene
 from tests.reference.walk import Walk
 

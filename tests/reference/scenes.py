@@ -10,11 +10,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.model.operations import Scene, scene
+from tests.reference.operations import Scene, scene
 
 #: Operations of one sequence.
 LENGTH = 300
-#: Gates have scenes of their own. Older memories are restored beside the model alone.
+#: Gates have scenes of their own. `tests/scheduler/test_older_memory.py` restores older memories.
 ELSEWHERE = ("gate", "ungate", "save", "restore")
 
 

@@ -3,7 +3,7 @@
 Operations are drawn from a seed, few keys and many of them, so that they meet. Short sequences on
 many keys miss what needs a history.
 
-`MODEL_OPERATIONS=100000` looks longer than the suite does; `MODEL_SEED` begins elsewhere.
+`REFERENCE_OPERATIONS=100000` looks longer than the suite does; `REFERENCE_SEED` begins elsewhere.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pytest
 from redis import Redis
 
 from celery_fairness.store.library import Library
-from tests.model.operations import Operation, Scene
 from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
+from tests.reference.operations import Operation, Scene
 from tests.reference.scenes import LENGTH, strict_scene
 from tests.reference.walk import Walk
 from tests.support.tables import assert_sums_agree, findings
 
-OPERATIONS = int(os.environ.get("MODEL_OPERATIONS", "3000"))
-SEED = int(os.environ.get("MODEL_SEED", "0"))
+OPERATIONS = int(os.environ.get("REFERENCE_OPERATIONS", "6000"))
+SEED = int(os.environ.get("REFERENCE_SEED", "0"))
 #: Runs in which a failing sequence is made shorter.
-SHORTER_AT_MOST = int(os.environ.get("MODEL_SHORTER", "400"))
+SHORTER_AT_MOST = int(os.environ.get("REFERENCE_SHORTER", "400"))
 
 #: Each sequence of so many ends with everything done.
 DRAINED = 4

@@ -18,10 +18,10 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Claimed, Passing, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
-from tests.model.operations import KEYS, Operation, Scene
 from tests.reference.limits import LOG_KEPT_MS
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed, Observer, read_outcome, records
+from tests.reference.operations import KEYS, Operation, Scene
 from tests.reference.reference import Reference
 from tests.reference.tasks import Task
 

@@ -7,36 +7,45 @@ import random
 
 import pytest
 
-from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.counting import Starts
-from tests.model.window import Window
 
 
-def seen(window: Window) -> Starts:
-    log = tuple(sorted(window.log.items()))
-    return Starts(window.count, window.ideal_ms, window.most, None, log)
+class Book:
+    """Every start of a key, and the time that each would have with perfect spacing."""
+
+    def __init__(self, interval_ms=0.0):
+        self.interval_ms = interval_ms
+        self.times, self.ideal_ms = [], 0.0
+
+    def start(self, at):
+        self.times.append(at)
+        late_ms = max(1.0, self.interval_ms / 10)
+        self.ideal_ms = min(at, max(self.ideal_ms + self.interval_ms, at - late_ms))
+
+    def seen(self, most):
+        log = tuple(enumerate(self.times, 1))
+        return Starts(len(self.times), self.ideal_ms, most, None, log)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_window_is_full_exactly_where_the_rule_closes_it_and_for_as_long(seed):
     chance = random.Random(seed)
-    starts, period_ms = chance.choice([(1, 10), (5, 1000), (2500, 40_000), (7, 60_000)])
-    other = (chance.randint(1, 3000), chance.choice([10, 1000, 90_000]))
-    limit = Limit("api", rates=((starts, period_ms), other), throttle=(3, 1000))
-    window, logical, times = Window(), 1_000_000, []
-    for _ in range(3000):
+    starts, period_ms = chance.choice([(1, 10), (5, 1000), (250, 4000), (7, 60_000)])
+    book, logical = Book(1000 / 3), 1_000_000
+    for _ in range(1000):
         logical += chance.choice([0, 0, 1, 7, 40])
-        if not window.rate_wait_ms(starts, period_ms, logical) or chance.random() < 0.01:
-            window.start(limit, logical)
-            times.append(logical)
-        found = seen(window).rate(starts, period_ms, logical)
-        waits_ms = window.rate_wait_ms(starts, period_ms, logical)
-        assert (found.count >= starts) == (waits_ms > 0)
-        assert not waits_ms or found.wait_ms == waits_ms
-        if starts < 1000:
-            assert found.count == sum(at + period_ms + 1 > logical for at in times)
-        spaced = seen(window).throttle(3, 1000, logical)
-        assert spaced.wait_ms == math.ceil(window.throttle_wait_ms(3, 1000, logical))
+        # A start leaves its window a millisecond after the period.
+        leaves = sorted(at + period_ms + 1 for at in book.times if at + period_ms + 1 > logical)
+        is_full = len(leaves) >= starts
+        if not is_full or chance.random() < 0.01:
+            book.start(logical)
+            leaves.append(logical + period_ms + 1)
+        found = book.seen(starts).rate(starts, period_ms, logical)
+        assert found.count == len(leaves)
+        if len(leaves) >= starts:
+            assert found.wait_ms == leaves[len(leaves) - starts] - logical
+        spaced = book.seen(starts).throttle(3, 1000, logical)
+        assert spaced.wait_ms == max(0, math.ceil(book.ideal_ms + 1000 / 3 - logical))
 
 
 def test_where_nothing_is_remembered_nothing_is_in_the_way():
@@ -46,10 +55,10 @@ def test_where_nothing_is_remembered_nothing_is_in_the_way():
 
 
 def test_a_window_that_is_not_full_tells_when_its_first_start_leaves():
-    window = Window()
+    book = Book()
     for at in (1000, 1400, 1600):
-        window.start(Limit("api", rates=((5, 1000),)), at)
-    found = seen(window).rate(5, 1000, 2100)
+        book.start(at)
+    found = book.seen(5).rate(5, 1000, 2100)
     assert (found.count, found.wait_ms) == (2, 301)
     # Of a lowered limit as many must leave as are too many.
-    assert seen(window).rate(1, 1000, 2100).wait_ms == 501
+    assert book.seen(5).rate(1, 1000, 2100).wait_ms == 501
