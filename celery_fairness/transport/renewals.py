@@ -34,7 +34,7 @@ SETTLE_SOON_SECONDS = 0.01
 #: Pause after a renewal that failed, in seconds.
 AGAIN_SECONDS = 0.25
 #: The thread sleeps after this number of renewals without a lease, which is one lease in all.
-QUIET_AT_MOST = 3
+IDLE_RENEWALS_AT_MOST = 3
 #: The thread's longest sleep, in seconds.
 SLEEP_SECONDS = 3600.0
 
@@ -225,14 +225,14 @@ class Renewals:
     def _run(self) -> None:
         every = self._lease_ms / 3000
         _set_timeouts(self._client, every)
-        quiet, renew_at, not_before = 0, monotonic() + every, 0.0
+        idle_renewals, renew_at, not_before = 0, monotonic() + every, 0.0
         while not self._closed:
-            self._sleeps = quiet >= QUIET_AT_MOST
+            self._sleeps = idle_renewals >= IDLE_RENEWALS_AT_MOST
             # A new lease either finds the thread awake or rings the bell.
             sleeps = self._sleeps and not self._has_work
             if sleeps:
                 self._bell.wait(SLEEP_SECONDS)
-                quiet, renew_at = 0, monotonic() + every
+                idle_renewals, renew_at = 0, monotonic() + every
             elif not self._at_once or monotonic() < not_before:
                 self._bell.wait(renew_at - monotonic())
             if self._settles_soon:
@@ -244,9 +244,9 @@ class Renewals:
             if self._closed or monotonic() < (not_before if self._at_once else renew_at):
                 continue
             if not (self._at_once or self._has_work):
-                quiet, renew_at = quiet + 1, monotonic() + every
+                idle_renewals, renew_at = idle_renewals + 1, monotonic() + every
                 continue
-            self._at_once, quiet = False, 0
+            self._at_once, idle_renewals = False, 0
             try:
                 begun = monotonic()
                 self.renew(self._call)
