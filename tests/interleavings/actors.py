@@ -95,6 +95,11 @@ def of_broker(world: World) -> Iterator[Step]:
             continue
         protocol.acquire(then, worker)
         yield PROGRESS, f"a gate asks for {what}", then
+        if world.troubles and worker.unacked:
+            then = world.without(message)
+            then.add(worker._replace(unacked=False))
+            deliver_again(then, worker)
+            yield TROUBLE, f"the broker delivers {what} to two workers", then
         if world.troubles:
             # ADR 3 does not cover a copy that goes back while an older delivery of it may start.
             if not any(each[:2] == message for each in world.workers):
@@ -166,8 +171,7 @@ def of_time(world: World) -> Iterator[Step]:
     if world.keys[RATE].counted or world.window:
         then = world.copy()
         then.window = False
-        then.set_key(RATE, counted=False)
-        protocol.wake(then, (RATE,))
+        protocol.end_window(then)
         yield PROGRESS, "the window passes", then
     if world.outsider:
         then = world.copy()

@@ -67,8 +67,35 @@ def is_behind(world: World, task: int) -> bool:
 def wake(world: World, keys: tuple[int, ...]) -> None:
     """Let claims look at the lanes that are blocked at these keys."""
     for key in keys:
-        if any(each.blocked_at == key for each in world.tasks):
+        if is_blocked_at(world, key):
             world.set_key(key, available=True)
+
+
+def is_blocked_at(world: World, key: int) -> bool:
+    """Return whether a lane is blocked at a key."""
+    return any(each.blocked_at == key for each in world.tasks)
+
+
+def block(world: World, task: int, key: int) -> None:
+    """Block the lane of a task at a key, and note when its window ends."""
+    world.set(task, record=WAITS, blocked_at=key)
+    if key == RATE and world.keys[RATE].counted:
+        world.set_key(RATE, timed=True)
+
+
+def count_start(world: World) -> None:
+    """Count a start of the rate."""
+    world.set_key(RATE, counted=True)
+    if world.scenario.rules.a_start_sets_the_timer and is_blocked_at(world, RATE):
+        world.set_key(RATE, timed=True)
+
+
+def end_window(world: World) -> None:
+    """The window of the rate is over."""
+    timed = world.keys[RATE].timed
+    world.set_key(RATE, counted=False, timed=False)
+    if timed:
+        wake(world, (RATE,))
 
 
 # -- leases and records -----------------------------------------------------------------------
@@ -160,7 +187,7 @@ def acquire(world: World, worker: Worker, local: bool = False, repeated: bool = 
         world.remove(promotion)
     world.add(Lease(task, 0, RUNS))
     if RATE in world.scenario.keys[task] and (not adopts or rules.rates_count_at_arrival):
-        world.set_key(RATE, counted=True)
+        count_start(world)
     world.set(task, reserved=False)
     if rules.arrival_ends_the_record:
         delete_record(world, task)
@@ -222,7 +249,9 @@ def park(world: World, worker: Worker) -> bool:
     if key is None and not (rules.behind_others_is_not_blocked and rules.park_asks_limits_again):
         key = world.scenario.keys[task][0]
     if not world.tasks[task].record:
-        world.set(task, record=WAITS, blocked_at=NEVER if key is None else key, attempts=0)
+        world.set(task, record=WAITS, attempts=0)
+        if key is not None:
+            block(world, task, key)
     world.set(task, newcomer=False)
     if rules.park_makes_serials_stale:
         remember(world, task, NEVER, NEVER)
@@ -250,7 +279,7 @@ def claim(world: World, task: int) -> None:
     if key is not None:
         if kept.blocked_at == key:
             world.set_key(key, available=False)
-        world.set(task, blocked_at=key)
+        block(world, task, key)
         return
     name = world.fresh_name(task, 1)
     if not rules.names_never_repeat:
@@ -262,7 +291,7 @@ def claim(world: World, task: int) -> None:
         world.set(task, expires=False)
     world.add(Lease(task, name, CLAIMED))
     if RATE in world.scenario.keys[task] and not rules.rates_count_at_arrival:
-        world.set_key(RATE, counted=True)
+        count_start(world)
     world.add(Promoter(task, name, CLAIMED))
 
 

@@ -41,6 +41,8 @@ class Rules:
     reservations_end_with_the_lease: bool = True
     #: Each end of a lease wakes the lanes at its keys.
     each_end_wakes: bool = True
+    #: A start of a rate at which lanes are blocked sets the timer of the window.
+    a_start_sets_the_timer: bool = True
     #: A task that is only behind others is not blocked at a limit that is open.
     behind_others_is_not_blocked: bool = True
     #: A repeated `acquire` of the same attempt is granted.

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from tests.interleavings.actors import PROGRESS, steps
-from tests.interleavings.protocol import is_on_hold
+from tests.interleavings.protocol import closed_key, is_blocked_at, is_on_hold
 from tests.interleavings.world import (
     ACKS,
     CLAIMED,
@@ -61,7 +61,7 @@ def search(scenario: Scenario) -> Found:
         number, world = todo.popleft()
         is_final = True
         for kind, event, then in steps(world):
-            problem = then.problem or lost(then)
+            problem = then.problem or lost(then) or asleep(then)
             if problem:
                 return found(problem, number, event)
             identity = identity_of(then)
@@ -116,8 +116,8 @@ def tidy(world: World) -> None:
     """Remove what no later step depends on, so that more states are equal."""
     rules = world.scenario.rules
     for key, kept in enumerate(world.keys):
-        if kept.available and not any(task.blocked_at == key for task in world.tasks):
-            world.set_key(key, available=False)
+        if (kept.available or kept.timed) and not is_blocked_at(world, key):
+            world.set_key(key, available=False, timed=False)
     if rules.late_sent_is_a_no_op and rules.names_never_repeat:
         for hand in world.promoters:
             lease = Lease(hand.task, hand.serial, CLAIMED)
@@ -149,6 +149,15 @@ def lost(world: World) -> str:
         hands = (*world.promoters, *world.workers)
         if not any(each.task == task and each.does not in (PUBLISHED, ACKS) for each in hands):
             return "a task is lost"
+    return ""
+
+
+def asleep(world: World) -> str:
+    """Return whether a lane is blocked, its limits are open, and no claim looks at it."""
+    for task, kept in enumerate(world.tasks):
+        at = kept.blocked_at
+        if at != NEVER and not world.keys[at].available and closed_key(world, task) is None:
+            return "a task waits at open limits"
     return ""
 
 

@@ -52,6 +52,7 @@ BROKEN = {
     "reservations_count": ("two tasks of one rate", "more starts in a window than the rate"),
     "reservations_end_with_the_lease": ("one task", "a slot is held for nothing"),
     "each_end_wakes": ("one task", "a task waits at open limits"),
+    "a_start_sets_the_timer": ("two tasks of one rate", "a task waits at open limits"),
     "behind_others_is_not_blocked": (
         "two tasks, one with a second limit",
         "a task waits at open limits",

@@ -100,6 +100,8 @@ class Key(NamedTuple):
     held: bool = False
     counted: bool = False
     available: bool = False
+    #: Whether the end of the window wakes the lanes that are blocked here.
+    timed: bool = False
 
 
 class Scenario(NamedTuple):
