@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.reference.admission import NEVER, keys_of, whole_key, word_of
+from tests.reference.events import RELEASED, Event
 from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
@@ -152,12 +153,12 @@ class Claim:
         rule = "a task is dropped or put back only by a limit that rejects it and says so"
         require(acting, rule, tag=task.tag, action=action, closed=closed)
         if eta_ms is None:
-            self.state.end(task, "dropped", task.queue)
             owner = next(
                 each.owner
                 for text, each in seen.outcomes.items()
                 if text not in self.state.outcomes and each.tag == task.tag
             )
+            self.state.end(task, "dropped", task.queue, key=owner)
             require(owner in acting, "an outcome names the limit that dropped", owner=owner)
             return
         # A limit that this claim has closed may have rejected the task before its last start.
@@ -349,6 +350,10 @@ class Claim:
         finish = self.state.turns[task.queue].serve(task.key, charged, by_runtime)
         self.admission.count_starts(limits)
         task.attempt += 1
+        if task.rejected_by and not task.is_released:
+            key, strategy = task.rejected_by
+            self.state.book.expect(RELEASED, task.tag, task.queue, key=key, strategy=strategy)
+            task.is_released = True
         # A task that was claimed once does not expire any more.
         task.expires_ms = 0
         charge = Charge(amount, weight, finish) if by_runtime else None
@@ -360,6 +365,37 @@ class Claim:
         self.admission.claimed[name] = keys
         self.given.append(task)
         self.held.update(lease.keys)
+
+    def is_rejected(self, event: Event) -> bool:
+        """Whether a limit rejects a task that was never reported, as this event says.
+
+        No limit opens while a claim runs, so a limit that rejected the task still does so.
+        """
+        task, fields = self.state.tasks.get(event.tag), dict(event.fields)
+        is_new = task and task.rejected_by is None and not task.is_released
+        if not task or not is_new or task.place not in ("waiting", "delayed"):
+            return False
+        key, strategy = fields["key"], fields["strategy"]
+        task.rejected_by = (key, strategy)
+        if key == task.key:
+            limit, _ = self.state.entitlement(task, self.rules)
+            is_right = strategy == ("concurrency" if limit else "paused")
+            is_right &= fields["limit"] == str(limit)
+            return is_right and not self.state.is_tenant_open(task, self.rules)
+        closed = [limit for limit, _ in self._closed(task) if limit.key == key]
+        return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
+
+    def _strategies(self, limit: Limit, number: str) -> set[str]:
+        """Return by which of its numbers a closed limit may reject, if the event has ``number``."""
+        if self.admission.hold_ms(limit) > 0:
+            is_paused = limit.concurrency == 0 or self.admission.paused_ms(limit.key) > 0
+            return {"paused" if is_paused else "cool-down"} if number == "0" else set()
+        numbers = {
+            "concurrency": [limit.concurrency],
+            "rate": [starts for starts, _ in limit.rates],
+            "throttle": [limit.throttle[0]] if limit.throttle else [],
+        }
+        return {name for name, known in numbers.items() if number in map(str, known)}
 
     # -- what a claim leaves ----------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.client import Pipeline
 
+from tests.reference.events import Event, read_events
+
 _OUTCOME = re.compile(r"(?P<owner>\S+) (?P<state>[a-z]+) (?P<length>\d+) (?P<rest>.*)", re.DOTALL)
 
 
@@ -44,6 +46,7 @@ class Observed(NamedTuple):
         delayed: By queue, the tasks that wait for a time, and this time (server time in ms).
         outcomes: Outcomes that no worker has written, by the text that names them.
         bells: Queues for which a wake-up is set.
+        events: The events of tasks since the last look, if they are observed.
     """
 
     tasks: frozenset[str]
@@ -51,6 +54,7 @@ class Observed(NamedTuple):
     delayed: dict[str, dict[str, int]]
     outcomes: dict[str, Outcome]
     bells: frozenset[str]
+    events: tuple[Event, ...] = ()
 
 
 def read_outcome(text: str) -> Outcome:
@@ -66,10 +70,18 @@ def read_outcome(text: str) -> Outcome:
 
 
 class Observer:
-    """Reads what a server shows, in the same round trip as the call before."""
+    """Reads what a server shows, in the same round trip as the call before.
 
-    def __init__(self, prefix: str, queues: Sequence[str]) -> None:
-        self.prefix, self.queues = prefix, queues
+    Args:
+        prefix: Of all keys.
+        queues: The queues that are observed.
+        has_events: Events are observed too.
+    """
+
+    def __init__(self, prefix: str, queues: Sequence[str], has_events: bool = False) -> None:
+        self.prefix, self.queues, self.has_events = prefix, queues, has_events
+        #: The last event that was read.
+        self.last = "0"
 
     def ask(self, pipeline: Pipeline) -> None:
         """Add the commands to a pipeline."""
@@ -79,10 +91,14 @@ class Observer:
         for queue in self.queues:
             pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
+        if self.has_events:
+            pipeline.xrange(f"{self.prefix}events", f"({self.last}")
 
     def read(self, answers: Sequence[Any]) -> Observed:
         """Read the answers to these commands."""
         tasks, leases, outcomes, *rest = answers
+        rows = rest.pop() if self.has_events else []
+        self.last = rows[-1][0] if rows else self.last
         delayed = {
             queue: {member.split(" ", 3)[2]: int(at) for member, at in rows}
             for queue, rows in zip(self.queues, rest[::2], strict=True)
@@ -94,6 +110,7 @@ class Observer:
             delayed,
             {text: read_outcome(text) for text in outcomes},
             frozenset(bells),
+            tuple(read_events(rows)),
         )
 
 

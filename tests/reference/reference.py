@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.reference.admission import NEVER, SYSTEM, Admission, QueueLimit, keys_of, whole_key
 from tests.reference.claims import Claim
+from tests.reference.events import OF_OUTCOME, Book, Event
 from tests.reference.objection import require
 from tests.reference.observed import Observed
 from tests.reference.order import Turns
@@ -60,6 +61,8 @@ class Reference:
         self.claimed_at: dict[str, tuple[int, int]] = {}
         #: Outcomes that this call must have left: tag, state and queue.
         self._ended: list[tuple[str, str, str]] = []
+        #: Events that this call must have emitted.
+        self.book = Book()
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -148,16 +151,17 @@ class Reference:
         for pair in [each for each in self.passed if each[0] == lane]:
             del self.passed[pair]
 
-    def end(self, task: Task, state: str, queue: str) -> None:
-        """A task ends without a worker, which leaves an outcome."""
+    def end(self, task: Task, state: str, queue: str, **fields: str) -> None:
+        """A task ends without a worker, which leaves an outcome and an event with ``fields``."""
         self._ended.append((task.tag, state, queue))
+        self.book.expect(OF_OUTCOME[state], task.tag, queue, **fields)
 
     @property
     def is_wide(self) -> bool:
         """Whether the bounds of a call are those of production, so that few tasks are no crowd."""
         return bool(self.budget.moves >= 64 and self.budget.unit_bytes >= 16_384)
 
-    def _finish(self, seen: Observed) -> None:
+    def _finish(self, seen: Observed, is_rejected: Callable[[Event], bool] | None = None) -> None:
         """Invariant 2: a task is at every instant in exactly one place."""
         by_place = defaultdict(set)
         for task in self.tasks.values():
@@ -193,6 +197,7 @@ class Reference:
         gone = set(self.outcomes) - set(seen.outcomes)
         require(not gone, "an outcome stays until its result is written", gone=gone)
         self._ended = []
+        self.book.check(seen.events, is_rejected or (lambda event: False))
 
     # -- put --------------------------------------------------------------------------------------
 
@@ -295,7 +300,7 @@ class Reference:
             self._after_death(task, rules)
         elif verdict == "unreadable":
             task.place = "dead"
-            self.end(task, "unreadable", task.queue)
+            self._end_dead(task, "unreadable")
         else:
             self._wait_again(task)
         return 1
@@ -344,9 +349,12 @@ class Reference:
         task.deaths += 1
         if rules.max_deliveries and task.deaths >= rules.max_deliveries:
             task.place = "dead"
-            self.end(task, "dead", task.queue)
+            self._end_dead(task, "dead")
         else:
             self._wait_again(task)
+
+    def _end_dead(self, task: Task, reason: str) -> None:
+        self.end(task, reason, task.queue, reason=reason, deaths=str(task.deaths))
 
     # -- claim ------------------------------------------------------------------------------------
 
@@ -389,7 +397,7 @@ class Reference:
             self.replies[owner] = (number, [each.lease for each in answer.tasks])
         if answer.sleep_ms:
             self.admission.is_changed = False
-        return self._finish(seen)
+        return self._finish(seen, claim.is_rejected)
 
     def _check_replay(self, leases: Sequence[str], answer: Any) -> None:
         """The same request number has the same answer, less what has ended since."""
@@ -424,9 +432,11 @@ class Reference:
             )
             self._end_lease(lease)
             task = lease.task
+            fields = {"owner": lease.owner, "state": lease.state}
+            self.book.expect("fairness.lease_expired", task.tag, task.queue, **fields)
             if lease.state == "acked":
                 del self.tasks[task.tag]
-                self.end(task, "acked", task.queue)
+                self.end(task, "acked", task.queue, owner=lease.owner)
             elif lease.state == "begun":
                 self._after_death(task, rules)
             else:
@@ -612,6 +622,7 @@ class Reference:
             self.outcomes.pop(outcome, None)
             task.seq, task.deaths, task.came_back = self._next_seq(), 0, False
             self._wait(task)
+            self.book.expect("fairness.requeued", task.tag, task.queue)
         self._finish(seen)
 
     def move(

@@ -21,6 +21,8 @@ class Task:
         seq: Its place among all tasks: a task that began to wait earlier has the smaller one.
         came_back: It waits in its former place, so a late settle finds it. None: perhaps.
         put_back_by: Keys of the limits one of which rescheduled it.
+        rejected_by: Key and strategy of the limit that rejected it first, once an event told so.
+        is_released: An event told that it started after this.
     """
 
     tag: str
@@ -41,6 +43,8 @@ class Task:
     deaths: int = 0
     came_back: bool | None = False
     put_back_by: frozenset[str] = frozenset()
+    rejected_by: tuple[str, str] | None = None
+    is_released: bool = False
 
     @property
     def key(self) -> str:

@@ -87,7 +87,7 @@ class Walk:
     def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
         self.client, self.prefix, self.scene = client, prefix, scene
         self.library = made or library_of(scene.budget)
-        self.observer = Observer(prefix, scene.queues)
+        self.observer = Observer(prefix, scene.queues, has_events=True)
         self.now = START_MS
         self.granted: list[Claimed] = []
         self.tags = 0
@@ -138,6 +138,7 @@ class Walk:
         keys = self.client.keys(f"{self.prefix}*")
         if keys:
             self.client.delete(*keys)
+        self.observer.last = "0"
 
     def rules(self, enforcement: str = "on", by: str = "", scope: str = "tenant") -> Rules:
         rules = replace(self.scene.rules, enforcement=enforcement, priority_scope=scope)
