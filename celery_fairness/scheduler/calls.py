@@ -24,11 +24,11 @@ from celery_fairness.scheduler.types import (
     Full,
     Outcome,
     Overridden,
-    Passing,
     Put,
     Rules,
     Settle,
     Settled,
+    SkippedTasks,
     Waiting,
 )
 from celery_fairness.util.durations import Milliseconds
@@ -137,7 +137,7 @@ def claim_args(
     queues: Sequence[str],
     rules: Rules,
     now_text: str = "",
-    passing: Passing | None = None,
+    skipped: SkippedTasks | None = None,
     epoch: int | None = None,
     ends: Sequence[Settle] = (),
 ) -> list[str]:
@@ -150,7 +150,7 @@ def claim_args(
         queues: The queues, in the order in which they are tried.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
-        passing: The tasks that this process skips.
+        skipped: The tasks that this process skips.
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
         ends: The ends of tasks that were claimed before.
@@ -161,7 +161,7 @@ def claim_args(
         str(want),
         *rules_args(rules),
         now_text,
-        json.dumps(asdict(passing)) if passing else "",
+        json.dumps(asdict(skipped)) if skipped else "",
         epoch_text(epoch),
         rules.fairness_by,
         str(rules.snooze_ms),

@@ -148,7 +148,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class SkippedTasks:
     """Tasks that a claim skips for reasons of its own process.
 
     Attributes:

@@ -241,7 +241,7 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
         claim = calls.claim_args(
             *(owner, number, want, queues, session.rules),
-            passing=self.scan_cursor.next_skip(
+            skipped=self.scan_cursor.next_skip(
                 session.lease_table, self.queue_shares, self._is_strict
             ),
             epoch=epoch,

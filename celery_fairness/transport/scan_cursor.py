@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from celery_fairness.scheduler.types import Claim, Passing
+from celery_fairness.scheduler.types import Claim, SkippedTasks
 from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.queue_shares import QueueShares
 from celery_fairness.transport.task_filter import NOTHING, TaskFilter
@@ -40,7 +40,7 @@ class ScanCursor:
 
     def next_skip(
         self, lease_table: LeaseTable, queue_shares: QueueShares, is_strict: bool
-    ) -> Passing:
+    ) -> SkippedTasks:
         """Return the tasks that the next claim skips.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any
 from kombu.utils.limits import TokenBucket
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.scheduler.types import Passing
+from celery_fairness.scheduler.types import SkippedTasks
 
 #: How late a claim may come without losing a part of a rate limit, in seconds. The lost part is
 #: available at once, as a part of the one additional task in a second.
@@ -23,7 +23,7 @@ LATE_TOKENS = 0.9
 #: A bucket rounds: after exactly its expected time it may still lack a small part.
 SHORTEST_SECONDS = 0.001
 #: The filter that skips no task.
-NOTHING = Passing()
+NOTHING = SkippedTasks()
 
 
 class TaskFilter:
@@ -73,15 +73,15 @@ class TaskFilter:
         bucket = self._limits.get(task_name)
         return bucket is None or bucket.can_consume()
 
-    def skipped(self, places: Mapping[str, int]) -> Passing:
+    def skipped(self, places: Mapping[str, int]) -> SkippedTasks:
         """Return the tasks that a claim skips now."""
         if not (self._unknown or self._limits):
             return NOTHING
         waits = {task_name for task_name, bucket in self._limits.items() if bucket.expected_time()}
         once = self._limits.keys() - waits
-        return Passing(tuple(sorted(self._unknown | waits)), tuple(sorted(once)), places)
+        return SkippedTasks(tuple(sorted(self._unknown | waits)), tuple(sorted(once)), places)
 
-    def available_in(self, skipped: Passing) -> float:
+    def available_in(self, skipped: SkippedTasks) -> float:
         """Return the seconds until a skipped task name may be taken again."""
         limits = (
             self._limits[task_name] for task_name in skipped.never if task_name in self._limits

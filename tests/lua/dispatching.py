@@ -6,7 +6,7 @@ import json
 
 from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Passing, Rules, Settle, Verdict, Waiting
+from celery_fairness.scheduler.types import Rules, Settle, SkippedTasks, Verdict, Waiting
 from tests.support.library import call
 
 PREFIX = "{fairness}:"
@@ -48,7 +48,7 @@ class Dispatch:
         self.number += 1
         args = calls.claim_args(
             *("w1", number or self.number, want, queues, rules or self.rules, str(self.now)),
-            *(Passing(**passing), epoch),
+            *(SkippedTasks(**passing), epoch),
         )
         return calls.read_claim(self.run(calls.CLAIM, args))
 

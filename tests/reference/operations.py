@@ -11,7 +11,7 @@ from random import Random
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_limits import QueueNumbers
-from celery_fairness.scheduler.types import Bounds, Passing, Rules, Verdict
+from celery_fairness.scheduler.types import Bounds, Rules, SkippedTasks, Verdict
 from tests.reference.budget import Budget
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
@@ -228,7 +228,7 @@ def _claim(scene: Scene, random: Random) -> Operation:
         tuple(random.sample(scene.queues, random.randint(1, len(scene.queues)))),
         random.choice(scene.enforcements),
         random.random() < 0.5,
-        _passing(random) if random.random() < scene.passing else Passing(),
+        _passing(random) if random.random() < scene.passing else SkippedTasks(),
         random.random() < 0.7,
         random.choice(["", "now", "now", "now", "before"]),
         _ends(random) if random.random() < 0.3 else (),
@@ -237,9 +237,9 @@ def _claim(scene: Scene, random: Random) -> Operation:
     )
 
 
-def _passing(random: Random) -> Passing:
+def _passing(random: Random) -> SkippedTasks:
     kinds = sorted(set(KINDS))
-    return Passing(
+    return SkippedTasks(
         tuple(random.sample(kinds, random.randint(0, 3))),
         tuple(random.sample(kinds, random.randint(0, 2))),
         {queue: random.randint(1, 3) for queue in QUEUES if random.random() < 0.1},

@@ -16,7 +16,7 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
-from celery_fairness.scheduler.types import Claimed, Passing, Rules, Settle, Verdict, Waiting
+from celery_fairness.scheduler.types import Claimed, Rules, Settle, SkippedTasks, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
 from tests.reference.limits import LOG_KEPT_MS
 from tests.reference.objection import Objection, require
@@ -429,7 +429,7 @@ class Walk:
         self.reference.at(self.now)
         self.numbers["drain"] += 1
         number, queues = self.numbers["drain"], self.scene.queues
-        return self.claim("drain", number, 6, queues, self.rules(), Passing(), None, ())
+        return self.claim("drain", number, 6, queues, self.rules(), SkippedTasks(), None, ())
 
     def lift(self) -> None:
         """Operators lift everything that they have set."""

@@ -24,11 +24,11 @@ from celery_fairness.scheduler.types import (
     Claim,
     Claimed,
     Full,
-    Passing,
     Put,
     Rules,
     Settle,
     Settled,
+    SkippedTasks,
     Verdict,
     Waiting,
 )
@@ -162,7 +162,7 @@ class Shop:
             queues,
             rules,
             str(self.now),
-            Passing(tuple(never), **passing),
+            SkippedTasks(tuple(never), **passing),
             epoch,
         )
         self.answer = calls.read_claim(self.run(calls.CLAIM, args))

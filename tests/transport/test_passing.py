@@ -9,7 +9,7 @@ from kombu import Connection
 from kombu.utils import limits
 from redis import Redis
 
-from celery_fairness.scheduler.types import Passing
+from celery_fairness.scheduler.types import SkippedTasks
 from celery_fairness.transport.channel import NAP_SECONDS
 from celery_fairness.transport.session import sessions
 from tests.support.waiting import eventually
@@ -148,7 +148,7 @@ def test_what_a_claim_gives_over_the_limit_goes_back_to_its_place(
         publish(connection, "jobs", number, headers=named("shop.slow"))
     session.task_filter.limit("shop.slow", 0.001)
     # As a claim whose answer was lost before there was a limit.
-    monkeypatch.setattr(session.task_filter, "skipped", lambda _: Passing())
+    monkeypatch.setattr(session.task_filter, "skipped", lambda _: SkippedTasks())
     assert inbox.await_count(1) == [0]
     monkeypatch.undo()
     inbox.nothing_comes()

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from celery.worker.consumer import Consumer
 
-from celery_fairness.scheduler.types import Passing
+from celery_fairness.scheduler.types import SkippedTasks
 from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
@@ -72,7 +72,7 @@ class Worker:
 def test_a_rate_limit_is_kept_by_the_claims_and_by_no_bucket_of_the_worker():
     worker = Worker()
     assert not any(worker.consumer.task_buckets.values())
-    assert worker.task_filter.skipped({}) == Passing((), ("slow",), {})
+    assert worker.task_filter.skipped({}) == SkippedTasks((), ("slow",), {})
     worker.app.tasks["fast"].rate_limit = "1/m"
     worker.consumer.reset_rate_limits()
     assert not any(worker.consumer.task_buckets.values())
@@ -84,14 +84,14 @@ def test_a_rate_limit_is_kept_by_the_claims_and_by_no_bucket_of_the_worker():
 
 def test_rate_limits_that_are_switched_off_are_nobody_s():
     worker = Worker(disable_rate_limits=True)
-    assert worker.task_filter.skipped({}) == Passing()
+    assert worker.task_filter.skipped({}) == SkippedTasks()
 
 
 def test_another_broker_s_rate_limits_are_celery_s():
     worker = Worker(fair=False)
     assert worker.consumer.task_buckets["slow"].fill_rate == 5
     assert worker.consumer.task_buckets["fast"] is None
-    assert worker.task_filter.skipped({}) == Passing()
+    assert worker.task_filter.skipped({}) == SkippedTasks()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from bisect import bisect_left
 import pytest
 from kombu.utils import limits
 
-from celery_fairness.scheduler.types import Passing
+from celery_fairness.scheduler.types import SkippedTasks
 from celery_fairness.transport.task_filter import TaskFilter
 
 
@@ -51,27 +51,27 @@ def most_in_a_second(times):
 def test_nothing_is_passed_over_where_everything_is_known_and_unlimited(task_filter):
     task_filter.limit("a", 0)
     assert task_filter.take("a")
-    assert task_filter.skipped({"q": 3}) == Passing()
+    assert task_filter.skipped({"q": 3}) == SkippedTasks()
     assert not task_filter.skipped({"q": 3})
-    assert task_filter.available_in(Passing()) == float("inf")
+    assert task_filter.available_in(SkippedTasks()) == float("inf")
 
 
 def test_an_unknown_kind_is_passed_over_until_it_is_known_and_is_news_once(task_filter):
     assert task_filter.skip("a")
     assert not task_filter.skip("a")
     assert task_filter.skip("b")
-    assert task_filter.skipped({"q": 3}) == Passing(("a", "b"), (), {"q": 3})
+    assert task_filter.skipped({"q": 3}) == SkippedTasks(("a", "b"), (), {"q": 3})
     task_filter.take_again(["a", "c"])
-    assert task_filter.skipped({}) == Passing(("b",), (), {})
+    assert task_filter.skipped({}) == SkippedTasks(("b",), (), {})
     assert task_filter.skip("a")
 
 
 def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(task_filter, clock):
     task_filter.limit("a", 0.5)
-    assert task_filter.skipped({}) == Passing((), ("a",), {})
+    assert task_filter.skipped({}) == SkippedTasks((), ("a",), {})
     assert task_filter.take("a")
     assert not task_filter.take("a")
-    assert task_filter.skipped({}) == Passing(("a",), (), {})
+    assert task_filter.skipped({}) == SkippedTasks(("a",), (), {})
     task_filter.skip("b")
     told = task_filter.skipped({})
     assert task_filter.available_in(told) == pytest.approx(2, abs=0.1)
@@ -81,7 +81,7 @@ def test_a_limited_kind_is_taken_once_and_then_passed_over_until_its_time(task_f
     # It opened while the claim was on its way.
     assert task_filter.available_in(told) < 0.01
     task_filter.take_again("b")
-    assert task_filter.skipped({}) == Passing((), ("a",), {})
+    assert task_filter.skipped({}) == SkippedTasks((), ("a",), {})
     assert task_filter.take("a")
     assert task_filter.take("another")
 
