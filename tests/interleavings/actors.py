@@ -118,10 +118,14 @@ def of_broker(world: World) -> Iterator[Step]:
                 yield TROUBLE, f"the broker delivers {name_of(worker)} again", then
 
 
-def deliver_again(world: World, worker: Worker) -> None:
-    """Put the message of a delivery back on the broker."""
+def deliver_again(world: World, worker: Worker, lives: bool = True) -> None:
+    """Put the message of a delivery back on the broker.
+
+    If two workers have the message, or its body has started, a body may start again.
+    """
     world.add(Copy(worker.task, worker.serial))
-    world.set(worker.task, redelivered=world.tasks[worker.task].redelivered + 1)
+    if lives or worker.serial in world.tasks[worker.task].started:
+        world.allow_another_start(worker.task)
 
 
 def of_workers(world: World) -> Iterator[Step]:
@@ -137,6 +141,9 @@ def of_workers(world: World) -> Iterator[Step]:
             yield PROGRESS, f"a gate parks {what}", then
         elif does == SENDS_BACK:
             then.add(Copy(worker.task, worker.sends))
+            if worker.sends == worker.serial:
+                # The scheduler did not answer: twice is better than never (ADR 3).
+                then.allow_another_start(worker.task)
             then.add(worker._replace(does=ACKS, sends=NEVER))
             yield PROGRESS, f"a gate sends {what} back as {worker.sends}", then
         elif does in (RUNS, LATE):
@@ -161,7 +168,7 @@ def of_workers(world: World) -> Iterator[Step]:
             then.remove(Lease(worker.task, 0, RUNS))
             then.add(Lease(worker.task, 0, ORPHAN))
         if worker.unacked:
-            deliver_again(then, worker)
+            deliver_again(then, worker, lives=False)
         elif world.scenario.early_ack:
             then.set(worker.task, is_over=True)
         yield TROUBLE, f"the worker of {what} dies", then

@@ -191,7 +191,8 @@ def acquire(world: World, worker: Worker, local: bool = False, repeated: bool = 
     world.set(task, reserved=False)
     if rules.arrival_ends_the_record:
         delete_record(world, task)
-    if serial != FIRST or world.tasks[task].current is not None:
+    is_remembered = serial != FIRST or world.tasks[task].current is not None
+    if is_remembered and rules.a_start_makes_others_stale:
         world.set(task, admitted=serial)
     if repeated and not rules.own_lease_first:
         # The second call finds the slot of the first one taken.

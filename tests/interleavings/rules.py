@@ -13,6 +13,8 @@ class Rules:
     names_never_repeat: bool = True
     #: `acquire` and `park` drop a copy with another serial than the valid ones.
     copies_are_checked: bool = True
+    #: The start of a copy makes all other serials stale.
+    a_start_makes_others_stale: bool = True
     #: `sent` without the claimed lease of its name changes nothing.
     late_sent_is_a_no_op: bool = True
     #: A copy that could adopt a lease is rejected during a pause or a cool-down.

@@ -164,6 +164,10 @@ class World:
         keys[key] = keys[key]._replace(**values)
         self.keys = tuple(keys)
 
+    def allow_another_start(self, task: int) -> None:
+        """Note that the broker delivers a message that may have started a body."""
+        self.set(task, redelivered=self.tasks[task].redelivered + 1)
+
     def add(self, item: Any) -> None:
         """Add a lease, a message, a promoter or a worker."""
         bag = BAGS[type(item)]
