@@ -266,6 +266,13 @@ class Admission:
             limit = self._override(key).get("concurrency", limit)
         return limit, row.weight if row else 1.0
 
+    def tier_name(self, key: str, tenant: str, tier: str, rules: Any) -> str:
+        """Return the tier of a tenant by its name. An unknown tier is the default tier."""
+        if key == SYSTEM:
+            return ""
+        tier = self.tenants.get(tenant, ("", ""))[0] or tier
+        return tier if tier in self.tiers else rules.default_tier
+
     def declare(self, words: str, is_new: bool) -> None:
         """A new task brings the newest numbers of its keys. A concurrency of 0 is its own."""
         for limit in read_limits(words):

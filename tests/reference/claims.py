@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.reference.admission import NEVER, keys_of, whole_key, word_of
-from tests.reference.events import RELEASED, Event
+from tests.reference.events import EXCEEDED, RELEASED, Event
 from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
 from tests.reference.order import Rounds
+from tests.reference.statistics import check_minute, check_rejections, start_of
 from tests.reference.tasks import Charge, Lease, Task, charge_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Claim:
         self.skips = bool(self.is_local or passing.never or passing.once)
         self.exact = True
         self.given: list[Task] = []
+        self.starts: Counter[tuple[str, str, str]] = Counter()
+        self._dropped: list[Task] = []
         self.held = Counter(passing.held)
         self.expired: Counter[str] = Counter()
         #: By task that this claim drops or puts back: its closed limits before the first start.
@@ -159,6 +162,7 @@ class Claim:
                 if text not in self.state.outcomes and each.tag == task.tag
             )
             self.state.end(task, "dropped", task.queue, key=owner)
+            self._dropped.append(task)
             require(owner in acting, "an outcome names the limit that dropped", owner=owner)
             return
         # A limit that this claim has closed may have rejected the task before its last start.
@@ -350,6 +354,9 @@ class Claim:
         finish = self.state.turns[task.queue].serve(task.key, charged, by_runtime)
         self.admission.count_starts(limits)
         task.attempt += 1
+        waited_ms = self.state.now - (task.since_ms or 0) if task.attempt == 1 else None
+        how = start_of(waited_ms, task.is_noisy)
+        self.starts[how, self.state.tier_of(task, rules), task.queue] += 1
         if task.rejected_by and not task.is_released:
             key, strategy = task.rejected_by
             self.state.book.expect(RELEASED, task.tag, task.queue, key=key, strategy=strategy)
@@ -367,7 +374,7 @@ class Claim:
         self.held.update(lease.keys)
 
     def is_rejected(self, event: Event) -> bool:
-        """Whether a limit rejects a task that was never reported, as this event says.
+        """Whether a limit rejects a task that was never reported, and the event names this limit.
 
         No limit opens while a claim runs, so a limit that rejected the task still does so.
         """
@@ -384,6 +391,23 @@ class Claim:
             return is_right and not self.state.is_tenant_open(task, self.rules)
         closed = [limit for limit, _ in self._closed(task) if limit.key == key]
         return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
+
+    def check_statistics(self, seen: Observed) -> None:
+        """A claim counts its starts, and the rejections that it meets."""
+        check_minute(seen.minute, self.starts)
+        exceeded = [dict(event.fields) for event in seen.events if event.type == EXCEEDED]
+        reported = Counter((fields["strategy"], fields["key"]) for fields in exceeded)
+        check_rejections(seen.rejections, reported, self._is_rejecting)
+
+    def _is_rejecting(self, key: str) -> bool:
+        """Whether a limit of a key rejects a task that is there, or that this claim dropped."""
+        places = ("waiting", "delayed")
+        left = [x for x in self.state.tasks.values() if x.place in places]
+        if any(x.key == key and not self.state.is_tenant_open(x, self.rules) for x in left):
+            return True
+        return any(
+            limit.key == key for task in (*left, *self._dropped) for limit, _ in self._closed(task)
+        )
 
     def _strategies(self, limit: Limit, number: str) -> set[str]:
         """Return by which of its numbers a closed limit may reject, if the event has ``number``."""

@@ -401,6 +401,38 @@ MISTAKES = (
         "leases",
     ),
     Mistake(
+        "a minute counts a start twice",
+        "met.count[field] = (met.count[field] or 0) + 1",
+        "met.count[field] = (met.count[field] or 0) + 2",
+        "order",
+    ),
+    Mistake(
+        "a minute counts a longer wait",
+        '"quiet:" or "noisy:") .. bits',
+        '"quiet:" or "noisy:") .. bits + 1',
+        "order",
+    ),
+    Mistake(
+        "a minute counts a task behind its own tenant as quiet",
+        'string.format(known[3] and "%d+" or "%d", since)',
+        'string.format("%d", since)',
+        "order",
+    ),
+    Mistake(
+        "a reported rejection is not counted",
+        'Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)',
+        "",
+        "limits",
+        "function Blocked.block_by_limit(",
+    ),
+    Mistake(
+        "a rejection is counted for a limit that is open",
+        "Stats.note_start(rules, task, found.verdict.tier, queue)",
+        "Stats.note_start(rules, task, found.verdict.tier, queue) "
+        'Stats.count_exceeded(ctx.prefix .. "exceeded", "concurrency", "none")',
+        "limits",
+    ),
+    Mistake(
         "a cancelled task starts",
         'redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)',
         "",

@@ -8,7 +8,7 @@ and whether a wake-up is set. A person gets the same from `inspect`, `explain` a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -16,6 +16,7 @@ from redis.client import Pipeline
 
 from tests.reference.events import Event, read_events
 
+MINUTE_MS = 60_000
 _OUTCOME = re.compile(r"(?P<owner>\S+) (?P<state>[a-z]+) (?P<length>\d+) (?P<rest>.*)", re.DOTALL)
 
 
@@ -47,6 +48,8 @@ class Observed(NamedTuple):
         outcomes: Outcomes that no worker has written, by the text that names them.
         bells: Queues for which a wake-up is set.
         events: The events of tasks since the last look, if they are observed.
+        rejections: What was added since to the counts of rejections, by strategy and key.
+        minute: What was added since to the counts of the minute.
     """
 
     tasks: frozenset[str]
@@ -55,6 +58,8 @@ class Observed(NamedTuple):
     outcomes: dict[str, Outcome]
     bells: frozenset[str]
     events: tuple[Event, ...] = ()
+    rejections: Mapping[str, int] = {}
+    minute: Mapping[str, int] = {}
 
 
 def read_outcome(text: str) -> Outcome:
@@ -75,15 +80,21 @@ class Observer:
     Args:
         prefix: Of all keys.
         queues: The queues that are observed.
-        has_events: Events are observed too.
+        has_events: Events and statistics are observed too.
     """
 
     def __init__(self, prefix: str, queues: Sequence[str], has_events: bool = False) -> None:
         self.prefix, self.queues, self.has_events = prefix, queues, has_events
-        #: The last event that was read.
-        self.last = "0"
+        self.forget()
 
-    def ask(self, pipeline: Pipeline) -> None:
+    def forget(self) -> None:
+        """The server has lost its memory."""
+        #: The last event that was read, and the counts by their keys.
+        self.last = "0"
+        self.counts: dict[str, dict[str, int]] = {}
+        self._minute = ""
+
+    def ask(self, pipeline: Pipeline, now_ms: int = 0) -> None:
         """Add the commands to a pipeline."""
         pipeline.smembers(f"{self.prefix}known")
         pipeline.hkeys(f"{self.prefix}running")
@@ -92,12 +103,17 @@ class Observer:
             pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
         if self.has_events:
+            self._minute = f"{self.prefix}minute:{now_ms // MINUTE_MS}"
+            pipeline.hgetall(f"{self.prefix}exceeded")
+            pipeline.hgetall(self._minute)
             pipeline.xrange(f"{self.prefix}events", f"({self.last}")
 
     def read(self, answers: Sequence[Any]) -> Observed:
         """Read the answers to these commands."""
         tasks, leases, outcomes, *rest = answers
-        rows = rest.pop() if self.has_events else []
+        rows, minute, rejections = [], {}, {}
+        if self.has_events:
+            *rest, rejections, minute, rows = rest
         self.last = rows[-1][0] if rows else self.last
         delayed = {
             queue: {member.split(" ", 3)[2]: int(at) for member, at in rows}
@@ -111,7 +127,16 @@ class Observer:
             {text: read_outcome(text) for text in outcomes},
             frozenset(bells),
             tuple(read_events(rows)),
+            self._added("exceeded", rejections),
+            self._added(self._minute, minute),
         )
+
+    def _added(self, name: str, fields: Mapping[str, str]) -> dict[str, int]:
+        """Return what was added to the counts of a key since they were read last."""
+        before = self.counts.get(name, {})
+        now = self.counts[name] = {field: int(number) for field, number in fields.items()}
+        added = {field: number - before.get(field, 0) for field, number in now.items()}
+        return {field: number for field, number in added.items() if number}
 
 
 def records(client: Redis, prefix: str, queue: str) -> dict[str, str]:

@@ -91,6 +91,13 @@ class Reference:
         tier = account.tier if account else ""
         return self.admission.entitlement(task.key, task.tenant, tier, rules)
 
+    def tier_of(self, task: Task, rules: Any) -> str:
+        """Return the name of the tier that judges a waiting task."""
+        account = self.accounts.get(task.key)
+        return self.admission.tier_name(
+            task.key, task.tenant, account.tier if account else "", rules
+        )
+
     def is_tenant_open(self, task: Task, rules: Any) -> bool:
         """A tenant never runs more tasks at once than its tier allows. A limit of 0 is a hold."""
         limit, _ = self.entitlement(task, rules)
@@ -124,8 +131,11 @@ class Reference:
         elif is_put and task.tier not in ("", account.tier):
             account.tier, self.admission.is_changed = task.tier, True
         turns = self.turns.setdefault(task.queue, Turns(lags=not self.is_wide))
-        if not any(self.waiting(task.queue, task.key)):
+        is_behind = any(self.waiting(task.queue, task.key))
+        if not is_behind:
             turns.enter(task.key)
+        if task.since_ms is None:
+            task.since_ms, task.is_noisy = task.eta_ms or self.now, is_behind
         task.place = "waiting"
 
     def _wait_again(self, task: Task) -> None:
@@ -198,6 +208,9 @@ class Reference:
         require(not gone, "an outcome stays until its result is written", gone=gone)
         self._ended = []
         self.book.check(seen.events, is_rejected or (lambda event: False))
+        if is_rejected is None:
+            # Gates ask their server between the calls of claims, and count for themselves.
+            require(not seen.minute, "only a claim counts starts", got=seen.minute)
 
     # -- put --------------------------------------------------------------------------------------
 
@@ -397,7 +410,8 @@ class Reference:
             self.replies[owner] = (number, [each.lease for each in answer.tasks])
         if answer.sleep_ms:
             self.admission.is_changed = False
-        return self._finish(seen, claim.is_rejected)
+        self._finish(seen, claim.is_rejected)
+        return claim.check_statistics(seen)
 
     def _check_replay(self, leases: Sequence[str], answer: Any) -> None:
         """The same request number has the same answer, less what has ended since."""

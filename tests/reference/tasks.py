@@ -21,8 +21,10 @@ class Task:
         seq: Its place among all tasks: a task that began to wait earlier has the smaller one.
         came_back: It waits in its former place, so a late settle finds it. None: perhaps.
         put_back_by: Keys of the limits one of which rescheduled it.
-        rejected_by: Key and strategy of the limit that rejected it first, once an event told so.
-        is_released: An event told that it started after this.
+        rejected_by: Key and strategy of its first rejection, if an event reported that.
+        is_released: An event reported its start after that rejection.
+        since_ms: Server time since which it waits for its first start. None before that.
+        is_noisy: It began to wait behind another task of its tenant.
     """
 
     tag: str
@@ -45,6 +47,8 @@ class Task:
     put_back_by: frozenset[str] = frozenset()
     rejected_by: tuple[str, str] | None = None
     is_released: bool = False
+    since_ms: int | None = None
+    is_noisy: bool = False
 
     @property
     def key(self) -> str:

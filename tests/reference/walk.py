@@ -122,7 +122,7 @@ class Walk:
         pipeline.fcall(self.library.function(function), 1, self.prefix, *args)
         # The server's real time passes, which is not that of the walk.
         pipeline.persist(f"{self.prefix}reply:{owner}")
-        self.observer.ask(pipeline)
+        self.observer.ask(pipeline, self.now)
         try:
             self.answer, _, *seen = pipeline.execute()
         except ResponseError as error:
@@ -138,7 +138,7 @@ class Walk:
         keys = self.client.keys(f"{self.prefix}*")
         if keys:
             self.client.delete(*keys)
-        self.observer.last = "0"
+        self.observer.forget()
 
     def rules(self, enforcement: str = "on", by: str = "", scope: str = "tenant") -> Rules:
         rules = replace(self.scene.rules, enforcement=enforcement, priority_scope=scope)
