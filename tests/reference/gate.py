@@ -19,6 +19,8 @@ from tests.reference.objection import require
 LOOKS_EVERY_MS = AGAIN_MS + 100
 #: A gate deletes at most this many cool-downs.
 FORGOTTEN_AT_MOST = 20
+#: A task that could not be published pauses for this part of a lease at first.
+FIRST_PAUSE = 1 / 16
 
 _ACTIONS = {DROP: "drop", RESCHEDULE: "reschedule", WAIT: "wait"}
 
@@ -32,6 +34,8 @@ class Copies:
     started: str | None = None
     #: Place among the parked tasks, if the message was parked. It keeps it for good.
     seq: int | None = None
+    #: How often its publication has failed.
+    failures: int = 0
 
     def is_superseded(self, serial: str) -> bool:
         """Whether another copy has started, or has replaced this one."""
@@ -411,6 +415,28 @@ class Gates:
         require(answer == is_there, "a publication is noted once", got=answer, tag=tag)
         if is_there and parked:
             parked.place = "published"
+
+    def put_off(self, tag: str, answer: int) -> None:
+        """A promoted task could not be published. It reserves nothing, and waits for a pause."""
+        parked, copies = self.parked.get(tag), self.copies[tag]
+        is_promoted = parked is not None and parked.place == "promoted"
+        copies.failures += is_promoted
+        expected = copies.failures if is_promoted else 0
+        require(answer == expected, "a failed publication is counted", want=expected, got=answer)
+        if parked is not None and is_promoted:
+            self._end_reservations(tag)
+            lease_ms = self.rules.lease_ms
+            pause_ms = min(lease_ms, lease_ms * FIRST_PAUSE * 2 ** (copies.failures - 1))
+            parked.promoted_until = round(parked.promoted_until - lease_ms + pause_ms)
+
+    def supersede(self, copy: Any, next_serial: str, answer: bool) -> None:
+        """A rejected copy is published once more, unless another copy has replaced it by now."""
+        copies = self.copies[copy.message]
+        is_current = copies.started is None and copies.current in (None, copy.serial)
+        rule = "a rejected copy is published again if no other one counts"
+        require(answer == is_current, rule, expected=is_current, got=answer)
+        if is_current and copies.current is not None:
+            copies.following = next_serial
 
     def cancelled(self, tag: str, answer: int) -> None:
         """A parked task is cancelled: a worker ends it, even if its limits are closed."""

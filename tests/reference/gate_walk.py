@@ -27,6 +27,8 @@ from tests.reference.walk import Walk
 #: Rounds of five seconds in which every parked task must start once nothing holds it back.
 ROUNDS = 100
 
+#: A rejection may be superseded while it is among so many last ones.
+RECENT = 8
 #: How often each operation comes.
 WEIGHTS = {
     "arrive": 9,
@@ -36,6 +38,8 @@ WEIGHTS = {
     "keep": 4,
     "advance": 5,
     "cancel_parked": 0.6,
+    "put_off": 1.5,
+    "supersede": 1.5,
     "stop": 1,
     "override": 1,
     "tenant": 0.7,
@@ -79,6 +83,8 @@ class GateWalk(Walk):
         #: Every request of a message that a broker may deliver again, the newest last.
         self.requests: dict[str, list[SlotRequest]] = {}
         self.running: list[Lease] = []
+        #: Requests whose rejection published a copy.
+        self.rejected: list[SlotRequest] = []
 
     def run(self, operation: Operation) -> None:
         super().run(operation)
@@ -111,6 +117,7 @@ class GateWalk(Walk):
             copy = Copy(request.copy.message, request.next_serial)
             again = replace(request, copy=copy, is_new=False)
             self.requests[copy.message].append(again)
+            self.rejected.append(request)
 
     def park(self, request: SlotRequest) -> None:
         message = f"{request.copy.message}\n é"
@@ -142,6 +149,26 @@ class GateWalk(Walk):
                 self.gates.published(message, self.answer)
                 if not task.ended:
                     self.ask(request)
+
+    def do_put_off(self, pick):
+        """A promoter could not publish a task, or reports this too late."""
+        known = [tag for tag, x in self.gates.parked.items() if x.place == "promoted"]
+        known = known or sorted(self.requests)
+        if known:
+            tag = known[pick % len(known)]
+            self.answer = self.limiter.put_off(tag)
+            self.gates.put_off(tag, self.answer)
+
+    def do_supersede(self, pick):
+        """A gate publishes a copy once more, because the first publication may be lost."""
+        if self.rejected:
+            request = self.rejected[-1 - pick % min(len(self.rejected), RECENT)]
+            message, serial = request.copy.message, f"n{next(self.count)}"
+            self.answer = self.limiter.supersede(request.copy, serial)
+            self.gates.supersede(request.copy, serial, self.answer)
+            if self.answer:
+                again = replace(request, copy=Copy(message, serial), is_new=False)
+                self.requests[message].append(again)
 
     def do_cancel_parked(self, pick):
         waiting = [tag for tag, x in self.gates.parked.items() if x.place == "parked"]
@@ -224,5 +251,7 @@ _MAKERS = {
     ),
     "keep": lambda _, random: (random.choice(["", "", "w0", "w1"]),),
     "cancel_parked": _pick,
+    "put_off": _pick,
+    "supersede": _pick,
     "advance": lambda _, random: (random.choice([1, 50, 300, 1_000, 1_001, 5_000, 5_000, -300]),),
 }

@@ -433,6 +433,37 @@ MISTAKES = (
         "limits",
     ),
     Mistake(
+        "a task that could not be published pauses for a whole lease",
+        "local FIRST_PAUSE = 1 / 16",
+        "local FIRST_PAUSE = 1",
+        "gate",
+    ),
+    Mistake(
+        "a failed publication is not counted",
+        'redis.call("HINCRBY", ctx.prefix .. "copy:" .. tag, "tries", 1)',
+        "1",
+        "gate",
+    ),
+    Mistake(
+        "a task that could not be published keeps its reserved starts",
+        "Parked.leave_gate(ctx, task.key, tag, Parked.parked_places(task.key, task.words))",
+        "",
+        "gate",
+        'register("put_off"',
+    ),
+    Mistake(
+        "a rejected copy is published again though another copy has started",
+        "if kept[2] or (kept[1] and kept[1] ~= serial) then return 0 end",
+        "if kept[1] and kept[1] ~= serial then return 0 end",
+        "gate",
+    ),
+    Mistake(
+        "a copy that is published again is not known",
+        'if kept[1] then redis.call("HSET", copy, "next", next_serial) end',
+        "",
+        "gate",
+    ),
+    Mistake(
         "a cancelled task starts",
         'redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)',
         "",
