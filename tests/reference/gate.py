@@ -8,10 +8,12 @@ the reference leaves open which of these limits a newcomer must respect.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.reference.admission import CLOCK_STEP_MS, Admission
+from tests.reference.events import OF_OUTCOME, RELEASED, Book, Event
 from tests.reference.limits import AGAIN_MS, DROP, RESCHEDULE, WAIT, Limit, one_per_key, read_limits
 from tests.reference.objection import require
 
@@ -34,8 +36,11 @@ class Copies:
     started: str | None = None
     #: Place among the parked tasks, if the message was parked. It keeps it for good.
     seq: int | None = None
-    #: How often its publication has failed.
+    #: How often its publication has failed since the last one that did not.
     failures: int = 0
+    #: Key and strategy of the rejection that an event reported, and whether one reported the start.
+    rejected_by: tuple[str, str] | None = None
+    is_released: bool = False
 
     def is_superseded(self, serial: str) -> bool:
         """Whether another copy has started, or has replaced this one."""
@@ -65,6 +70,8 @@ class Parked:
     at_tenant: bool = False
     is_ended: bool = False
     may_since: int | None = None
+    #: An event has reported its end.
+    is_reported: bool = False
 
 
 class Gates:
@@ -84,6 +91,26 @@ class Gates:
         #: the other waits.
         self.passed: dict[tuple[str, str, str], float] = defaultdict(float)
         self._seq = 0
+        #: Events that the last calls must have emitted.
+        self.book = Book()
+        #: A request whose rejection must be reported.
+        self._unreported: Any = None
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def check_events(self, events: Sequence[Event]) -> None:
+        """Each task is reported as rejected at its first rejection, and released when it starts."""
+        self.book.check(events, self._is_rejected)
+        missing, self._unreported = self._unreported, None
+        require(missing is None, "a gate reports the first rejection of a task", missing=missing)
+
+    def _is_rejected(self, event: Event) -> bool:
+        request, fields = self._unreported, dict(event.fields)
+        if request is None or event.tag != _tag(request):
+            return False
+        self._unreported = None
+        self.copies[request.copy.message].rejected_by = (fields["key"], fields["strategy"])
+        return fields["key"] in request.lease.keys
 
     # -- a gate -----------------------------------------------------------------------------------
 
@@ -122,6 +149,12 @@ class Gates:
         action = next(x for x in (DROP, RESCHEDULE, WAIT) if x in {*actions, WAIT})
         require(answer.action == _ACTIONS[action], "the strongest action counts", actions=actions)
         copies.started = copy.serial if action == DROP else None
+        if action == DROP:
+            self.book.expect(
+                OF_OUTCOME["dropped"], _tag(request), request.job.queue, key=answer.key
+            )
+        elif copies.rejected_by is None and not copies.is_released:
+            self._unreported = request
         if action != DROP:
             copies.current, copies.following = copy.serial, request.next_serial
         return None
@@ -174,6 +207,11 @@ class Gates:
         copies = self.copies[copy.message]
         if copy.serial or copies.current is not None or copies.started is not None:
             copies.started = copy.serial
+        if copies.rejected_by and not copies.is_released:
+            key, strategy = copies.rejected_by
+            fields = {"key": key, "strategy": strategy}
+            self.book.expect(RELEASED, _tag(request), request.job.queue, **fields)
+            copies.is_released = True
         for key in request.lease.keys:
             self.admission.others[key][request.lease.id] = time + rules.lease_ms
         self.admission.count_starts(request.limits)
@@ -303,6 +341,8 @@ class Gates:
             is_over = parked.expires_ms is not None and parked.expires_ms <= admission.now
             is_over = is_over or parked.is_ended
             require(task.ended == is_over, "only what is over is ended", tag=tag)
+            if is_over:
+                self._report(parked, "expired")
             if not is_over and rules.enforcement == "on":
                 closed = self._keeps(parked)
                 require(not closed, "no task is promoted that a limit rejects", closed=closed)
@@ -414,7 +454,7 @@ class Gates:
         )
         require(answer == is_there, "a publication is noted once", got=answer, tag=tag)
         if is_there and parked:
-            parked.place = "published"
+            parked.place, copies.failures = "published", 0
 
     def put_off(self, tag: str, answer: int) -> None:
         """A promoted task could not be published. It reserves nothing, and waits for a pause."""
@@ -445,6 +485,18 @@ class Gates:
         require(answer == is_there, "what is parked is cancelled", got=answer, tag=tag)
         if is_there and parked:
             parked.is_ended = True
+            self._report(parked, "cancelled")
+
+    def _report(self, parked: Parked, state: str) -> None:
+        """The end of a parked task is reported once. Its message names no queue."""
+        if not parked.is_reported:
+            self.book.expect(OF_OUTCOME[state], _tag(parked.request), "")
+        parked.is_reported = True
+
+
+def _tag(request: Any) -> str:
+    """Return the name of a task in events."""
+    return f"tag.{request.copy.message}"
 
 
 def _place(limit: Limit) -> str:

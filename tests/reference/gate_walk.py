@@ -12,11 +12,12 @@ from redis import Redis
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Lease, SlotRequest
+from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Settle, Verdict
 from celery_fairness.store.library import Library
 from celery_fairness.util.durations import Milliseconds
+from tests.reference.events import Event
 from tests.reference.gate import Gates
 from tests.reference.limits import read_limits
 from tests.reference.objection import Objection
@@ -57,7 +58,9 @@ class Calls:
 
     def run(self, function: str, _prefix: str, args: Any) -> Any:
         """Call a function of the library."""
-        return self.walk.call(function, args)
+        answer = self.walk.call(function, args)
+        self.walk.events += self.walk.seen.events
+        return answer
 
 
 class GateWalk(Walk):
@@ -83,11 +86,18 @@ class GateWalk(Walk):
         #: Every request of a message that a broker may deliver again, the newest last.
         self.requests: dict[str, list[SlotRequest]] = {}
         self.running: list[Lease] = []
+        #: Events since the last operation, in their order.
+        self.events: list[Event] = []
         #: Requests whose rejection published a copy.
         self.rejected: list[SlotRequest] = []
 
     def run(self, operation: Operation) -> None:
         super().run(operation)
+        try:
+            self.gates.check_events(self.events)
+        except Objection as error:
+            raise Objection(f"{operation!r} answered {self.answer!r}: {error}") from None
+        self.events = []
         self.gates.look()
 
     def do_arrive(self, tenant, limits):
@@ -95,7 +105,10 @@ class GateWalk(Walk):
         keys = [*([tier_key(tenant)] if tenant else ()), *(x.key for x in read_limits(limits))]
         if keys:
             copy = Copy(f"m{next(self.count)}")
-            request = SlotRequest(Lease("", ",".join(keys)), tenant, "free", copy, limits=limits)
+            job = Job(copy.message, "shop.send", "gate")
+            request = SlotRequest(
+                Lease("", ",".join(keys)), tenant, "free", copy, limits=limits, job=job
+            )
             self.requests[copy.message] = [request]
             self.ask(request)
 

@@ -464,6 +464,38 @@ MISTAKES = (
         "gate",
     ),
     Mistake(
+        "a gate reports every rejection of a task",
+        'if job ~= "" and memory.told == "" then',
+        'if job ~= "" then',
+        "gate",
+        'register("acquire"',
+    ),
+    Mistake(
+        "a gate does not report a rejection by a tier alone",
+        'if job ~= "" and memory.told == "" then',
+        "if false then",
+        "gate",
+        "local function acquire_of_tier(",
+    ),
+    Mistake(
+        "a gate does not report a start after a rejection",
+        "Events.tell_released(events_key, cjson.decode(job), memory.told)",
+        "",
+        "gate",
+    ),
+    Mistake(
+        "a gate does not report a dropped task",
+        'if job ~= "" then Events.append_event_of(events, "rate_limit.dropped"',
+        'if false then Events.append_event_of(events, "rate_limit.dropped"',
+        "gate",
+    ),
+    Mistake(
+        "the end of a parked task is reported at each promotion",
+        'if expires == "0" then return end',
+        "",
+        "gate",
+    ),
+    Mistake(
         "a cancelled task starts",
         'redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)',
         "",
