@@ -384,11 +384,11 @@ class Claim:
             return False
         key, strategy = fields["key"], fields["strategy"]
         task.rejected_by = (key, strategy)
-        if key == task.key:
+        if key == task.key and not self.state.is_tenant_open(task, self.rules):
             limit, _ = self.state.entitlement(task, self.rules)
-            is_right = strategy == ("concurrency" if limit else "paused")
-            is_right &= fields["limit"] == str(limit)
-            return is_right and not self.state.is_tenant_open(task, self.rules)
+            if (strategy, fields["limit"]) == ("concurrency" if limit else "paused", str(limit)):
+                return True
+        # A limit of a task may have the key of a tenant's tier.
         closed = [limit for limit, _ in self._closed(task) if limit.key == key]
         return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
 
