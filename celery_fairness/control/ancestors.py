@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from celery_fairness.control.find_task import MessageNames, read_message, running
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.find_task import MessageNames, messages_of, read_message, running
+from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import Blocker
 
 #: Running tasks whose callers are read.
 RUNNING_AT_MOST = 10_000
+#: Messages in one call.
+BATCH = 20
 
 
 def ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
@@ -25,9 +27,9 @@ def ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
     found = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
     if not found:
         return found
-    places = islice(running(reader), RUNNING_AT_MOST)
-    messages = (read_message(place.record) for place in places)
-    callers = {each.task_id: each.parent_id for each in messages}
+    tags = (row.task.tag for row in islice(running(reader), RUNNING_AT_MOST))
+    messages = (text for some in batches(tags, BATCH) for text in messages_of(reader, some))
+    callers = {each.task_id: each.parent_id for each in map(read_message, messages)}
     caller = callers.get(names.parent_id)
     while caller and caller not in found | {names.task_id}:
         found.add(caller)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from celery_fairness.config.limit_spec import Limit, limit_numbered
 from celery_fairness.control.keys import (
     is_tenants,
+    lane_key,
     lane_parts,
     limits_of,
-    part_length,
-    read_part,
 )
 from celery_fairness.control.parked import parked
 from celery_fairness.control.scan import Reader, batches, orders_of
@@ -32,7 +31,7 @@ class WaitingOfKey:
     """The waiting tasks with a limit of one key.
 
     Attributes:
-        lanes: The limit in each part of a lane, by ``(key, part, queue)``.
+        lanes: The limit in each lane, by ``(key, lane, queue)``.
         queues: Number of waiting tasks by queue, if the key is a tenant's.
         parked: Number of parked tasks.
         last: Sequence number and limit of the newest parked task with a limit.
@@ -50,7 +49,9 @@ class WaitingOfKey:
             return total + sum(self.queues.values())
         lanes = [each for each in self.lanes if each[2] != without]
         for some in batches(lanes, BATCH):
-            total += sum(reader.together([part_length(reader.keys, *lane) for lane in some]))
+            total += sum(
+                reader.together([("ZCARD", lane_key(reader.keys, *lane)) for lane in some])
+            )
         return total
 
     def limit(self, reader: Reader) -> Limit | None:
@@ -71,13 +72,12 @@ def waiting_of(reader: Reader, keys: Collection[str]) -> dict[str, WaitingOfKey]
     for key in filter(is_tenants, found):
         found[key].queues = queues = _queues(reader, key)
         for queue in queues:
-            for part in orders_of(reader, key, queue)[1]:
-                _note(found, (key, part, queue), key)
+            for lane in orders_of(reader, key, queue)[1]:
+                _note(found, (key, lane, queue), key)
     # If no task waits in a queue, as always on the gate path, there are no lanes.
     if not all(map(is_tenants, found)) and reader.read("EXISTS", reader.keys.waiting):
-        for kind in ("lane", "back"):
-            for name in reader.names(kind):
-                _note(found, lane_parts(kind, name))
+        for name in reader.names("lane"):
+            _note(found, lane_parts(name))
     _note_parked(reader, found)
     return found
 
@@ -89,8 +89,8 @@ def _queues(reader: Reader, key: str) -> dict[str, int]:
 
 
 def _note(found: dict[str, WaitingOfKey], lane: tuple[str, str, str], only: str = "") -> None:
-    """Add a part of a lane to each key of which it has a limit."""
-    for word in limits_of(read_part(lane[1])[0]):
+    """Add a lane to each key of which it has a limit."""
+    for word in limits_of(lane[1]):
         key = word.partition("|")[0]
         if key in found and (only == key if only else not is_tenants(key)):
             found[key].lanes[lane] = limit_numbered(word.rpartition("|")[0])
@@ -112,11 +112,6 @@ def _note_parked(reader: Reader, found: dict[str, WaitingOfKey]) -> None:
                 found[key].last = (seq, limit)
 
 
-def _last_seq(reader: Reader, key: str, part: str, queue: str) -> list[int]:
-    lane, kind = read_part(part)
-    if kind is not None:
-        came_back = reader.keys.of("back", f"{key} {lane} {kind} {queue}")
-        found = reader.read("ZRANGE", came_back, -1, -1, "WITHSCORES")
-        return [int(float(found[1]))] if found else []
-    record = reader.read("LINDEX", reader.keys.of("lane", f"{key} {lane} {queue}"), -1)
-    return [int(record.partition(" ")[0])] if record else []
+def _last_seq(reader: Reader, key: str, lane: str, queue: str) -> list[int]:
+    found = reader.read("ZRANGE", lane_key(reader.keys, key, lane, queue), -1, -1, "WITHSCORES")
+    return [int(float(found[1]))] if found else []

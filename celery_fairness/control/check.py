@@ -69,10 +69,21 @@ KINDS = {
         "a part of the limit's past starts is lost", "removed the rest; the rate starts again"
     ),
     "queue_limit_lost": _Kind("no claim finds the limit of this queue", "entered it"),
-    "task_without_message": _Kind("the message of this task is lost", "removed the task"),
-    "message_without_place": _Kind(
-        "this task waits in no queue",
-        advice="read its message with HGET, send it again, then remove this field with HDEL",
+    "task_without_message": _Kind("the record of this task is lost", "removed the task"),
+    "message_lost": _Kind(
+        "the message of this task is lost",
+        advice="leave it while it runs; once it waits in its lane, "
+        "celery -A APP fairness check --repair removes it",
+    ),
+    "message_without_task": _Kind(
+        "this message belongs to no task",
+        advice="read it with HGET, send it again if its task must run, then remove it with HDEL",
+    ),
+    "task_without_id": _Kind("no search by id finds this task", "entered its id"),
+    "task_without_place": _Kind(
+        "this task waits in no queue, and does not run",
+        advice="read its message with HGET from messages, send it again, then remove both fields "
+        "with HDEL",
     ),
     "parked_task_lost": _Kind(
         "this task of a gate waits at no limit, or at several", "let it wait at one"

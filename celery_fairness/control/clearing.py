@@ -7,10 +7,8 @@ Invariant: a worker stores the result *revoked* for every cancelled task.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.control import find_task as finding
@@ -48,7 +46,8 @@ _NOT_PARKED = (
     "runs, or has ended; to find out: celery -A APP inspect query_task ID, and the workers' "
     "logs; to cancel it where it is: celery -A APP control revoke ID"
 )
-_PLAIN = re.compile(r"[a-zA-Z0-9-]+")
+#: The states that are shown, the most telling of several first.
+_STATES = ("later", "waiting", "running", "dead")
 
 
 class Clearing:
@@ -72,27 +71,28 @@ class Clearing:
             for task in self._parked(task_id):
                 if self._limiter.unpark([task.tag], "cancelled"):
                     return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
-            found = _of_id(finding.waiting(self._reader), task_id)
-            cancelled = [place.queue for place in found if self._cancel([place])]
+            found = [x for x in finding.find(self._reader, task_id) if x.state != "ended"]
+            cancelled = self._cancel([place.task.tag for place in found])
             # Several messages may have one id: a retry has the id of the first attempt.
-            for place in _of_id(finding.running(self._reader), task_id):
-                return Cancelled(
-                    task_id=task_id, state="running", queue=place.queue, owner=place.owner
-                )
+            for place in found:
+                if place.state == "running":
+                    return Cancelled(
+                        task_id=task_id, state="running", queue=place.queue, owner=place.owner
+                    )
             if cancelled:
-                return Cancelled(task_id=task_id, state="cancelled", queue=cancelled[0])
+                return Cancelled(task_id=task_id, state="cancelled", queue=found[0].queue)
         raise NotFound("task", task_id, self._nowhere)
 
     def find(self, task_id: str) -> Place:
-        """Return the place of a task.
+        """Return the place of a task. If its id has several, the first that waits or runs.
 
         Raises:
             NotFound: No task has this id.
         """
         for _ in range(PASSES):
-            for places in (finding.waiting, finding.running, finding.dead):
-                for place in _of_id(places(self._reader), task_id):
-                    return place
+            found = [x for x in finding.find(self._reader, task_id) if x.state in _STATES]
+            if found:
+                return min(found, key=lambda place: _STATES.index(place.state))
         raise NotFound("task", task_id, self._nowhere)
 
     def explain(self, task_id: str, looker: Stats) -> Explanation:
@@ -114,8 +114,8 @@ class Clearing:
         name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
         cancelled = 0
         for _ in range(PASSES):
-            for places in finding.waiting_of(self._reader, name, TOGETHER):
-                cancelled += self._cancel(places)
+            for tasks in finding.waiting_of(self._reader, name, TOGETHER):
+                cancelled += self._cancel([task.tag for task in tasks])
         its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
         for tags in batches(its, TOGETHER):
             cancelled += self._limiter.unpark(tags, "cancelled")
@@ -126,14 +126,10 @@ class Clearing:
         its = (each.tag for each in parked.parked(self._reader) if each.queue == queue)
         return sum(self._limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
 
-    def _cancel(self, places: Sequence[Place]) -> int:
-        """Cancel tasks if they still wait where they were read; return the number that did."""
-        cancelled = 0
-        for queue, some in groupby(places, key=attrgetter("queue")):
-            records = [place.record for place in some]
-            args = calls.cancel_args(queue, records, self._lease_ms)
-            cancelled += sum(calls.read_cancel(self._run(calls.CANCEL, args)))
-        return cancelled
+    def _cancel(self, tags: Sequence[str]) -> int:
+        """Cancel tasks if they still wait; return the number that did."""
+        args = calls.cancel_args(tags, self._lease_ms)
+        return sum(calls.read_cancel(self._run(calls.CANCEL, args))) if tags else 0
 
     def dead_letters(self, queue: str | None) -> Iterator[DeadLetter]:
         """Yield the dead letters of a queue, or of all queues."""
@@ -142,25 +138,16 @@ class Clearing:
     def requeue(self, task_id: str) -> Requeued:
         """Let a dead letter wait again; see ``TasksApi.requeue``."""
         for _ in range(PASSES):
-            for place in _of_id(finding.dead(self._reader), task_id):
-                unwritten = finding.outcome(self._reader, place)
-                # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
-                self._run(calls.REQUEUE, calls.requeue_args(place.queue, place.record, unwritten))
-                return Requeued(task_id=task_id, queue=place.queue)
+            for place in finding.find(self._reader, task_id):
+                if place.state == "dead":
+                    # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
+                    self._run(calls.REQUEUE, [place.task.tag])
+                    return Requeued(task_id=task_id, queue=place.queue)
         raise NotFound(
             "task",
             task_id,
             "is no dead letter; they are listed by: celery -A APP fairness task dead",
         )
 
-    def _run(self, verb: str, args: list[str]) -> list[int]:
-        answer: list[int] = self._limiter.connection.run(verb, self._limiter.prefix, args)
-        return answer
-
-
-def _of_id(places: Iterable[Place], task_id: str) -> list[Place]:
-    # A search in the text is faster than parsing the message. JSON escapes no plain characters.
-    plain = _PLAIN.fullmatch(task_id)
-    return [
-        each for each in places if (not plain or task_id in each.record) and each.task_id == task_id
-    ]
+    def _run(self, verb: str, args: list[str]) -> Any:
+        return self._reader.call(verb, args)

@@ -18,11 +18,12 @@ from itertools import islice
 
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.control.ancestors import ancestors_of, with_ancestors
-from celery_fairness.control.find_task import Place, read_message
+from celery_fairness.control.find_task import Place
+from celery_fairness.control.find_task import running as running_tasks
 from celery_fairness.control.forecast import HeldSlots, wait_for_limit
 from celery_fairness.control.holds import logical_now, server_now
 from celery_fairness.control.judging import Judge, Judged
-from celery_fairness.control.keys import Row, TaskName, group_of, read_record, read_row, whole_of
+from celery_fairness.control.keys import Row, TaskHead, group_of, whole_of
 from celery_fairness.control.positions import Turns, means_of
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.stats import Stats
@@ -41,30 +42,31 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
         place: The place where the task was found.
         looker: The statistics of the installation.
     """
-    task = read_record(place.record)
-    names = read_message(place.record)
+    task, names = place.task, place.names
     explained = partial(
         Explanation,
         task_id=place.task_id,
         task=names.task,
-        key="" if task is None else task.key,
+        key=task.key,
         queue=place.queue,
         state=place.state,
         owner=place.owner,
     )
-    if task is None or place.state not in ("waiting", "later"):
+    if place.state not in ("waiting", "later"):
         return explained()
     rows = _running(reader)
     judge = Judge(reader, looker, place.queue, rows)
-    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, place.tenant)]
+    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     limits = tuple(each.shown for each in judged)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
         by = _put_back_by(reader, place.queue, task, judged)
         return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
-    alone = reader.read("ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.lane)
-    group = group_of(task.key, task.lane, alone)
+    alone = reader.read(
+        "ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.class_
+    )
+    group = group_of(task.key, task.class_, alone)
     running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
     if looker.fairness_by == "runtime":
         means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
@@ -93,7 +95,7 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     )
 
 
-def _put_back_by(reader: Reader, queue: str, task: TaskName, judged: Iterable[Judged]) -> str:
+def _put_back_by(reader: Reader, queue: str, task: TaskHead, judged: Iterable[Judged]) -> str:
     """Return the key of the limit that rescheduled a task.
 
     A key stores only its first rescheduled tasks. For the others the record has the limit that
@@ -124,5 +126,4 @@ def _latest(
 
 
 def _running(reader: Reader) -> list[Row]:
-    texts = islice(reader.pairs("HSCAN", reader.keys.running), RUNNING_AT_MOST)
-    return [row for _, text in texts if (row := read_row(text)) is not None]
+    return list(islice(running_tasks(reader), RUNNING_AT_MOST))

@@ -1,18 +1,33 @@
-"""Finds waiting tasks by id or tenant, running tasks, and dead letters.
+"""Finds tasks by id or tenant, running tasks, and dead letters.
 
-Weakness: nothing is ordered by task id, so a search reads the messages of all waiting tasks, a
-bounded number at a time. It may miss a task that moves meanwhile, so callers search twice.
+Weakness: only the name of a lane's key has its tenant, and a scheduled task is ordered by its time.
+So a search for a tenant's tasks reads the names of all lanes, and the heads of all scheduled tasks.
+It may miss a task that moves meanwhile, so callers search twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from celery_fairness.control.keys import ORDER_LENGTH, lane_parts, read_row
+from celery_fairness.config.tenants import key_part
+from celery_fairness.control.keys import (
+    ORDER_LENGTH,
+    Row,
+    TaskHead,
+    lane_parts,
+    read_head,
+    read_row,
+)
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import DeadLetter
+from celery_fairness.scheduler import calls
+
+#: Rows or heads in one call.
+BATCH = 500
+#: Dead letters in one call. Each has its message.
+LETTERS = 50
 
 
 class MessageNames(NamedTuple):
@@ -28,39 +43,39 @@ class Place(NamedTuple):
     """The place and the record of a task.
 
     Attributes:
-        queue: Queue of the task.
-        record: Its record in Redis.
-        state: ``waiting``, ``later``, ``running`` or ``dead``.
+        state: ``waiting``, ``later``, ``running``, ``dead`` or ``ended``.
+        task: The head of its record.
+        message: Its message.
         owner: Process that runs it, or "" if none does.
         due_ms: Its eta by the server's clock, or None without one.
     """
 
-    queue: str
-    record: str
-    state: str = "waiting"
+    state: str
+    task: TaskHead
+    message: str
     owner: str = ""
     due_ms: float | None = None
 
     @property
+    def names(self) -> MessageNames:
+        """The ids and the name in its message."""
+        return read_message(self.message)
+
+    @property
     def task_id(self) -> str:
         """Its id; the delivery tag if its message has none."""
-        return read_message(self.record).task_id or self.fields[1]
+        return self.names.task_id or self.task.tag
 
     @property
-    def fields(self) -> list[str]:
-        """The fields of its record before the message."""
-        return self.record.partition("\n")[0].split(" ")
-
-    @property
-    def tenant(self) -> str:
-        """The charged tenant, in its form in keys; "" is a system task."""
-        return self.fields[6]
+    def queue(self) -> str:
+        """Its queue."""
+        return self.task.queue
 
 
-def read_message(record: str) -> MessageNames:
-    """Return the ids and the name in the message of a record."""
+def read_message(message: str | None) -> MessageNames:
+    """Return the ids and the name in a message."""
     try:
-        headers = json.loads(record.partition("\n")[2])["headers"]
+        headers = json.loads(message or "")["headers"]
         return MessageNames(
             *(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id"))
         )
@@ -73,16 +88,43 @@ def _text(value: Any) -> str:
     return str(value) if is_name else ""
 
 
-def waiting(reader: Reader) -> Iterator[Place]:
-    """Yield every waiting task; some may occur twice."""
-    yield from _later(reader)
-    for queue, key in _lanes(reader, ""):
-        for record in reader.list_items(key):
-            yield Place(queue, record)
-    yield from _came_back(reader, "")
+def find(reader: Reader, task_id: str) -> list[Place]:
+    """Return the tasks of an id, the oldest first. A retry has the id of the first attempt."""
+    return _places(reader.call(calls.FIND, [key_part(task_id)]))
 
 
-def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Place]]:
+def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
+    """Yield the dead letters of a queue, or of all queues; the newest of a queue first."""
+    for name in reader.names("dead") if queue is None else [queue]:
+        first = 0
+        while found := _places(reader.call(calls.LETTERS, [name, str(first), str(LETTERS)])):
+            yield from found
+            first += len(found)
+
+
+def _places(rows: Iterable[Sequence[Any]]) -> list[Place]:
+    found = []
+    for tag, state, owner, due, head, message in rows:
+        task = read_head(tag, head)
+        if task is not None:
+            found.append(Place(state, task, message, owner, float(due) if due else None))
+    return found
+
+
+def letter(place: Place) -> DeadLetter:
+    """Return a dead letter for ``dead_letters``."""
+    task = place.task
+    return DeadLetter(
+        task_id=place.task_id,
+        task=place.names.task,
+        queue=task.queue,
+        tenant=task.tenant,
+        attempts=task.attempts,
+        deaths=task.deaths,
+    )
+
+
+def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[TaskHead]]:
     """Yield the waiting tasks of a tenant in groups; it may miss tasks that are put meanwhile.
 
     Args:
@@ -91,75 +133,52 @@ def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[Plac
         together: Most tasks in a group. The caller must remove them before it takes the next
             group, because each group is read from the front of a lane.
     """
-    begins = f"tenant:{tenant}"
-    for places in (_later(reader), _came_back(reader, begins)):
-        yield from batches((each for each in places if each.tenant == tenant), together)
-    for queue, key in _lanes(reader, begins):
-        others = 0
-        for _ in range(0, reader.read("LLEN", key), together):
-            # The lane may be another tenant's whose name begins with this one's.
-            some = reader.read("LRANGE", key, others, others + together - 1)
-            its = [each for each in (Place(queue, one) for one in some) if each.tenant == tenant]
-            others += len(some) - len(its)
-            yield its
-
-
-def _later(reader: Reader) -> Iterator[Place]:
-    for queue in reader.names("later"):
-        for member, due in reader.pairs("ZSCAN", reader.keys.of("later", queue)):
-            yield Place(queue, member[ORDER_LENGTH:], "later", due_ms=float(due))
-
-
-def _lanes(reader: Reader, begins: str) -> Iterator[tuple[str, str]]:
+    its = (each for each in later(reader) if each.tenant == tenant)
+    yield from batches(its, together)
     for name in reader.names("lane"):
-        key, _, queue = lane_parts("lane", name)
-        if key.startswith(begins):
-            yield queue, reader.keys.of("lane", name)
+        # Other tenants' names may begin with this one's.
+        if lane_parts(name)[0].split(":")[:2] == ["tenant", *tenant.split(":")][:2]:
+            yield from _front(reader, reader.keys.of("lane", name), tenant, together)
 
 
-def _came_back(reader: Reader, begins: str) -> Iterator[Place]:
-    for name in reader.names("back"):
-        key, _, queue = lane_parts("back", name)
-        if not key.startswith(begins):
-            continue
-        for tag, _ in reader.pairs("ZSCAN", reader.keys.of("back", name)):
-            record = reader.read("HGET", reader.keys.returned, tag)
-            if record is not None:
-                yield Place(queue, record)
+def _front(reader: Reader, lane: str, tenant: str, together: int) -> Iterator[list[TaskHead]]:
+    others = 0
+    for _ in range(0, reader.read("ZCARD", lane), together):
+        tags = reader.read("ZRANGE", lane, others, others + together - 1)
+        heads = heads_of(reader, tags)
+        its = [each for each in heads if each.tenant == tenant]
+        others += len(tags) - len(its)
+        yield its
 
 
-def running(reader: Reader) -> Iterator[Place]:
+def later(reader: Reader, queues: Iterable[str] | None = None) -> Iterator[TaskHead]:
+    """Yield the scheduled tasks of some queues, or of all."""
+    for queue in reader.names("later") if queues is None else queues:
+        members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
+        for some in batches(members, BATCH):
+            yield from heads_of(reader, [member[ORDER_LENGTH:] for member in some])
+
+
+def heads_of(reader: Reader, tags: Sequence[str]) -> list[TaskHead]:
+    """Return the heads of tasks that are still known."""
+    if not tags:
+        return []
+    heads = reader.read("HMGET", reader.keys.tasks, *tags)
+    found = (read_head(tag, head) for tag, head in zip(tags, heads, strict=True))
+    return [each for each in found if each is not None]
+
+
+def messages_of(reader: Reader, tags: Sequence[str]) -> list[str | None]:
+    """Return the messages of tasks."""
+    return list(reader.read("HMGET", reader.keys.messages, *tags)) if tags else []
+
+
+def running(reader: Reader) -> Iterator[Row]:
     """Yield every claimed task."""
-    for _, text in reader.pairs("HSCAN", reader.keys.running):
-        row = read_row(text)
-        if row is not None:
-            yield Place(row.queue, row.record, "running", row.owner)
-
-
-def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
-    """Yield the dead letters of a queue, or of all queues; the newest of a queue first."""
-    for name in reader.names("dead") if queue is None else [queue]:
-        for record in reader.list_items(reader.keys.of("dead", name)):
-            yield Place(name, record, "dead")
-
-
-def letter(place: Place) -> DeadLetter:
-    """Return a dead letter for ``dead_letters``."""
-    fields = place.fields
-    names = read_message(place.record)
-    return DeadLetter(
-        task_id=place.task_id,
-        task=names.task,
-        queue=place.queue,
-        tenant=place.tenant,
-        attempts=int(fields[2]),
-        deaths=int(fields[3]),
-    )
-
-
-def outcome(reader: Reader, place: Place) -> str:
-    """Return the outcome of a dead letter if its result is not stored yet; "" if it is."""
-    for text, _ in reader.pairs("ZSCAN", reader.keys.outcomes):
-        if text.endswith(place.record):
-            return text
-    return ""
+    for some in batches(reader.pairs("HSCAN", reader.keys.running), BATCH):
+        tags = [tag for tag, _ in some]
+        heads = reader.read("HMGET", reader.keys.tasks, *tags)
+        for (tag, text), head in zip(some, heads, strict=True):
+            row = read_row(tag, text, head)
+            if row is not None:
+                yield row

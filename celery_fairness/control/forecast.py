@@ -88,7 +88,7 @@ class HeldSlots:
         of_kind: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
             if row.mean_ms is not None:
-                of_kind[row.task.kind].append(row.mean_ms / 1000)
+                of_kind[row.task.name].append(row.mean_ms / 1000)
         self._takes = {kind: sum(each) / len(each) for kind, each in of_kind.items()}
 
     def takes(self, kind: str) -> float | None:

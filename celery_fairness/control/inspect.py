@@ -20,9 +20,10 @@ from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.tenants import Reserved, tier_key
 from celery_fairness.control.blocked_tasks import WaitingOfKey, waiting_of
 from celery_fairness.control.counting import Seen, Starts, starts_of
+from celery_fairness.control.find_task import heads_of
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.holds import judged_by, logical_now, server_now, with_holds
-from celery_fairness.control.keys import Keys, is_tenants, read_row
+from celery_fairness.control.keys import Keys, is_tenants, tag_of
 from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
 from celery_fairness.control.list_limits import known_keys
 from celery_fairness.control.ojs_views import (
@@ -211,10 +212,8 @@ def _parked_keys(reader: Reader) -> set[str]:
 
 def _of_running(reader: Reader, state: LimitState) -> Limit | None:
     """Return the limit that one of the key's running tasks brings; None if none does."""
-    ids = [each.id for each in state.leases[:ROWS]]
-    for text in reader.read("HMGET", reader.keys.running, *ids) if ids else ():
-        row = read_row(text) if text else None
-        for limit in read_limits(row.task.limits) if row is not None else ():
+    for task in heads_of(reader, [tag_of(each.id) for each in state.leases[:ROWS]]):
+        for limit in read_limits(task.limits):
             if limit.key == state.key:
                 return limit
     return None

@@ -151,7 +151,7 @@ class Judge:
         held: Counter[str] = Counter()
         for row in self._rows:
             if row.queue == self._queue:
-                held[row.owner] += key in row.task.keys
+                held[row.owner] += key in row.keys
         return min(held.values(), default=None)
 
     def _judged(

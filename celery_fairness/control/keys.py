@@ -15,15 +15,16 @@ from celery_fairness.scheduler.types import SYSTEM
 
 #: Scores of a limit at which tasks wait: exhausted, or on hold.
 CLOSED, PAUSED = -1.0, -2.0
-#: Characters before the record of a scheduled task.
+#: Characters before the tag of a scheduled task.
 ORDER_LENGTH = 17
+#: Fields of a task's head.
+HEAD_FIELDS = 14
 #: Fields before the message of a record of ``gate_tasks``.
 PARKED_FIELDS = 8
 #: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 
-_RECORD = re.compile(r"(\d+) (\S+) \d+ \d+ (\S+) (\d) (\S*) (\S*) \S* (\S*) (\S*) \S* (\S*)\n")
-_ROW = re.compile(r"(\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\d+) ")
+_ROW = re.compile(r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*)")
 
 
 def tag_of(lease: str) -> str:
@@ -36,62 +37,83 @@ def whole_of(key: str) -> str:
     return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key
 
 
-class TaskName(NamedTuple):
-    """The fields of a task's record.
+class TaskHead(NamedTuple):
+    """The head of a task's record.
 
     Attributes:
         tag: Its delivery tag.
-        key: Key of its tenant's tier limit, or ``_system``.
-        kind: The task's name, in its form in keys.
-        rank: Its priority, 0 to 9. A task with 9 goes first.
-        limits: Its limits without the tier's, as one text.
         seq: Its sequence number among all tasks.
+        attempts: How often it was claimed before.
+        deaths: How often its process died after its body began.
         cost: The cost that it declares.
+        rank: Its priority, 0 to 9. A task with 9 goes first.
+        tenant: The charged tenant, in its form in keys; "" is a system task.
+        service: Its service, if services count apart.
+        tier: Its tenant's tier as the message has it.
+        name: The task's name, in its form in keys.
+        limits: Its limits without the tier's, as one text.
         refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
             ``-`` if the task has started since, and "" without such an event.
+        task_id: Its id, in its form in keys; "" if its message has none.
+        queue: Its queue.
     """
 
     tag: str
-    key: str
-    kind: str
-    rank: str
-    limits: str
     seq: int
+    attempts: int
+    deaths: int
     cost: float
+    rank: str
+    tenant: str
+    service: str
+    tier: str
+    name: str
+    limits: str
     refused: str
+    task_id: str
+    queue: str
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys in which it holds a slot while it runs, each once, the tenant's first."""
-        of_limits = map(key_of_limit, self.limits.split(",") if self.limits else ())
-        return tuple(dict.fromkeys((self.key, *of_limits)))
+    def key(self) -> str:
+        """Key of its tenant's tier limit, or ``_system``."""
+        if not self.tenant:
+            return SYSTEM
+        return f"tenant:{self.tenant}" + (f":{self.service}" if self.service else "")
+
+    @property
+    def class_(self) -> str:
+        """The class of its lane: the priority and the limits."""
+        return f"{self.rank},{self.limits}" if self.limits else self.rank
 
     @property
     def lane(self) -> str:
         """The lane of the task."""
-        return f"{self.rank},{self.limits}" if self.limits else self.rank
+        return f"{self.class_} {self.name}"
 
 
 class Row(NamedTuple):
-    """One claimed task: a row of ``running``.
+    """One claimed task.
 
     Attributes:
         owner: Process that holds it.
         state: ``claimed``, ``begun`` or ``acked``.
-        queue: Queue of the task.
-        task: The fields of its record.
-        record: Its whole record.
+        task: The head of its record.
+        keys: The keys in which its lease counts, the tenant's first.
         since: Logical time of its claim, or None if no process holds the task.
         mean_ms: Recent mean run time of tasks of its name, or None if unknown.
     """
 
     owner: str
     state: str
-    queue: str
-    task: TaskName
-    record: str
+    task: TaskHead
+    keys: tuple[str, ...]
     since: int | None = None
     mean_ms: int | None = None
+
+    @property
+    def queue(self) -> str:
+        """Queue of the task."""
+        return self.task.queue
 
 
 class Keys:
@@ -113,17 +135,17 @@ class Keys:
         self.forwarder = prefix + "forwarder"
         self.forwarded = prefix + "forwarded"
         self.idle = prefix + "idle"
-        self.outcomes = prefix + "outcomes"
+        self.messages = prefix + "messages"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
         self.paused_by = prefix + "paused_by"
         self.paused_until = prefix + "paused_until"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
-        self.returned = prefix + "returned"
         self.running = prefix + "running"
         self.shared = prefix + "shared"
         self.task_events = prefix + "task_events"
+        self.tasks = prefix + "tasks"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"
         self.workers = prefix + "workers"
@@ -137,20 +159,19 @@ class Keys:
         return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
 
 
-def read_record(text: str) -> TaskName | None:
-    """Return the fields of a record."""
-    match = _RECORD.match(text)
-    if match is None:
+def read_head(tag: str, text: str | None) -> TaskHead | None:
+    """Return the head of a task's record."""
+    fields = text.split(" ", HEAD_FIELDS - 1) if text else []
+    if len(fields) != HEAD_FIELDS:
         return None
-    seq, tag, cost, rank, tenant, service, kind, limits, refused = match.groups()
-    key = _key_of(tenant, service)
-    return TaskName(tag, key, kind, rank, limits, int(seq), float(cost), refused)
-
-
-def _key_of(tenant: str, service: str) -> str:
-    if not tenant:
-        return SYSTEM
-    return f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}"
+    seq, attempts, deaths, cost, rank, tenant, service, tier, name, limits, _, *rest = fields
+    refused, task_id, queue = rest
+    try:
+        numbers = int(seq), int(attempts), int(deaths), float(cost)
+    except ValueError:
+        return None
+    words = (rank, tenant, service, tier, name, limits)
+    return TaskHead(tag, *numbers, *words, refused, task_id, queue)
 
 
 def is_tenants(key: str) -> bool:
@@ -193,60 +214,32 @@ def turn_name(tenant: str, seq: int) -> str:
     return f"{seq:016} {tenant}"
 
 
-def read_row(text: str) -> Row | None:
-    """Return a row of ``running``. Its length of the queue's name is in bytes."""
-    match = _ROW.match(text)
-    if match is None:
+def read_row(tag: str, text: str | None, head: str | None) -> Row | None:
+    """Return a claimed task from its row of ``running`` and its head."""
+    match, task = _ROW.fullmatch(text or ""), read_head(tag, head)
+    if match is None or task is None:
         return None
-    owner, state, since, mean, length = match.groups()
-    start, size = match.end(), int(length)
-    queue = text[start : start + size].encode()[:size].decode(errors="replace")
-    record = text[start + len(queue) :]
-    task = read_record(record)
-    if task is None:
-        return None
+    _, owner, state, since, mean, keys, _ = match.groups()
     times = [None if each is None else int(each) for each in (since, mean)]
-    return Row(owner, state, queue, task, record, *times)
+    return Row(owner, state, task, tuple(keys.split(",")), *times)
 
 
 # -- lanes ----------------------------------------------------------------------------------------
 
 
-def lane_parts(kind: str, name: str) -> tuple[str, str, str]:
-    """Return key, part and queue of ``KEY LANE QUEUE`` or ``KEY LANE KIND QUEUE``.
-
-    "" is what is missing.
-    """
-    parts = name.split(" ", 3 if kind == "back" else 2)
-    if kind == "back":
-        key, lane, of_kind, queue = (*parts, "", "", "")[:4]
-        return key, f"{lane}b {of_kind}", queue
-    key, lane, queue = (*parts, "", "")[:3]
-    return key, lane, queue
+def lane_parts(name: str) -> tuple[str, str, str]:
+    """Return key, lane and queue of ``KEY LANE QUEUE``; "" is what is missing."""
+    key, limits, of, queue = (*name.split(" ", 3), "", "", "")[:4]
+    return key, f"{limits} {of}", queue
 
 
-def read_part(part: str) -> tuple[str, str | None]:
-    """Return the lane of a part, and the task name if the part holds rescheduled tasks."""
-    word, space, kind = part.partition(" ")
-    return (word[:-1], kind) if space else (part, None)
-
-
-def part_key(keys: Keys, key: str, part: str, queue: str) -> str:
-    """Return the key that has the tasks of a part."""
-    lane, kind = read_part(part)
-    if kind is None:
-        return keys.of("lane", f"{key} {lane} {queue}")
-    return keys.of("back", f"{key} {lane} {kind} {queue}")
-
-
-def part_length(keys: Keys, key: str, part: str, queue: str) -> tuple[str, str]:
-    """Return the command for the number of tasks in a part."""
-    command = "LLEN" if read_part(part)[1] is None else "ZCARD"
-    return command, part_key(keys, key, part, queue)
+def lane_key(keys: Keys, key: str, lane: str, queue: str) -> str:
+    """Return the key that has the tasks of a lane."""
+    return keys.of("lane", f"{key} {lane} {queue}")
 
 
 def order_key(keys: Keys, key: str, group: str, queue: str) -> str:
-    """Return the key with the parts of a wait group in order; the group "" is of ready lanes."""
+    """Return the key with the lanes of a wait group in order; the group "" is of ready lanes."""
     if group:
         return keys.of("shelf", f"{key} {group} {queue}")
     return keys.of("ready", f"{key} {queue}")
@@ -261,8 +254,9 @@ def key_of_limit(name: str) -> str:
 
 
 def limits_of(lane: str) -> list[str]:
-    """Return the limits of a lane, each as a word."""
-    return lane[2:].split(",") if lane[2:] else []
+    """Return the limits of a lane or a class, each as a word."""
+    words = class_of(lane)[2:]
+    return words.split(",") if words else []
 
 
 def is_private(word: str) -> bool:
@@ -270,18 +264,23 @@ def is_private(word: str) -> bool:
     return word.endswith("p")
 
 
-def own_group(key: str, lane: str) -> str:
-    """Return the wait group of a lane that a private limit rejected."""
-    return f"{key} {shape_of(lane)}"
+def class_of(lane: str) -> str:
+    """Return the class of a lane: its priority and its limits."""
+    return lane.partition(" ")[0]
 
 
-def shared_group(lane: str) -> str:
-    """Return the wait group of a lane that another limit rejected."""
-    return ",".join(word for word in limits_of(shape_of(lane)) if not is_private(word))
+def own_group(key: str, class_: str) -> str:
+    """Return the wait group of a class that a private limit rejected."""
+    return f"{key} {shape_of(class_)}"
 
 
-def group_of(key: str, lane: str, alone: str | None) -> str:
-    """Return the wait group of a lane by its field in ``parked``; "" if it is ready."""
+def shared_group(class_: str) -> str:
+    """Return the wait group of a class that another limit rejected."""
+    return ",".join(word for word in limits_of(shape_of(class_)) if not is_private(word))
+
+
+def group_of(key: str, class_: str, alone: str | None) -> str:
+    """Return the wait group of a class by its field in ``parked``; "" if it is ready."""
     if alone is None:
         return ""
-    return own_group(key, lane) if float(alone) else shared_group(lane)
+    return own_group(key, class_) if float(alone) else shared_group(class_)

@@ -30,7 +30,7 @@ class ParkedTask(NamedTuple):
     @property
     def names(self) -> MessageNames:
         """The ids and the name in its message."""
-        return read_message(self.record)
+        return read_message(self.record.partition("\n")[2])
 
     @property
     def task_id(self) -> str:

@@ -11,16 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import WHOLE, Limit
+from celery_fairness.control.find_task import heads_of
 from celery_fairness.control.forecast import Before, HeldSlots, Turn, before_it
-from celery_fairness.control.keys import (
-    TaskName,
-    key_of_limit,
-    order_key,
-    part_key,
-    part_length,
-    read_part,
-    read_record,
-)
+from celery_fairness.control.keys import TaskHead, class_of, key_of_limit, lane_key, order_key
 from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.stats import Stats
 from celery_fairness.scheduler.cost import FIRST_SECONDS, cost_of
@@ -30,7 +23,7 @@ from celery_fairness.scheduler.types import SYSTEM
 TENANTS_AT_MOST = 1000
 #: Tenants in one call.
 BATCH = 100
-#: Size of the sample of a tenant's tasks, which are read with their messages.
+#: Size of the sample of a tenant's tasks.
 FIRST_TASKS = 4
 
 
@@ -85,7 +78,7 @@ class Turns:
     """
 
     def __init__(
-        self, reader: Reader, queue: str, task: TaskName, looker: Stats, slots: HeldSlots
+        self, reader: Reader, queue: str, task: TaskHead, looker: Stats, slots: HeldSlots
     ) -> None:
         self._reader = reader
         self._queue = queue
@@ -95,19 +88,16 @@ class Turns:
         self._tiers = looker.tiers()
 
     def in_lane(self, group: str) -> int:
-        """Return the number of tasks before it in its lane, which is in a wait group."""
-        return sum(
-            self._older(part)
-            for part in self._parts(group)
-            if read_part(part)[0] == self._task.lane
-        )
+        """Return the number of tasks before it with its priority and limits, in a wait group."""
+        lanes = self._lanes(group)
+        return sum(self._older(lane) for lane in lanes if class_of(lane) == self._task.class_)
 
     def in_group(self, group: str) -> int:
         """Return the number of its tenant's tasks before it in all lanes of a wait group."""
-        parts = self._parts(group)
-        higher = [part for part in parts if part[0] > self._task.rank]
-        lengths = self._reader.together([self._length(self._task.key, part) for part in higher])
-        same = [part for part in parts if part[0] == self._task.rank]
+        lanes = self._lanes(group)
+        higher = [lane for lane in lanes if lane[0] > self._task.rank]
+        lengths = self._reader.together([self._length(self._task.key, lane) for lane in higher])
+        same = [lane for lane in lanes if lane[0] == self._task.rank]
         return sum(map(int, lengths)) + sum(map(self._older, same))
 
     def before(self, limit: Limit, group: str) -> Before:
@@ -230,27 +220,18 @@ class Turns:
 
     # -- what a tenant has ------------------------------------------------------------------------
 
-    def _parts(self, group: str) -> list[str]:
+    def _lanes(self, group: str) -> list[str]:
         order = order_key(self._reader.keys, self._task.key, group, self._queue)
         return list(self._reader.read("ZRANGE", order, 0, LANES_AT_MOST))
 
-    def _length(self, key: str, part: str, queue: str | None = None) -> Command:
-        return part_length(self._reader.keys, key, part, self._queue if queue is None else queue)
+    def _length(self, key: str, lane: str, queue: str | None = None) -> Command:
+        queue = self._queue if queue is None else queue
+        return ("ZCARD", lane_key(self._reader.keys, key, lane, queue))
 
-    def _older(self, part: str) -> int:
-        """Return the number of older tasks in a part of a lane, which is ordered by age."""
-        key = part_key(self._reader.keys, self._task.key, part, self._queue)
-        if read_part(part)[1] is not None:
-            return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
-        first, end = 0, int(self._reader.read("LLEN", key))
-        while first < end:
-            middle = (first + end) // 2
-            record = self._reader.read("LINDEX", key, middle)
-            if record is not None and int(record.partition(" ")[0]) < self._task.seq:
-                first = middle + 1
-            else:
-                end = middle
-        return first
+    def _older(self, lane: str) -> int:
+        """Return the number of older tasks in a lane."""
+        key = lane_key(self._reader.keys, self._task.key, lane, self._queue)
+        return int(self._reader.read("ZCOUNT", key, "-inf", f"({self._task.seq}"))
 
     def _groups(self, limit_key: str) -> Iterator[tuple[str, str]]:
         """Yield the wait groups of a key, and their queues."""
@@ -280,9 +261,9 @@ class Turns:
         lengths = iter(
             self._reader.together(
                 [
-                    self._length(each.key, part, each.queue)
+                    self._length(each.key, lane, each.queue)
                     for each, shelf in zip(asks, shelves, strict=True)
-                    for part in shelf
+                    for lane in shelf
                 ]
             )
         )
@@ -300,40 +281,31 @@ class Turns:
                 *(self._takes(account, first), account.limit),
             )
 
-    def _firsts(self, asks: Sequence[Ask], shelves: Sequence[list[str]]) -> list[list[TaskName]]:
+    def _firsts(self, asks: Sequence[Ask], shelves: Sequence[list[str]]) -> list[list[TaskHead]]:
         """Return the first tasks of each tenant, from its first lane."""
         keys, last = self._reader.keys, FIRST_TASKS - 1
-        parts = [shelf[0] if shelf else self._task.rank for shelf in shelves]
-        heads = [
-            part_key(keys, each.key, part, each.queue)
-            for each, part in zip(asks, parts, strict=True)
-        ]
-        back = [read_part(part)[1] is not None for part in parts]
-        found = self._reader.together(
+        lanes = [shelf[0] if shelf else self._task.lane for shelf in shelves]
+        tags = self._reader.together(
             [
-                ("ZRANGE" if came_back else "LRANGE", head, 0, last)
-                for head, came_back in zip(heads, back, strict=True)
+                ("ZRANGE", lane_key(keys, each.key, lane, each.queue), 0, last)
+                for each, lane in zip(asks, lanes, strict=True)
             ]
         )
-        for number, came_back in enumerate(back):
-            if came_back and found[number]:
-                found[number] = self._reader.read("HMGET", keys.returned, *found[number])
-        return [
-            [task for record in some if record and (task := read_record(record)) is not None]
-            for some in found
-        ]
+        heads = heads_of(self._reader, [tag for some in tags for tag in some])
+        by_tag = {each.tag: each for each in heads}
+        return [[by_tag[tag] for tag in some if tag in by_tag] for some in tags]
 
-    def _expected(self, account: Account, first: Sequence[TaskName]) -> float:
+    def _expected(self, account: Account, first: Sequence[TaskHead]) -> float:
         """Return the expected cost of one of its tasks, before the weight."""
         by = self._looker.fairness_by
         if by == "runtime":
             return FIRST_SECONDS if account.mean is None else account.mean
         return sum(each.cost for each in first) / len(first) if first and by == "cost" else 1.0
 
-    def _takes(self, account: Account, first: Sequence[TaskName]) -> float | None:
+    def _takes(self, account: Account, first: Sequence[TaskHead]) -> float | None:
         if account.mean is not None and self._looker.fairness_by == "runtime":
             return account.mean
-        takes = (self._slots.takes(each.kind) for each in first)
+        takes = (self._slots.takes(each.name) for each in first)
         known = [each for each in takes if each is not None]
         return sum(known) / len(known) if known else None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
-from celery_fairness.control.keys import read_row
+from celery_fairness.control.find_task import running
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.views import OwnerStatus, QueueStatus, Status
 
@@ -44,12 +44,10 @@ def with_queues(reader: Reader, status: Status, known_queues: Iterable[str]) -> 
 def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[str]]:
     owners: Counter[str] = Counter()
     queues: Counter[str] = Counter()
-    rows = reader.pairs("HSCAN", reader.keys.running)
-    for _, text in islice(rows, RUNNING_AT_MOST):
-        row = read_row(text)
-        if row is not None:
-            owners[row.owner] += 1
-            queues[row.queue] += 1
+    rows = running(reader)
+    for row in islice(rows, RUNNING_AT_MOST):
+        owners[row.owner] += 1
+        queues[row.queue] += 1
     if next(rows, None) is not None:
         notes.append(f"only the first {RUNNING_AT_MOST} running tasks were counted")
     return owners, queues
@@ -76,7 +74,7 @@ def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueS
             ("HGET", keys.waiting, queue),
             ("HGET", keys.virtual, queue),
             ("ZCARD", keys.of("later", queue)),
-            ("LLEN", keys.of("dead", queue)),
+            ("ZCARD", keys.of("dead", queue)),
             ("ZCARD", keys.of("ring", queue)),
             ("ZCARD", full_key),
         ]

@@ -7,8 +7,8 @@ where it was read. So a claim, put or cancel at the same time never sees it twic
 Invariant: a second run changes nothing, and completes a run that stopped halfway.
 
 Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
-that is rescheduled goes back to the old queue, too. To find scheduled tasks, a run reads all of
-them.
+that is rescheduled goes back to the old queue, too. To find scheduled tasks, a run reads the heads
+of all of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,8 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
-from celery_fairness.control.keys import (
-    ORDER_LENGTH,
-    Keys,
-    group_of,
-    order_key,
-    part_key,
-    read_part,
-    read_record,
-)
+from celery_fairness.control.find_task import later, messages_of
+from celery_fairness.control.keys import Keys, group_of, lane_key, order_key
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.limiter.protocol import Limiter
@@ -151,59 +144,58 @@ class Rerouter:
         tier = self._tier(tenant, known)
         if queue == select_queue(queue.rpartition("_")[0], tier, False, self._tiers):
             return 0
-        return sum(self._of_part(queue, key, part, tier) for part in self._parts(queue, key))
+        return sum(self._of_lane(queue, key, lane, tier) for lane in self._lanes(queue, key))
 
-    def _parts(self, queue: str, key: str) -> list[str]:
-        """Return the parts of a tenant's lanes, with blocked lanes."""
+    def _lanes(self, queue: str, key: str) -> list[str]:
+        """Return a tenant's lanes, with blocked lanes."""
         keys, pairs = self._reader.keys, self._reader.pairs
         parked = pairs("ZSCAN", keys.of("parked", f"{key} {queue}"))
         groups = dict.fromkeys(["", *(group_of(key, lane, alone) for lane, alone in parked)])
         return [
-            part
+            lane
             for group in groups
-            for part, _ in pairs("ZSCAN", order_key(keys, key, group, queue))
+            for lane, _ in pairs("ZSCAN", order_key(keys, key, group, queue))
         ]
 
-    def _of_part(self, queue: str, key: str, part: str, tier: str) -> int:
-        name = part_key(self._reader.keys, key, part, queue)
-        if read_part(part)[1] is not None:
-            tags = [tag for tag, _ in self._reader.pairs("ZSCAN", name)]
-            returned = self._reader.keys.returned
-            some = batches((self._reader.read("HGET", returned, tag) for tag in tags), TOGETHER)
-            return sum(self._move(queue, list(filter(None, each)), tier) for each in some)
+    def _of_lane(self, queue: str, key: str, lane: str, tier: str) -> int:
+        name = lane_key(self._reader.keys, key, lane, queue)
         moved = others = 0
-        for _ in range(0, self._reader.read("LLEN", name), TOGETHER):
-            records = self._reader.read("LRANGE", name, others, others + TOGETHER - 1)
-            gone = self._move(queue, records, tier)
-            moved, others = moved + gone, others + len(records) - gone
+        for _ in range(0, self._reader.read("ZCARD", name), TOGETHER):
+            tags = self._reader.read("ZRANGE", name, others, others + TOGETHER - 1)
+            gone = self._move(queue, tags, tier)
+            moved, others = moved + gone, others + len(tags) - gone
         return moved
 
     def _later(self, tenants: Collection[str], tiers: Collection[str]) -> int:
         """Move the scheduled tasks of some tenants, or of all tenants of some tiers."""
         moved = 0
         for queue in list(filter(_is_routed, self._reader.names("later"))):
-            found = self._reader.pairs("ZSCAN", self._reader.keys.of("later", queue))
-            records = (member[ORDER_LENGTH:] for member, _ in found)
-            for some in batches((each for each in records if _charges(each, tenants)), TOGETHER):
+            its = (
+                task
+                for task in later(self._reader, [queue])
+                if task.tenant and (not tenants or task.tenant in tenants)
+            )
+            for some in batches(its, TOGETHER):
                 by_tier: dict[str, list[str]] = {}
-                for key, its in _by_key(some).items():
-                    tenant, known = _tenant_of(its[0])
-                    tier = self._tier(tenant, self._account(key)[1] or known)
+                for task in some:
+                    tier = self._tier(task.tenant, self._account(task.key)[1] or task.tier)
                     if not tiers or tier in tiers:
-                        by_tier.setdefault(tier, []).extend(its)
-                moved += sum(self._move(queue, its, tier) for tier, its in by_tier.items())
+                        by_tier.setdefault(tier, []).append(task.tag)
+                moved += sum(self._move(queue, tags, tier) for tier, tags in by_tier.items())
         return moved
 
-    def _move(self, queue: str, records: Sequence[str], tier: str) -> int:
-        """Move tasks if they still wait where they were read; return the number that did."""
+    def _move(self, queue: str, tags: Sequence[str], tier: str) -> int:
+        """Move tasks if they still wait; return the number that did."""
         service = queue.rpartition("_")[0]
         target = select_queue(service, tier, False, self._tiers)
-        read = ((record, _header(record)) for record in records)
-        its = [(each, _partition(head, target)) for each, head in read if _service(head) == service]
-        if target == queue or not its:
+        if target == queue:
             return 0
-        args = calls.reroute_args(queue, target, its)
-        answer = self._limiter.connection.run(calls.REROUTE, self._limiter.prefix, args)
+        messages = messages_of(self._reader, tags)
+        read = ((tag, _header(text)) for tag, text in zip(tags, messages, strict=True))
+        its = [(tag, _partition(head, target)) for tag, head in read if _service(head) == service]
+        if not its:
+            return 0
+        answer = self._reader.call(calls.REROUTE, calls.reroute_args(target, its))
         return sum(calls.read_reroute(answer))
 
 
@@ -229,10 +221,10 @@ def _is_routed(queue: str) -> bool:
     return bool(service) and queue in queues_of(service)[:2]
 
 
-def _header(record: str) -> Header:
-    """Return the header of a task; an empty one if it cannot be read."""
+def _header(message: str | None) -> Header:
+    """Return the header of a message; an empty one if it cannot be read."""
     try:
-        headers: Any = json.loads(record.partition("\n")[2])["headers"]
+        headers: Any = json.loads(message or "")["headers"]
         return parse_header(headers[HEADER])
     except (ValueError, TypeError, KeyError, RecursionError, HeaderInvalid):
         return Header()
@@ -253,23 +245,3 @@ def _partition(header: Header, queue: str) -> str:
         return ""
     sent_to, key = header.partition
     return queue_key(queue) + key.removeprefix(queue_key(sent_to))
-
-
-def _charges(record: str, tenants: Collection[str]) -> bool:
-    """Return whether a record is charged to one of ``tenants``, or to any tenant if it is empty."""
-    task, (tenant, _) = read_record(record), _tenant_of(record)
-    return task is not None and bool(tenant) and (not tenants or tenant in tenants)
-
-
-def _tenant_of(record: str) -> tuple[str, str]:
-    """Return the tenant and the tier in a record."""
-    fields = record.partition("\n")[0].split(" ")
-    return (fields[6], fields[8]) if len(fields) > 8 else ("", "")
-
-
-def _by_key(records: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for record in records:
-        if task := read_record(record):
-            found.setdefault(task.key, []).append(record)
-    return found

@@ -14,10 +14,9 @@ Command = tuple[Any, ...]
 
 #: Keys that one SCAN looks at.
 SCAN_COUNT = 1000
-#: Members that one HSCAN, SSCAN or ZSCAN looks at, and tasks that one LRANGE returns: each may
-#: hold a message.
+#: Members that one HSCAN, SSCAN or ZSCAN looks at. Each may be a parked task with its message.
 WALK_COUNT = 100
-#: Lanes of one tenant in one queue that are read. A tenant with many kinds or limits may have more.
+#: Lanes of one tenant in one queue that are read. A tenant with many names or limits may have more.
 LANES_AT_MOST = 1000
 
 
@@ -32,6 +31,10 @@ class Reader:
     def __init__(self, connection: Connection, keys: Keys) -> None:
         self._connection = connection
         self.keys = keys
+
+    def call(self, function: str, args: Sequence[Any]) -> Any:
+        """Call a function of the library."""
+        return self._connection.run(function, self.keys.prefix, args)
 
     def read(self, command: str, *args: Any) -> Any:
         """Run one plain command."""
@@ -100,20 +103,6 @@ class Reader:
             if str(cursor) == "0":
                 return
 
-    def list_items(self, key: str) -> Iterator[str]:
-        """Yield a list's elements from its end to its beginning.
-
-        Elements are taken at the beginning and added at the end, so none that stays is missed; one
-        may come twice. People take some from between, by which others are: who must find one looks
-        twice.
-        """
-        last = -1
-        while part := self.read("LRANGE", key, last - WALK_COUNT + 1, last):
-            yield from reversed(part)
-            if len(part) < WALK_COUNT:
-                return
-            last -= WALK_COUNT
-
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield ``items`` in lists of at most ``size``."""
@@ -123,7 +112,7 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def orders_of(reader: Reader, key: str, queue: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the wait groups of a tenant's blocked lanes, and the parts of all its lanes.
+    """Return the wait groups of a tenant's blocked lanes, and all its lanes.
 
     If there are more than ``LANES_AT_MOST``, each list has one more than that.
     """
@@ -136,5 +125,5 @@ def orders_of(reader: Reader, key: str, queue: str) -> tuple[tuple[str, ...], tu
     orders: list[Command] = [
         ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for group in ("", *groups)
     ]
-    parts = {part: None for order in reader.together(orders) for part in order}
-    return groups, tuple(parts)[: LANES_AT_MOST + 1]
+    found = {lane: None for order in reader.together(orders) for lane in order}
+    return groups, tuple(found)[: LANES_AT_MOST + 1]

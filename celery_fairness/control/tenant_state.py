@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_fairness.control.find_task import read_message
 from celery_fairness.control.holds import logical_now, with_holds
-from celery_fairness.control.keys import Row, part_length, read_row
+from celery_fairness.control.keys import Row, lane_key, read_row, tag_of
 from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, orders_of
 from celery_fairness.limiter.types import HeldLease, LimitState, WaitingLane
 from celery_fairness.util.ids import holder_of
 
-#: Leases whose rows are read in one call. Each row has a message.
-ROWS = 20
+#: Leases whose rows are read in one call.
+ROWS = 100
 
 
 def tier_of_waiting(reader: Reader, key: str) -> str:
@@ -64,12 +63,14 @@ def with_dispatch(reader: Reader, state: LimitState, of_all: str = "") -> LimitS
 
 
 def _lanes(reader: Reader, key: str, queue: str) -> Iterator[WaitingLane]:
-    """Yield the number of waiting tasks of each priority, 9 first, in all kinds of lanes."""
-    parts = orders_of(reader, key, queue)[1][:LANES_AT_MOST]
-    lengths = reader.together([part_length(reader.keys, key, part, queue) for part in parts])
+    """Yield the number of waiting tasks of each priority, 9 first."""
+    lanes = orders_of(reader, key, queue)[1][:LANES_AT_MOST]
+    lengths = reader.together(
+        [("ZCARD", lane_key(reader.keys, key, lane, queue)) for lane in lanes]
+    )
     of_rank: Counter[str] = Counter()
-    for part, length in zip(parts, lengths, strict=True):
-        of_rank[part[0]] += length
+    for lane, length in zip(lanes, lengths, strict=True):
+        of_rank[lane[0]] += length
     for rank in sorted(+of_rank, reverse=True):
         yield WaitingLane(queue, int(rank), of_rank[rank])
 
@@ -81,15 +82,17 @@ def with_rows(reader: Reader, key: str, leases: tuple[HeldLease, ...]) -> Iterat
     for start in range(0, len(leases), ROWS):
         some = leases[start : start + ROWS]
         ids = [lease.id for lease in some]
-        rows, began = reader.together(
+        tags = list(map(tag_of, ids))
+        rows, heads, began = reader.together(
             [
-                ("HMGET", reader.keys.running, *ids),
+                ("HMGET", reader.keys.running, *tags),
+                ("HMGET", reader.keys.tasks, *tags),
                 ("ZMSCORE", reader.keys.of("began", key), *ids),
             ]
         )
-        for lease, text, since in zip(some, rows, began, strict=True):
-            row = read_row(text) if text else None
-            if row is not None:
+        for lease, tag, text, head, since in zip(some, tags, rows, heads, began, strict=True):
+            row = read_row(tag, text, head)
+            if row is not None and lease.id.startswith(f"{tag}.{text.partition(' ')[0]}"):
                 yield with_row(lease, row, logical)
                 continue
             # It is a lease of a gate, or it has ended since.
@@ -110,9 +113,9 @@ def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
         owner=row.owner,
         queue=row.queue,
         state=row.state,
-        task=row.task.kind,
+        task=row.task.name,
         charged=row.task.key,
-        task_id=read_message(row.record).task_id,
+        task_id=row.task.task_id or row.task.tag,
         held_seconds=None if row.since is None else max(0.0, (logical - row.since) / 1000),
         usual_seconds=None if row.mean_ms is None else row.mean_ms / 1000,
     )

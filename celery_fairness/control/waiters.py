@@ -12,7 +12,7 @@ from dataclasses import replace
 from celery_fairness.config.limit_spec import OF_QUEUE, SIZE, Limit, limit_numbered
 from celery_fairness.config.queue_limits import PREFIX, QueueRow, read_row
 from celery_fairness.control.holds import with_holds
-from celery_fairness.control.keys import PAUSED, order_key, part_length
+from celery_fairness.control.keys import PAUSED, lane_key, order_key
 from celery_fairness.control.scan import LANES_AT_MOST, Command, Reader, batches
 from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.limiter.types import LimitState, WaitedLimit
@@ -134,7 +134,7 @@ def _waited(reader: Reader, both: str, cools: bool) -> WaitedLimit | None:
 
 
 def _tasks(reader: Reader, groups: list[str], queue: str) -> Iterator[int]:
-    """Yield the number of tasks in each part of a lane in these wait groups."""
+    """Yield the number of tasks in each lane in these wait groups."""
     keys = reader.keys
     members = (
         (key, group)
@@ -145,10 +145,10 @@ def _tasks(reader: Reader, groups: list[str], queue: str) -> Iterator[int]:
         shelves: list[Command] = [
             ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for key, group in some
         ]
-        parts = [
-            part_length(keys, key, part, queue)
+        lanes: list[Command] = [
+            ("ZCARD", lane_key(keys, key, lane, queue))
             for (key, _), shelf in zip(some, reader.together(shelves), strict=True)
-            for part in shelf
+            for lane in shelf
         ]
-        for lengths in batches(parts, BATCH):
+        for lengths in batches(lanes, BATCH):
             yield from reader.together(lengths)

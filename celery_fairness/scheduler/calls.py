@@ -51,6 +51,12 @@ OVERRIDE = "override"
 SET_QUEUE_LIMIT = "set_queue_limit"
 CANCEL = "cancel"
 REQUEUE = "requeue"
+FIND = "find"
+LETTERS = "letters"
+#: Functions of the way back to the stock transport.
+SCHEDULED = "scheduled"
+REMOVE = "remove"
+HOLDERS = "holders"
 REROUTE = "reroute"
 TRACE = "trace"
 TRACE_PUT = "trace_put"
@@ -100,6 +106,7 @@ def put_args(
         f"{float(waiting.cost):.17g}",
         str(waiting.eta_ms),
         str(waiting.expires_ms),
+        waiting.task_id,
         waiting.kind,
         waiting.limits,
         *bounds_args(waiting.bounds),
@@ -272,7 +279,7 @@ def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[st
     """Return the arguments of a call for the next outcome.
 
     Args:
-        written: The text of the outcome whose result is written. "" for none.
+        written: The tag of the task whose result is written. "" for none.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
     """
@@ -287,8 +294,8 @@ def read_next_outcome(answer: Sequence[Any]) -> Outcome | None:
     """Read the answer to a call for the next outcome."""
     if not answer:
         return None
-    text, owner, state, queue, tenant, deaths, message = map(as_text, answer)
-    return Outcome(text, owner, state, queue, tenant, int(deaths), message)
+    tag, owner, state, queue, tenant, deaths, message = map(as_text, answer)
+    return Outcome(tag, owner, state, queue, tenant, int(deaths), message)
 
 
 def stop_args(
@@ -409,16 +416,15 @@ def queue_args(
     return [how, queue, key, shape, numbers, str(lease_ms), enforcement, now_text]
 
 
-def cancel_args(queue: str, records: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
+def cancel_args(tags: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
     """Return the arguments of cancelling tasks.
 
     Args:
-        queue: The tasks' queue.
-        records: The records of the waiting tasks.
+        tags: The tags of the waiting tasks.
         lease_ms: How long a lease lives without a renewal.
         now_text: The server's time in tests, in ms.
     """
-    return [queue, str(lease_ms), now_text, *records]
+    return [str(lease_ms), now_text, *tags]
 
 
 def read_cancel(answer: Sequence[Any]) -> list[bool]:
@@ -426,26 +432,14 @@ def read_cancel(answer: Sequence[Any]) -> list[bool]:
     return [int(each) == 1 for each in answer]
 
 
-def requeue_args(queue: str, record: str, outcome: str = "") -> list[str]:
-    """Return the arguments of a dead letter's requeue.
-
-    Args:
-        queue: The queue that has the dead letter.
-        record: The record of the dead letter.
-        outcome: Its outcome, if the result is not written yet.
-    """
-    return [queue, record, outcome]
-
-
-def reroute_args(queue: str, target: str, records: Sequence[tuple[str, str]]) -> list[str]:
+def reroute_args(target: str, tasks: Sequence[tuple[str, str]]) -> list[str]:
     """Return the arguments of rerouting tasks to another queue.
 
     Args:
-        queue: The queue in which they wait.
         target: The new queue.
-        records: For each task its record, and the key of its partition there or "".
+        tasks: For each task its tag, and the key of its partition there or "".
     """
-    return [queue, target, *chain.from_iterable(records)]
+    return [target, *chain.from_iterable(tasks)]
 
 
 def trace_args(wait_ms: int, now_text: str = "") -> list[str]:

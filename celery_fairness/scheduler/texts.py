@@ -24,7 +24,7 @@ def triples(ends: Sequence[Settle]) -> list[str]:
     """Return ends in the form that settle and claim read: three arguments each."""
     args: list[str] = []
     for end in ends:
-        args += (end.lease, end.verdict.value + ("" if end.begun else "-"), end.lane)
+        args += (end.lease, end.verdict.value + ("" if end.begun else "-"), end.key)
     return args
 
 

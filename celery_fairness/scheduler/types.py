@@ -52,6 +52,7 @@ class Waiting(NamedTuple):
             enforced.
         is_new: Whether the numbers of its limits replace those of their keys. False if it was
             accepted before.
+        task_id: The task's id, in the form that keys have. "" if the headers lack it.
     """
 
     queue: str
@@ -68,6 +69,7 @@ class Waiting(NamedTuple):
     expires_ms: int = 0
     bounds: Bounds | None = None
     is_new: bool = True
+    task_id: str = ""
 
 
 class Full(NamedTuple):
@@ -123,11 +125,6 @@ class Claimed(NamedTuple):
     key: str
     rank: int
     message: str
-
-    @property
-    def lane(self) -> str:
-        """Its lane, in the form that the functions use."""
-        return f"{self.key} {self.rank} {self.queue}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class Outcome(NamedTuple):
     - ``expired``: it expired while it waited
 
     Attributes:
-        text: The whole outcome as Redis stores it. It identifies the outcome after the write.
+        tag: The task's delivery tag. It identifies the outcome after the write.
         owner: The last process that held the task. If it was dropped, the key of the limit.
         state: The cause of its end.
         queue: The task's queue.
@@ -198,7 +195,7 @@ class Outcome(NamedTuple):
         message: The message.
     """
 
-    text: str
+    tag: str
     owner: str
     state: str
     queue: str
@@ -242,13 +239,13 @@ class Settle(NamedTuple):
     Attributes:
         lease: The lease.
         verdict: The end or the new state of the task.
-        lane: The task's lane.
+        key: The keys in which the lease counts (``Claimed.key``).
         begun: Whether its body may have begun. If False, its starts are given back.
     """
 
     lease: str
     verdict: Verdict
-    lane: str
+    key: str
     begun: bool = True
 
 

@@ -68,6 +68,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         expires_ms=expires_ms(headers.get("expires")),
         bounds=options.bounds(queue, tier) if is_new else None,
         is_new=is_new,
+        task_id=_header_part(headers, "id"),
     )
 
 
@@ -98,9 +99,13 @@ def task_name_of(headers: Any) -> str:
 
     Messages of task protocol 1 have the name only in their body.
     """
-    name = headers.get("task") if isinstance(headers, dict) else None
+    return _header_part(headers, "task")
+
+
+def _header_part(headers: Any, name: str) -> str:
+    value = headers.get(name) if isinstance(headers, dict) else None
     try:
-        return key_part(name) if isinstance(name, str) and name else ""
+        return key_part(value) if isinstance(value, str) and value else ""
     except UnicodeEncodeError:
         return ""
 

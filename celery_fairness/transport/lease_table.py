@@ -25,7 +25,6 @@ class Held:
     Attributes:
         lease: The lease's name, which is also the delivery tag of its message.
         attempt: The number of the task's claim, from 1.
-        lane: The task's lane.
         key: The keys in which the lease counts.
         queue: The queue of its message.
         attended: Whether a worker's request ends it with the body, and not with the ack.
@@ -48,7 +47,6 @@ class Held:
         "epoch",
         "in_pool",
         "key",
-        "lane",
         "lease",
         "lost",
         "queue",
@@ -59,7 +57,6 @@ class Held:
     def __init__(self, task: Claimed, epoch: int) -> None:
         self.lease = task.lease
         self.attempt = task.attempt
-        self.lane = task.lane
         self.key = task.key
         self.queue = task.queue
         self.attended = False
@@ -132,7 +129,7 @@ class LeaseTable:
         with self._lock:
             first = not self._ends
             if not held.ended:
-                self._ends[held.lease] = Settle(held.lease, verdict, held.lane)
+                self._ends[held.lease] = Settle(held.lease, verdict, held.key)
         if first:
             self.noted()
 
@@ -149,7 +146,7 @@ class LeaseTable:
                 return
             held.ended = True
             self._forget(held)
-            self._ends[held.lease] = Settle(held.lease, verdict, held.lane, begun)
+            self._ends[held.lease] = Settle(held.lease, verdict, held.key, begun)
         self.changed()
 
     def drop(self, held: Held) -> None:

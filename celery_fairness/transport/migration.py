@@ -22,6 +22,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.texts import as_text
 from celery_fairness.scheduler.types import Put, Settle, Verdict, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
@@ -150,9 +151,9 @@ def to_stock(channel: Any, queue: str) -> int:
         for task in claim.tasks:
             _push(channel, client, queue, task.message)
             moved += 1
-        ends = [Settle(task.lease, Verdict.DONE, task.lane) for task in claim.tasks]
+        ends = [Settle(task.lease, Verdict.DONE, task.key) for task in claim.tasks]
         if claim.sleep_ms:
-            owners = _owners(client, session.prefix, queue)
+            owners = set(map(as_text, session.call(calls.HOLDERS, [queue])))
             if not owners:
                 break
             if monotonic() >= last_look:
@@ -165,28 +166,12 @@ def to_stock(channel: Any, queue: str) -> int:
                 break
             # Leases end by a clock that only calls move.
             sleep(AGAIN_SECONDS)
-    later = f"{session.prefix}later:{queue}"
-    while members := client.zrange(later, 0, AT_MOST - 1):
-        for member in members:
-            head, _, message = bytes_to_str(member).partition("\n")
-            _push(channel, client, queue, message)
-            # The fields are: order among tasks of the same time, sequence, tag.
-            tag = head.split(" ")[2]
-            client.srem(f"{session.prefix}known", tag)
-            client.zrem(f"{session.prefix}expires:{queue}", tag)
-            client.zrem(later, member)
+    while found := session.call(calls.SCHEDULED, [queue, str(AT_MOST)]):
+        for tag, message in zip(found[::2], found[1::2], strict=True):
+            _push(channel, client, queue, as_text(message))
+            session.call(calls.REMOVE, [queue, as_text(tag)])
             moved += 1
     return moved
-
-
-def _owners(client: Any, prefix: str, queue: str) -> set[str]:
-    """Return the processes that hold tasks of ``queue``."""
-    name, owners = queue.encode(), set()
-    for row in client.hvals(f"{prefix}running"):
-        owner, _, length, rest = row.split(b" ", 3)
-        if rest[: int(length)] == name:
-            owners.add(bytes_to_str(owner))
-    return owners
 
 
 def _push(channel: Any, client: Any, queue: str, message: str) -> None:

@@ -83,5 +83,5 @@ class OutcomeReporter:
                     error or type(error).__name__,
                 )
                 return
-            self._written = outcome.text
+            self._written = outcome.tag
             outcome = self._ask()

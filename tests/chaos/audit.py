@@ -14,10 +14,10 @@ from redis import Redis
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
-    *("running", "ends", "known", "waiting", "returned", "closed", "virtual", "outcomes"),
-    *("leases:*", "lane:*", "back:*", "ready:*", "account:*"),
-    *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*"),
-    *("shelf:*", "parked:*", "kinds:*", "groups:*", "group:*", "wait:*", "candidates:*"),
+    *("tasks", "messages", "ids", "running", "ends", "waiting", "closed", "virtual"),
+    *("outcomes", "ended", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
+    *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
+    *("shelf:*", "parked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "looks", "shared", "tags:*", "charged", "began:*"),
 )
 #: The same of the stock transport with the queue that the run uses.

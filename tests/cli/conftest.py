@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
+from celery_fairness.config.tenants import key_part
 from celery_fairness.control.views import Check
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
@@ -27,6 +28,7 @@ from celery_fairness.store.library import check_library
 from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
+from tests.support.tables import leases_of
 
 RULES = Rules(default_limit=1, max_deliveries=1)
 
@@ -53,7 +55,12 @@ class Installation:
         return list(calls.read_claim(self.run(calls.CLAIM, args)).tasks)
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
-        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict, task.lane)], RULES))
+        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict, task.key)], RULES))
+
+    def find(self, task_id: str) -> list[tuple[str, str]]:
+        """Return tag and state of each task of an id."""
+        rows = self.run(calls.FIND, [key_part(task_id)])
+        return [(row[0], row[1]) for row in rows]
 
     def fill(self) -> None:
         """Something everywhere: running, waiting, later, come back, full, in a ring, dead."""
@@ -61,7 +68,7 @@ class Installation:
         (task,) = self.claim()
         self.settle(task, Verdict.BEGUN)
         self.settle(task, Verdict.DIED)
-        self.put("back", "b1", kind="shop.work")
+        self.put("back", "b1", kind="shop.work", task_id="id-b1")
         (returned,) = self.claim()
         for number in range(3):
             self.put("42", f"t{number}", rank=5, kind="shop.export")
@@ -73,7 +80,7 @@ class Installation:
 
     def run_all(self) -> None:
         """Claim and settle until every task that runs or waits in a lane has ended."""
-        for lease in self.client.hkeys(self.key("running")):
+        for lease in leases_of(self.client, self.prefix):
             self.run(calls.SETTLE, calls.settle_args([Settle(lease, Verdict.DONE, "")], RULES))
         for queue in ("celery", "other"):
             while tasks := self.claim(queue=queue):

@@ -9,7 +9,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict
 from tests.cli.conftest import named
 from tests.lua.dispatching import PREFIX, Dispatch
-from tests.support.tables import assert_sums_agree
+from tests.support.tables import assert_sums_agree, leases_of
 from tests.support.waiting import eventually
 
 
@@ -42,10 +42,11 @@ def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, chec
 
 
 API, OWN, RATE, OFF = "api|1|||w", "own:d|2|||wp", "rate||2/60000||w", "off|0|||w"
-#: A lane parked in the group of its shared limit, though it has a private one.
+#: A class parked in the group of its shared limit, though it has a private one.
 GROUP = shape_of(API)
 BOTH = f"0,own:b|1|||wp,{API}"
-D_LANE, D_GROUP = f"0,{OWN}", f"tenant:d 0,{shape_of(OWN)}"
+LANE_B = f"{BOTH} k"
+D_CLASS, D_GROUP = f"0,{OWN}", f"tenant:d 0,{shape_of(OWN)}"
 
 
 @pytest.fixture
@@ -101,28 +102,28 @@ PLANTED = {
         change("ZREM", "parked:tenant:b q", BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
-            ("lane_lost", f"lane:tenant:b {BOTH} q", ""),
+            ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
         },
     ),
     "a lane that is blocked elsewhere": (
         change("ZADD", "parked:tenant:b q", 1, BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
-            ("lane_lost", f"lane:tenant:b {BOTH} q", ""),
+            ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
         },
     ),
     "a blocked lane on no shelf": (
-        change("ZREM", SHELF_B, BOTH),
+        change("ZREM", SHELF_B, LANE_B),
         {
-            ("lane_lost", f"lane:tenant:b {BOTH} q", ""),
+            ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
             ("tenant_count", "account:tenant:b", "q"),
         },
     ),
     "a shelf that was deleted": (
         change("DEL", SHELF_B),
         {
-            ("lane_lost", f"lane:tenant:b {BOTH} q", ""),
-            ("lane_lost", f"lane:tenant:b 5,{API} q", ""),
+            ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
+            ("lane_lost", f"lane:tenant:b 5,{API}  q", ""),
             ("tenant_count", "account:tenant:b", "q"),
             ("wait_without_task", f"group:{GROUP} q", "tenant:b"),
         },
@@ -139,9 +140,9 @@ PLANTED = {
         change("HINCRBY", "account:tenant:b", "q:q", 1),
         {("tenant_count", "account:tenant:b", "q"), ("queue_count", "waiting", "q")},
     ),
-    "a kind that came back and is not noted": (
-        change("DEL", f"kinds:tenant:d {D_LANE} q"),
-        {("lane_lost", f"back:tenant:d {D_LANE} k q", "")},
+    "a name of a class that is not noted": (
+        change("DEL", f"names:tenant:d {D_CLASS} q"),
+        {("lane_lost", f"lane:tenant:d {D_CLASS} k q", "")},
     ),
     "a group that waits nowhere": (
         change("HDEL", "groups:q", GROUP),
@@ -266,24 +267,29 @@ def test_whatever_key_is_gone_a_repaired_installation_works(waiting, client, che
         client.delete(gone)
         check(repair=True)
         left = named(check())
-        # Nothing but its message names the queue in which it was.
-        kept = {"message_without_place"} if ":back:" in gone else set()
-        assert {name for name, _, _ in left} == kept, gone
+        # Whether such a task has run, only a person can say.
+        assert {name for name, _, _ in left} <= kept_of(gone.removeprefix(PREFIX)), gone
         waiting.now = seconds * 1000
         run_all(waiting, client)
-        assert named(check()) == left, gone
+        assert named(check()) <= left, gone
         # Only a person opens the limit of 0.
         lanes = {
             key.removeprefix(f"{PREFIX}lane:tenant:") for key in client.keys(f"{PREFIX}lane:*")
         }
-        assert lanes <= {f"e 0,{OFF} q"}, gone
+        assert lanes <= {f"e 0,{OFF}  q"}, gone
+
+
+def kept_of(gone):
+    """Return the findings that the loss of a key leaves to a person."""
+    if gone.startswith("lane:") or gone == "running":
+        return {"task_without_place"}
+    return {"tasks": {"message_without_task"}, "messages": {"message_lost"}}.get(gone, set())
 
 
 def run_all(it, client):
     """Claim and settle for two minutes."""
     for _ in range(30):
-        leases = client.hkeys(f"{PREFIX}running")
-        ends = [Settle(each, Verdict.DONE, "") for each in leases]
+        ends = [Settle(each, Verdict.DONE, "") for each in leases_of(client, PREFIX)]
         it.run(calls.SETTLE, calls.settle_args(ends, it.rules, str(it.now)))
         it.claim_all()
         it.now += it.rules.lease_ms // 3

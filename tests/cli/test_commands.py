@@ -113,7 +113,7 @@ def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, ru
     assert lines[0] == "tenant:42: tier free, limit 1, held 1, weight 1"
     assert lines[1] == "limit 1: tier free"
     assert lines[2] == "at its limit in celery; checked with config version 0"
-    (lease,) = (line for line in lines if line.startswith("lease t0.1.1"))
+    (lease,) = (line for line in lines if line.startswith("t0 "))
     assert lease.endswith("claimed shop.export celery worker-1")
     assert "celery 5 2" in lines
 
@@ -130,7 +130,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "state": "claimed",
         "task": "shop.export",
         "charged": "tenant:42",
-        "task_id": "",
+        "task_id": "t0",
         "usual_seconds": None,
     }
     assert found == {
@@ -258,7 +258,7 @@ def test_a_check_shows_what_it_found_and_a_repair_what_it_did(installation, run)
 
 
 def test_a_repair_that_leaves_something_exits_with_1(installation, run):
-    installation.client.delete(installation.key("back:tenant:back 0 shop.work celery"))
+    installation.client.delete(installation.key("lane:tenant:back 0 shop.work celery"))
     done = run("check", "--repair")
     assert done.exit_code == 1
     assert "read its message with HGET" in done.output

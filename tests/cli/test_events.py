@@ -19,6 +19,8 @@ from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 KEY = "api.stripe.com"
+#: The field of a head that has the time since when its task waits.
+PUT = 10
 
 
 def message(job_id="4fd6", task="shop.pay"):
@@ -34,6 +36,7 @@ class Causes:
         self.installation = installation
 
     def put(self, tenant="7", **fields):
+        fields = {"task_id": "4fd6", "kind": "shop.pay"} | fields
         waiting = Waiting("celery", "tag", tenant, message=message(), **fields)
         self.installation.run(calls.PUT, calls.put_args(waiting))
 
@@ -151,9 +154,8 @@ class Causes:
         limiter.acquire(first)
         waits = SlotRequest(Lease("4fd6.1", KEY), "", "", Copy("4fd6"), "n2", words)
         limiter.acquire(waits)
-        whole = json.loads(message())
-        whole["properties"] = {"delivery_info": {"routing_key": "celery"}}
-        assert limiter.park(waits, json.dumps(whole)) is Parking.PARKED
+        parked = json.dumps(json.loads(message()) | {"routing_key": "celery"})
+        assert limiter.park(waits, parked) is Parking.PARKED
         limiter.release([first.lease])
         assert len(limiter.promote(1, "p").tasks) == 1
         assert limiter.unpark(["4fd6"], "failed") == 1
@@ -405,8 +407,10 @@ def test_what_becomes_of_tasks_is_apart_from_what_people_must_see(fairness, shop
 
 def test_a_wait_that_nobody_knows_is_none(fairness, shop, causes, client):
     causes.task_put()
-    (name,) = client.scan_iter("*lane:*")
-    client.lset(name, 0, f"1 tag 0 0 1 0 7      \n{message()}")
+    head = client.hget(shop.key("tasks"), "tag").split(" ")
+    assert head[PUT].isdigit()
+    head[PUT] = ""
+    client.hset(shop.key("tasks"), "tag", " ".join(head))
     causes.run_one()
     (started,) = fairness.events.read(types=["task.started"]).events
     assert started.data["waited_seconds"] is None
@@ -448,7 +452,7 @@ def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
     # Others of its batch are still to come.
     for number in range(2):
         causes.put(tenant=str(number), cost=1.0 + number)
-        shop.client.srem(shop.key("known"), "tag")
+        shop.run_all()
     assert [next(followed).type for _ in range(2)] == ["task.watched", "task.put"]
     shop.client.hset(shop.key("clock"), "watched", 1)
     assert next(followed).type == "task.put"

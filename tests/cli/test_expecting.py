@@ -44,7 +44,9 @@ class Load:
 
     def put(self, tenant, task_id, kind="work", queue="celery", message=None, **fields):
         message = json.dumps({"headers": message or {"id": task_id, "task": kind}})
-        waiting = Waiting(queue, task_id, tenant, message=message, kind=kind, **fields)
+        waiting = Waiting(
+            queue, task_id, tenant, message=message, kind=kind, task_id=task_id, **fields
+        )
         self.run(calls.PUT, calls.put_args(waiting, str(self.now)))
 
     def step(self):
@@ -52,7 +54,7 @@ class Load:
         self.now += STEP_MS
         ended = [each for each in self.runs if each[0] <= self.now]
         self.runs = [each for each in self.runs if each[0] > self.now]
-        ends = [Settle(task.lease, Verdict.DONE, task.lane) for _, task in ended]
+        ends = [Settle(task.lease, Verdict.DONE, task.key) for _, task in ended]
         if self.alone and ends:
             self.run(calls.SETTLE, calls.settle_args(ends, self.rules, str(self.now)))
             ends = []

@@ -82,7 +82,7 @@ def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
 
 def test_what_came_back_goes_before_it(run, shop):
     for number in range(3):
-        send(shop, "", f"t{number}", kind="shop.work")
+        send(shop, "", f"t{number}")
     for task in shop.claim(2):
         shop.settle(task, Verdict.HEAD)
     assert told(run, "t2")[1] == "2 tasks before it in its lane"
@@ -101,13 +101,15 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
         "0 tasks before it in its lane",
         "blocked by tenant:42: concurrency, held 1 of 1",
         "",
-        "held by  task  state    held for  owner",
+        "held by  task       state    held for  owner",
     ]
-    assert re.fullmatch(r"holds          claimed  \d\.\d s     worker-1", lease)
+    assert re.fullmatch(r"holds    shop\.work  claimed  \d\.\d s     worker-1", lease)
     (line,) = [
         each for each in run("limit", "show", "tenant:42").output.splitlines() if "holds" in each
     ]
-    assert re.fullmatch(r"holds    1\d\.\d s   \d\.\d s     claimed        celery  worker-1", line)
+    assert re.fullmatch(
+        r"holds    1\d\.\d s   \d\.\d s     claimed  shop\.work  celery  worker-1", line
+    )
     assert told(run, "holds") == [
         "task shop.work[holds] of tenant:42, queue celery",
         "runs at worker-1",
@@ -205,7 +207,7 @@ def test_the_tenant_that_is_charged_is_asked_and_not_the_one_that_a_message_name
     send(shop, "42", "holds")
     assert len(shop.claim()) == 1
     message = {"headers": {"id": "waits", "task": "t", "fairness": {"tenant": told_tenant}}}
-    waiting = Waiting("celery", "tag", "_invalid", message=json.dumps(message))
+    waiting = Waiting("celery", "tag", "_invalid", message=json.dumps(message), task_id="waits")
     shop.run(calls.PUT, calls.put_args(waiting))
     assert "no limit blocks it" in "".join(told(run, "waits"))
     send(shop, "_invalid", "before", rank=9)

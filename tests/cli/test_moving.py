@@ -6,14 +6,12 @@ import hashlib
 import json
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import key_part
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Settle, Settled, Verdict, Waiting
-from tests.support.library import call
 
 DEFAULT, PRIORITY, SCHEDULED = "pdf_default", "pdf_priority", "pdf_scheduled"
 FAR_MS = 9_000_000_000_000
@@ -46,7 +44,7 @@ def send(shop, task_id, tenant="42", queue=DEFAULT, header=None, **fields):
     fairness = {"v": 1, "tenant": tenant, "tier": "free", "service": "pdf", "scheduled": False}
     fairness |= header or {}
     headers = {"id": task_id, "task": "shop.work", "fairness": fairness}
-    fields = {"tier": "free", "kind": "shop.work"} | fields
+    fields = {"tier": "free", "kind": "shop.work", "task_id": str(task_id)} | fields
     tag = "tag-" + hashlib.sha1(str(task_id).encode(), usedforsecurity=False).hexdigest()[:8]
     message = json.dumps({"body": "", "headers": headers})
     waiting = Waiting(queue, tag, key_part(tenant), message=message, **fields)
@@ -223,9 +221,10 @@ def test_an_end_that_comes_late_finds_its_task_where_it_went(shop, fairness, cli
     (task,) = shop.claim(queue=DEFAULT)
     shop.settle(task, Verdict.HEAD)
     fairness.tenants.set_tier("42", "pro")
-    args = calls.settle_args([Settle(task.lease, Verdict.DONE, task.lane)], calls.Rules())
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE, task.key)], calls.Rules())
     assert calls.read_settle(shop.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
-    assert not client.exists(shop.key("known"))
+    assert shop.find("first") == []
+    assert client.keys(shop.key("lane:*")) == []
 
 
 def test_what_moves_is_refused_by_no_bound(shop, fairness):
@@ -242,6 +241,10 @@ def test_elsewhere_nothing_moves(make_fairness, redis_url):
     assert fairness.tenants.reroute(["42"]) == 0
 
 
-def test_a_task_does_not_move_where_it_is(client):
-    with pytest.raises(ResponseError, match="expected two queues, got: q"):
-        call(client, calls.REROUTE, "{f}:", calls.reroute_args("q", "q", []))
+def test_a_task_does_not_move_where_it_is(shop, client):
+    send(shop, "first")
+    tags = client.hkeys(shop.key("tasks"))
+    before = client.hgetall(shop.key("tasks"))
+    args = calls.reroute_args(DEFAULT, [(tag, "") for tag in tags])
+    assert calls.read_reroute(shop.run(calls.REROUTE, args)) == [False]
+    assert client.hgetall(shop.key("tasks")) == before

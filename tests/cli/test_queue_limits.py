@@ -246,7 +246,7 @@ def put_with(installation, tag, args, waiting):
     from celery_fairness.scheduler import calls
     from celery_fairness.scheduler.types import Waiting
 
-    made = Waiting(args["queue"], tag, f"u{tag}", **waiting)
+    made = Waiting(args["queue"], tag, f"u{tag}", task_id=tag, **waiting)
     installation.run(calls.PUT, calls.put_args(made))
 
 

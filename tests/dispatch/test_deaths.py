@@ -133,7 +133,7 @@ def test_a_message_that_no_worker_can_read_ends_none_of_them(
     assert after.get(timeout=RESULT_SECONDS) == "done"
     with pytest.raises(MessageUnreadable, match="dead letters of queue 'celery'"):
         poison.get(timeout=RESULT_SECONDS)
-    assert memory.llen(f"{PREFIX}dead:celery") == 1
+    assert memory.zcard(f"{PREFIX}dead:celery") == 1
     assert shop.fairness.stats.counters()["dead_lettered"] == 1
     worker.wait_for_log("is a dead letter of queue celery: its message cannot be read: ValueError")
     assert "secret" not in worker.log_text()
@@ -237,7 +237,7 @@ def test_a_claim_on_its_way_when_its_worker_dies_is_leased_to_the_dead(
     finally:
         redis_server.resume()
     eventually(lambda: states(memory) == ["claimed"])
-    assert second.id in memory.hvals(f"{PREFIX}running")[0]
+    assert memory.hkeys(f"{PREFIX}running") == [memory.hget(f"{PREFIX}ids", second.id)]
     assert shop.runs() == {first.id: 1}
     assert shop.held("42") == 1
 
@@ -250,7 +250,7 @@ def test_a_body_that_exits_its_thread_does_not_run_for_ever(
     shop.worker(app=KINDS, pool=pool, concurrency=1)
     late = send(shop, "kinds.late", "42", how="sys_exit")
     early = send(shop, "kinds.early", "43", how="sys_exit")
-    eventually(lambda: memory.llen(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
+    eventually(lambda: memory.zcard(f"{PREFIX}dead:celery") == 1, RESULT_SECONDS)
     shop.await_held("42", 0)
     shop.await_held("43", 0)
     assert shop.runs() == {late.id: 3, early.id: 1}

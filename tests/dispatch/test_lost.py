@@ -111,7 +111,7 @@ def test_the_result_of_a_dead_letter_is_a_failure_where_the_workers_die(
     assert (raised.value.task, raised.value.task_id) == ("kinds.late", deadly.id)
     assert raised.value.deliveries == 2
     worker.wait_for_log(f"task kinds.late[{deadly.id}] of tenant '42' is a dead letter of queue")
-    assert memory.llen(f"{PREFIX}dead:celery") == 1
+    assert memory.zcard(f"{PREFIX}dead:celery") == 1
     assert shop.fairness.stats.counters()["dead_lettered"] == 1
     assert shop.runs() == {deadly.id: 2}
     shop.await_held("42", 0)
@@ -125,7 +125,7 @@ def test_the_result_of_a_dead_letter_is_a_failure_where_children_die(
     deadly = send(shop, "kinds.late", "42", how="die")
     with pytest.raises(DeliveriesExhausted, match="delivered 2 times"):
         deadly.get(timeout=RESULT_SECONDS)
-    assert memory.llen(f"{PREFIX}dead:celery") == 1
+    assert memory.zcard(f"{PREFIX}dead:celery") == 1
     assert shop.runs() == {deadly.id: 2}
     assert send(shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
 
@@ -152,7 +152,7 @@ def test_a_chord_fails_whose_part_is_a_dead_letter(shop: Shop, memory: Redis) ->
         # Not that of the chord itself, which asks its parts first.
         shop.app.AsyncResult(after.id).get(timeout=RESULT_SECONDS)
     assert after.id not in shop.runs()
-    assert memory.llen(f"{PREFIX}dead:celery") == 1
+    assert memory.zcard(f"{PREFIX}dead:celery") == 1
 
 
 def test_errbacks_are_called_and_the_rest_of_a_chain_fails(shop: Shop, memory: Redis) -> None:

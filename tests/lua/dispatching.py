@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from celery_fairness.control.keys import tag_of
+from celery_fairness.control.keys import TaskHead, read_head, tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, SkippedTasks, Verdict, Waiting
 from tests.support.library import call
@@ -35,7 +35,7 @@ class Dispatch:
     def put(self, tenant="", queue="q", tag=None, **fields):
         self.tags += 1
         tag = tag or f"t{self.tags}"
-        waiting = Waiting(queue, tag, tenant, **{"message": f"of {tag}", **fields})
+        waiting = Waiting(queue, tag, tenant, **{"message": f"of {tag}", "task_id": tag, **fields})
         return calls.read_put(self.run(calls.PUT, calls.put_args(waiting, str(self.now))))
 
     def put_from(self, plain, entry, tenant, **fields):
@@ -65,8 +65,17 @@ class Dispatch:
     def tags_of(self, claim):
         return [tag_of(task.lease) for task in claim.tasks]
 
+    def find(self, tag) -> tuple[str, TaskHead] | None:
+        """Return the state and the head of a task that was put without an id of its own."""
+        rows = self.run(calls.FIND, [tag])
+        return (rows[0][1], read_head(tag, rows[0][4])) if rows else None
+
+    def letters(self, queue="q"):
+        """Return the messages of the dead letters, the newest first."""
+        return [row[5] for row in self.run(calls.LETTERS, [queue, "0", "100"])]
+
     def settle(self, tasks, verdict=Verdict.DONE):
-        ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
+        ends = [Settle(task.lease, verdict, task.key) for task in tasks]
         args = calls.settle_args(ends, self.rules, str(self.now))
         return calls.read_settle(self.run(calls.SETTLE, args))
 

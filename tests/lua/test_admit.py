@@ -56,7 +56,7 @@ class Claims:
         return calls.read_claim(self.run(calls.CLAIM, args)).tasks
 
     def end(self, task, now=""):
-        ends = [Settle(task.lease, Verdict.DONE, task.lane)]
+        ends = [Settle(task.lease, Verdict.DONE, task.key)]
         self.run(calls.SETTLE, calls.settle_args(ends, RULES, now))
 
 

@@ -112,40 +112,39 @@ class TestWeight:
     #: What one claim takes: a task weighs one, one for each limit, one for each full unit.
     TAKEN = 256
 
-    def with_kinds(self, dispatch, lanes, kinds):
-        """Lanes of many kinds, each of one tenant, that a claim will refuse."""
+    def with_names(self, dispatch, tenants, names):
+        """Tenants with a class of many names each, that a claim will refuse."""
         stop(dispatch, "pause", "api")
-        for lane in range(lanes):
-            for kind in range(kinds):
+        for tenant in range(tenants):
+            for name in range(names):
                 dispatch.put(
-                    f"a{lane}",
-                    kind=f"k{kind}",
+                    f"a{tenant}",
+                    kind=f"k{name}",
                     limits=write_limits((Limit("api", 1),)),
-                    expires_ms=dispatch.now + 10**9,
                 )
 
-    @pytest.mark.parametrize(("lanes", "kinds"), [(8, 30), (16, 30), (3, 90), (6, 90)])
-    def test_a_claim_parks_fewer_lanes_of_many_kinds(
-        self, dispatch, client, commands, lanes, kinds
+    @pytest.mark.parametrize(("tenants", "names"), [(8, 30), (16, 30), (3, 90), (6, 90)])
+    def test_a_claim_parks_fewer_classes_of_many_names(
+        self, dispatch, client, commands, tenants, names
     ):
-        self.with_kinds(dispatch, lanes, kinds)
+        self.with_names(dispatch, tenants, names)
         with commands() as ran:
             assert dispatch.claim(want=1).sleep_ms == 0
-        # The last lane may have more kinds than moves were left.
-        parked = -(-self.MOVES // (kinds + 1))
+        # The last class may have more names than moves were left.
+        parked = -(-self.MOVES // names)
         assert len(client.keys(PREFIX + "parked:*")) == parked
-        assert sum(ran.values()) <= 40 * parked + 60
+        # A lane that changes its order is taken out, looked at, and put in.
+        assert sum(ran.values()) <= parked * (3 * names + 40) + 60
         park_all(dispatch)
-        assert len(client.keys(PREFIX + "parked:*")) == lanes
+        assert len(client.keys(PREFIX + "parked:*")) == tenants
         stop(dispatch, "resume", "api")
-        with commands() as ran:
-            assert len(dispatch.claim(want=1).tasks) == 1
+        assert len(dispatch.claim(want=1).tasks) == 1
 
     def test_what_is_made_ready_again_is_weighed_too(self, dispatch, client):
-        self.with_kinds(dispatch, 4, 40)
+        self.with_names(dispatch, 4, 40)
         park_all(dispatch)
-        for lane in range(4):
-            stop(dispatch, "pause", f"tenant:a{lane}")
+        for tenant in range(4):
+            stop(dispatch, "pause", f"tenant:a{tenant}")
         stop(dispatch, "resume", "api")
         # Whoever is stopped all the same is not to be looked at again for the limit's sake.
         dispatch.claim(want=1)
@@ -153,19 +152,13 @@ class TestWeight:
         park_all(dispatch)
         assert len(client.keys(PREFIX + "ready:*")) == 4
 
-    @pytest.mark.parametrize("tenants", [12, 24])
-    @pytest.mark.parametrize("units", [9, 31])
-    def test_a_claim_reads_a_bounded_part_of_what_it_refuses(
-        self, redis_url, client, commands, tenants, units
-    ):
+    def test_a_claim_reads_no_message_of_what_it_refuses(self, redis_url, client, commands):
         dispatch = Dispatch(client, Rules(default_limit=0))
-        self.put_long(dispatch, tenants, units)
+        self.put_long(dispatch, 24, 31)
         with commands() as ran:
-            assert dispatch.claim(want=1).sleep_ms == 0
-        read = -(-self.MOVES // (units + 1))
-        assert client.zcard(PREFIX + "closed") == ran["lset"] == read
-        dispatch.claim_all(want=1)
-        assert client.zcard(PREFIX + "closed") == tenants
+            assert dispatch.claim(want=1).sleep_ms == 1000
+        assert client.zcard(PREFIX + "closed") == 24
+        assert ran["hget"] == 24 + 1, "the head of each, and the news"
 
     def put_long(self, dispatch, tenants, units):
         for number in range(tenants):
@@ -191,37 +184,22 @@ class TestWeight:
         assert taken + len(dispatch.claim_all(want=70)) == 70
 
 
-class TestCancelling:
-    """What is taken out of a long lane is looked for from the nearer end."""
+@pytest.mark.parametrize("place", [0, 3, 6, 69])
+def test_a_cancel_costs_the_same_wherever_its_task_stands(dispatch, client, commands, place):
+    for _ in range(70):
+        dispatch.put("a")
 
-    @pytest.fixture
-    def lane(self, dispatch, client):
-        for _ in range(7):
-            dispatch.put("a")
-        return client.lrange(PREFIX + "lane:tenant:a 0 q", 0, -1)
-
-    def cancel(self, dispatch, record):
-        args = calls.cancel_args("q", [record], dispatch.rules.lease_ms, str(dispatch.now))
-        return calls.read_cancel(dispatch.run(calls.CANCEL, args))
-
-    @pytest.mark.parametrize(
-        ("task", "other", "left"), [(1, 4, 4), (5, 2, 2), (6, 1, 1), (0, 5, 5)]
-    )
-    def test_it_begins_at_the_nearer_end(self, dispatch, client, lane, task, other, left):
-        # The same once more, where a look from the other end would come first.
-        name = PREFIX + "lane:tenant:a 0 q"
-        client.lset(name, other, lane[task])
-        assert self.cancel(dispatch, lane[task]) == [True]
-        at = client.lrange(name, 0, -1).index(lane[task])
-        assert at == (left if task > other else left - 1)
-
-    @pytest.mark.parametrize("task", [0, 6])
-    def test_what_is_not_between_them_is_not_looked_for(self, dispatch, commands, lane, task):
-        assert self.cancel(dispatch, lane[task]) == [True]
+    def cancel(tag):
+        args = calls.cancel_args([tag], dispatch.rules.lease_ms, str(dispatch.now))
         with commands() as ran:
-            # Its outcome says that it was.
-            assert self.cancel(dispatch, lane[task]) == [True]
-        assert "lrem" not in ran
+            answer = calls.read_cancel(dispatch.run(calls.CANCEL, args))
+        return answer, ran
+
+    cancel("t36")
+    assert cancel(f"t{place + 1}") == cancel("t35")
+    # Its outcome shows that it was cancelled before.
+    assert cancel(f"t{place + 1}")[0] == [True]
+    assert client.hget(PREFIX + "waiting", "q") == "67"
 
 
 def test_what_is_known_in_a_minute_is_counted_with_two_commands_however_much(dispatch, commands):

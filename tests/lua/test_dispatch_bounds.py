@@ -8,8 +8,8 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
-from tests.lua.dispatching import PREFIX, RULES, Dispatch
+from celery_fairness.scheduler.types import Rules
+from tests.lua.dispatching import PREFIX, Dispatch
 
 #: Moves, tenants passed over, and leases that end, of one call.
 MOVES, PASSED, DUE = 64, 16, 16
@@ -35,9 +35,6 @@ def fill_ring(dispatch, tenants, queue):
 def test_a_look_goes_past_all_that_one_call_may_move_and_pass_over(dispatch):
     for number in range(PASSED):
         dispatch.put(f"other{number}", kind="x")
-    for _ in range(6):
-        # To set a head aside is a move of its own, and every look begins at the first.
-        assert dispatch.claim(never=("x",)).tasks == ()
     # Whoever was served once at a high cost stands behind the others.
     dispatch.rules = replace(dispatch.rules, fairness_by="cost")
     dispatch.put("last", cost=1000.0, kind="y")
@@ -55,19 +52,12 @@ def test_a_queue_whose_moves_are_used_up_takes_no_turn_of_another(dispatch):
     assert len(dispatch.claim(want=6, queues=["p", "q"]).tasks) == 6
 
 
-def test_as_many_heads_are_set_aside_as_one_call_may(dispatch):
-    for kind in ["x"] * PASSED + ["y"]:
-        dispatch.put("a", kind=kind)
-    assert dispatch.tags_of(dispatch.claim(never=("x",))) == [f"t{PASSED + 1}"]
-
-
-@pytest.mark.parametrize(("kinds", "taken"), [(LANES - 1, 1), (LANES, 0)])
-def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, kinds, taken):
+@pytest.mark.parametrize(("others", "taken"), [(LANES - 1, 1), (LANES, 0)])
+def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, others, taken):
     dispatch = Dispatch(client, Rules(default_limit=None))
-    names = [f"kind{number:04}" for number in range(kinds)]
+    names = [f"name{number:04}" for number in range(others)]
     for name in [*names, "y"]:
         dispatch.put("a", kind=name)
-    dispatch.settle(dispatch.claim_all(want=LANES + 1), Verdict.HEAD)
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
 
 
@@ -112,17 +102,6 @@ def test_entries_are_moved_aside_in_their_order(dispatch, client):
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
     # The one that is moved is the oldest: stock producers push at the other end.
     assert client.lrange("plain", 0, -1) == ["odd", "another"]
-
-
-def test_an_end_that_comes_late_withdraws_nothing_of_another_lane(dispatch):
-    dispatch.put("a")
-    (task,) = dispatch.claim().tasks
-    dispatch.let_a_lease_pass()
-    assert dispatch.claim(want=1, queues=["other"]).tasks == ()
-    ends = [Settle(task.lease, Verdict.DONE, lane) for lane in ("tenant:b 0 q", "tenant:a 5 q")]
-    args = calls.settle_args(ends, RULES, str(dispatch.now))
-    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.LATE] * 2
-    assert dispatch.tags_of(dispatch.claim()) == ["t1"]
 
 
 def test_a_task_that_comes_back_does_not_bring_an_old_tier(dispatch, client):

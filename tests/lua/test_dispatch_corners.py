@@ -78,7 +78,7 @@ def test_a_put_that_knows_other_bindings_leaves_nothing(dispatch, client, bound,
     client.sadd("bindings", "one", "two")
     args = calls.put_args(Waiting("q", "t1", "a"), str(NOW), "bindings", bound)
     assert calls.read_put(dispatch.run(calls.PUT, args)) is answer
-    assert client.exists(PREFIX + "known") == is_known
+    assert client.exists(PREFIX + "tasks") == is_known
 
 
 def test_a_message_leaves_its_plain_list_also_where_its_task_is_known(dispatch, client):
@@ -145,12 +145,11 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client
     (task,) = dispatch.claim().tasks
     dispatch.put("a")
     assert dispatch.settle([task], Verdict.UNREADABLE) == [Settled.SETTLED]
-    (letter,) = client.lrange(PREFIX + "dead:q", 0, -1)
-    assert letter.endswith("\nof t1")
+    assert dispatch.letters() == ["of t1"]
     assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
     found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
-    assert dispatch.next_outcome(found.text) is None
+    assert dispatch.next_outcome(found.tag) is None
     assert dispatch.tags_of(dispatch.claim()) == ["t2"], "its slot is free"
 
 
@@ -194,7 +193,7 @@ def test_a_start_that_would_be_refused_is_counted_where_a_worker_observes(
     assert client.hgetall(PREFIX + "counts") == counted
 
 
-@pytest.mark.parametrize("key", ["lane:tenant:a 0 q", "ready:tenant:a q"])
+@pytest.mark.parametrize("key", ["lane:tenant:a 0  q", "ready:tenant:a q"])
 def test_a_tenant_whose_keys_somebody_deleted_keeps_no_other_from_its_turn(dispatch, client, key):
     for tenant in "ab":
         dispatch.put(tenant)
@@ -241,24 +240,37 @@ def test_a_refused_lane_that_somebody_deleted_keeps_no_other_from_its_turn(
 
 
 @pytest.mark.parametrize("wait", [stands_in_its_ring, is_at_its_tier, is_dropped])
-@pytest.mark.parametrize("table", ["back:*", "returned"])
-def test_a_list_of_what_came_back_that_is_gone_stops_nobody(dispatch, client, wait, table):
+@pytest.mark.parametrize("table", ["tasks", "lane:tenant:a *"])
+def test_a_table_of_what_waits_that_is_gone_stops_nobody(dispatch, client, wait, table):
     wait(dispatch)
-    dispatch.put("b", tier="pro")
     assert client.delete(*client.keys(PREFIX + table)) == 1
+    dispatch.put("b", tier="pro")
     assert [task.key for task in dispatch.claim_all()] == ["tenant:b"]
     dispatch.put("c", tier="pro")
     assert [task.key for task in dispatch.claim_all()] == ["tenant:c"]
 
 
-@pytest.mark.parametrize("lane", ["tenant:b 0 q", "tenant:a 5 q"])
-def test_a_late_end_of_another_lane_withdraws_nothing(dispatch, lane):
+def test_a_task_whose_message_somebody_deleted_keeps_no_other_from_its_turn(dispatch, client):
     dispatch.put("a")
+    assert client.delete(PREFIX + "messages") == 1
+    dispatch.put("b")
+    tasks = dispatch.claim_all()
+    assert [task.message for task in tasks] == ["", "of t2"]
+    # A worker cannot read it.
+    assert dispatch.settle(tasks[:1], Verdict.UNREADABLE) == [Settled.SETTLED]
+    assert dispatch.letters() == [""]
+
+
+@pytest.mark.parametrize("keys", ["tenant:a", "tenant:b"])
+def test_a_late_end_withdraws_its_task_whatever_keys_it_names(dispatch, client, keys):
+    for _ in range(2):
+        dispatch.put("a", rank=5)
     (task,) = dispatch.claim().tasks
     dispatch.settle([task], Verdict.HEAD)
-    args = calls.settle_args([Settle(task.lease, Verdict.DONE, lane)], RULES, str(NOW))
-    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.LATE]
-    assert len(dispatch.claim().tasks) == 1
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE, keys)], RULES, str(NOW))
+    assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+    assert client.hkeys(PREFIX + "tasks") == ["t2"]
 
 
 def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):

@@ -41,12 +41,12 @@ def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client,
     dispatch.claim_all(queues=("q1",))
     client.delete(PREFIX + "candidates:q1")
     first, second = running
-    ends = [Settle(second.lease, Verdict.DONE, second.lane)]
-    ends.append(Settle(first.lease, Verdict.HEAD, first.lane))
+    ends = [Settle(second.lease, Verdict.DONE, second.key)]
+    ends.append(Settle(first.lease, Verdict.HEAD, first.key))
     args = calls.settle_args(ends, dispatch.rules, str(dispatch.now))
     assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.SETTLED] * 2
     assert dispatch.tags_of(dispatch.claim(queues=("q2",))) == ["t4"]
-    assert client.hkeys(PREFIX + "returned") == ["t1"]
+    assert dispatch.find("t1")[0] == "waiting"
 
 
 class TestEnteredAgain:
@@ -115,7 +115,7 @@ class TestOfAGroup:
         dispatch.settle(self.held)
         claimed = dispatch.claim(4)
         assert dispatch.tags_of(claimed) == ["t3"]
-        assert client.hkeys(PREFIX + "running") == [claimed.tasks[0].lease]
+        assert client.hkeys(PREFIX + "running") == ["t3"]
 
     def test_the_places_of_tenants_that_are_full(self, dispatch, client, word):
         assert client.delete(PREFIX + "full:q") == 1

@@ -86,27 +86,6 @@ def test_a_freed_slot_costs_no_more_with_many_lanes(dispatch, client, commands, 
     assert crowd(Dispatch(client, UNLIMITED), commands, MANY) == few
 
 
-@pytest.mark.parametrize("fairness_by", ["tasks", "cost"])
-def test_who_is_not_charged_by_time_pays_no_command_for_it(dispatch, client, commands, fairness_by):
-    ran = {}
-    for by in ("tasks", fairness_by, "runtime"):
-        client.flushall()
-        worker = Dispatch(client, Rules(default_limit=None, fairness_by=by))
-        for _ in range(8):
-            worker.put("a")
-        # The first ones note what is noted once.
-        freed(worker, commands, worker.claim(want=2).tasks)
-        worker.settle(worker.claim(want=1).tasks)
-        with commands() as of_claim:
-            tasks = worker.claim(want=2).tasks
-        with commands() as of_settle:
-            worker.settle(tasks)
-        ran[by] = sum(of_claim.values()), sum(of_settle.values())
-    assert ran[fairness_by] == ran["tasks"]
-    assert 0 < ran["runtime"][0] - ran["tasks"][0] <= 2 * 2
-    assert 0 < ran["runtime"][1] - ran["tasks"][1] <= 2 * 10
-
-
 def with_many_kinds(dispatch):
     """A lane of many kinds waits at a full limit; returns what holds that."""
     dispatch.put("first", limits=API)

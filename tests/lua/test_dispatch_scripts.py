@@ -221,7 +221,7 @@ def test_an_end_that_comes_late_withdraws_a_task_that_waits_and_no_other(dispatc
     assert dispatch.settle([task]) == [Settled.WITHDRAWN]
     assert dispatch.settle([task]) == [Settled.LATE]
     assert dispatch.claim().tasks == ()
-    assert not client.exists(PREFIX + "known", PREFIX + "returned", PREFIX + "running")
+    assert not client.exists(PREFIX + "tasks", PREFIX + "ids", PREFIX + "running")
     dispatch.put("a", tag="second")
     (task,) = dispatch.claim().tasks
     dispatch.let_a_lease_pass()
@@ -258,8 +258,7 @@ def test_a_task_that_kills_its_process_becomes_a_dead_letter(dispatch, client):
         else:
             dispatch.let_a_lease_pass()
     assert dispatch.claim().tasks == ()
-    (letter,) = client.lrange(PREFIX + "dead:q", 0, -1)
-    assert letter.endswith("\nof poison")
+    assert dispatch.letters() == ["of poison"]
     assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
     # It is kept, so it is known.
     assert dispatch.put("a", tag="poison") is Put.KNOWN
@@ -287,19 +286,19 @@ def lose(dispatch, *verdicts, **fields):
     return task
 
 
-def test_a_task_that_was_lost_with_its_worker_leaves_an_obituary(dispatch, client):
+def test_a_task_that_was_lost_with_its_worker_leaves_an_outcome(dispatch, client):
     lose(dispatch, Verdict.BEGUN, Verdict.ACKED, queue="größe q\n 1")
     # A worker that claims nothing sees the end of a lease too.
     found = dispatch.next_outcome()
     assert (found.owner, found.state, found.queue) == ("w1", "acked", "größe q\n 1")
     assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
     assert client.hget(PREFIX + "counts", "abandoned") == "1"
-    assert dispatch.next_outcome(found.text) is None
-    assert not client.exists(PREFIX + "outcomes", PREFIX + "known", PREFIX + "running")
+    assert dispatch.next_outcome(found.tag) is None
+    assert not client.exists(*(PREFIX + each for each in ("outcomes", "ended", "tasks", "running")))
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_a_dead_letter_leaves_an_obituary_and_is_kept(dispatch, client, reported):
+def test_a_dead_letter_leaves_an_outcome_and_is_kept(dispatch, client, reported):
     dispatch.rules = Rules(max_deliveries=2)
     lose(dispatch, Verdict.BEGUN)
     assert dispatch.next_outcome() is None, "it waits again"
@@ -311,8 +310,8 @@ def test_a_dead_letter_leaves_an_obituary_and_is_kept(dispatch, client, reported
         dispatch.let_a_lease_pass()
     found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("dead", "q", 2)
-    assert dispatch.next_outcome(found.text) is None
-    assert client.llen(PREFIX + "dead:q") == 1
+    assert dispatch.next_outcome(found.tag) is None
+    assert dispatch.letters() == ["of t1"]
 
 
 @pytest.mark.parametrize("verdicts", [(), (Verdict.BEGUN,), (Verdict.ACKED, Verdict.DONE)])
@@ -321,25 +320,25 @@ def test_a_task_that_waits_again_or_was_told_leaves_none(dispatch, verdicts):
     assert dispatch.next_outcome() is None
 
 
-def test_an_obituary_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch):
+def test_an_outcome_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch):
     lose(dispatch, Verdict.ACKED)
     found = dispatch.next_outcome()
     assert dispatch.next_outcome() is None
     dispatch.let_a_lease_pass()
     assert dispatch.next_outcome() == found
-    assert dispatch.next_outcome(found.text) is None
+    assert dispatch.next_outcome(found.tag) is None
     dispatch.let_a_lease_pass()
     assert dispatch.next_outcome() is None
 
 
-def test_obituaries_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
+def test_outcomes_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
     for number in (3, 1, 2):
         lose(dispatch, Verdict.ACKED, tag=f"t{number}")
         dispatch.claim(queues=["other"])
     found, written = [], ""
     while outcome := dispatch.next_outcome(written):
         found.append(outcome.message)
-        written = outcome.text
+        written = outcome.tag
     assert found == ["of t3", "of t1", "of t2"]
 
 
@@ -374,7 +373,7 @@ def test_leases_have_no_lifetime_that_could_forget_who_must_wait_again(dispatch,
     dispatch.put("a")
     (task,) = dispatch.claim().tasks
     dispatch.renew([task])
-    for key in ("ends", "running", "known"):
+    for key in ("ends", "running", "tasks", "messages", "ids"):
         assert client.ttl(PREFIX + key) == -1
 
 

@@ -1,4 +1,4 @@
-"""Since when a task holds its place, and what those of its kind took, as `running` says it."""
+"""The row of `running`: since when a task holds its place, and the mean time of its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
-STATE = re.compile(r"w1 ([a-z]+)(\S*) 1 q")
+ROW = re.compile(r"(\S+) w1 ([a-z]+)(\S*) tenant:\S+ ?")
 
 
 @pytest.fixture
@@ -19,14 +19,17 @@ def dispatch(client):
 
 
 def rows(client):
-    """Of each lease: its state, and what stands behind that."""
-    found = client.hgetall(PREFIX + "running")
-    return {lease: STATE.match(row).groups() for lease, row in found.items()}
+    """Return the state of each lease, and the text behind the state."""
+    found = {}
+    for tag, text in client.hgetall(PREFIX + "running").items():
+        attempt, state, since = ROW.fullmatch(text).groups()
+        found[f"{tag}.{attempt}"] = (state, since)
+    return found
 
 
 def claim_and_tell(dispatch, *tasks, verdict=Verdict.DONE):
     dispatch.number += 1
-    ends = [Settle(task.lease, verdict, task.lane) for task in tasks]
+    ends = [Settle(task.lease, verdict, task.key) for task in tasks]
     text = str(dispatch.now)
     args = calls.claim_args("w1", dispatch.number, 10, ["q"], dispatch.rules, text, ends=ends)
     return calls.read_claim(dispatch.run(calls.CLAIM, args)).tasks
@@ -44,7 +47,7 @@ def test_a_row_says_since_when_until_it_ends(dispatch, client):
     assert rows(client) == {}
 
 
-def test_who_starts_carries_what_its_kind_took(dispatch, client):
+def test_a_start_carries_what_tasks_of_its_name_took(dispatch, client):
     for kind in ("x", "x", "y"):
         dispatch.put("a", kind=kind)
     first = dispatch.claim(want=2).tasks
@@ -92,16 +95,6 @@ def test_what_did_not_end_well_says_nothing_of_it(dispatch, client, verdict):
     claim_and_tell(dispatch, *tasks, verdict=verdict)
     ((_, told),) = rows(client).values()
     assert told == f"@{dispatch.now}"
-
-
-def test_an_obituary_does_not_say_since_when(dispatch, client):
-    dispatch.put("a", kind="x")
-    (task,) = dispatch.claim().tasks
-    dispatch.settle([task], Verdict.ACKED)
-    dispatch.let_a_lease_pass()
-    dispatch.claim()
-    ((row, _),) = client.zrange(PREFIX + "outcomes", 0, -1, withscores=True)
-    assert STATE.match(row).groups() == ("acked", "")
 
 
 def test_of_two_means_that_one_call_hears_the_first_goes_on(dispatch, client):

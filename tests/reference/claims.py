@@ -497,14 +497,10 @@ class Claim:
         return 1 + limits + len(read_limits(task.limits)) + units
 
     def note_skips(self) -> None:
-        """A process that skips tasks leaves tenants behind and sets heads aside."""
+        """A process that skips tasks leaves tenants behind."""
         for queue in self.queues:
             if queue in self.state.turns and (self.skips or self.by_rank or not self.state.is_wide):
                 self.state.turns[queue].lags = True
-        kinds = {*self.passing.never, *self.passing.once}
-        for task in self.state.waiting():
-            if task.queue in self.queues and task.kind in kinds and task.came_back is False:
-                task.came_back = None
 
     def note_blocked(self) -> None:
         """A claim may have met each lane that a limit rejects now."""

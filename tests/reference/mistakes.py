@@ -69,14 +69,14 @@ MISTAKES = (
     ),
     Mistake(
         "a lane is last in, first out",
-        '"RPUSH", ctx.prefix .. Lanes.list_name',
-        '"LPUSH", ctx.prefix .. Lanes.list_name',
+        '"ZPOPMIN", name',
+        '"ZPOPMAX", name',
         "order",
     ),
     Mistake(
         "the lowest priority goes first",
-        "(9 - rank) * Lanes.AFTER_ALL",
-        "rank * Lanes.AFTER_ALL",
+        "(9 - tonumber(string.sub(lane, 1, 1))) * Lanes.AFTER_ALL",
+        "tonumber(string.sub(lane, 1, 1)) * Lanes.AFTER_ALL",
         "order",
     ),
     Mistake(
@@ -102,10 +102,11 @@ MISTAKES = (
     ),
     Mistake(
         "a task that comes back goes behind its lane",
-        "Lanes.enqueue_expiring(ctx, queue, task, message, false)",
-        "Lanes.enqueue(ctx, queue, task, message, false)",
+        "task.attempt = tonumber(row.attempt)",
+        "task.attempt = tonumber(row.attempt)"
+        ' task.seq = redis.call("INCR", ctx.prefix .. "sequence")',
         "order",
-        "function Lanes.enqueue_back(",
+        "function Settle.end_attempt(",
     ),
     Mistake(
         "the last waiter of a limit goes first",
@@ -253,7 +254,7 @@ MISTAKES = (
     ),
     Mistake(
         "an acknowledged task runs again",
-        'if state == "acked" then',
+        'if row.state == "acked" then',
         "if false then",
         "leases",
         "function Settle.expire_one(",
@@ -364,10 +365,10 @@ MISTAKES = (
     ),
     Mistake(
         "a rejected task is reported at every claim",
-        'if task.blocked ~= "" then return end',
-        "",
+        'return task and task.blocked == "" and task or nil',
+        "return task",
         "limits",
-        "function Blocked.block_by_limit(",
+        "function Events.unreported_of(",
     ),
     Mistake(
         "a start after a rejection is not reported",
@@ -396,8 +397,8 @@ MISTAKES = (
     ),
     Mistake(
         "the end of a lease is reported without its state",
-        '"owner", owner, "state", state)',
-        '"owner", owner, "state", "claimed")',
+        '"owner", row.owner, "state", row.state)',
+        '"owner", row.owner, "state", "claimed")',
         "leases",
     ),
     Mistake(

@@ -7,17 +7,17 @@ and whether a wake-up is set. A person gets the same from `inspect`, `explain` a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redis import Redis
 from redis.client import Pipeline
 
+from celery_fairness.control.keys import read_head
 from tests.reference.events import Event, read_events
 
 MINUTE_MS = 60_000
-_OUTCOME = re.compile(r"(?P<owner>\S+) (?P<state>[a-z]+) (?P<length>\d+) (?P<rest>.*)", re.DOTALL)
+#: The states of dead letters.
+LETTERS = ("dead", "unreadable")
 
 
 class Outcome(NamedTuple):
@@ -45,7 +45,7 @@ class Observed(NamedTuple):
         tasks: Tags of the tasks that exist.
         leases: Names of the leases of claimed tasks.
         delayed: By queue, the tasks that wait for a time, and this time (server time in ms).
-        outcomes: Outcomes that no worker has written, by the text that names them.
+        outcomes: Outcomes that no worker has written, by the tag of the task.
         bells: Queues for which a wake-up is set.
         events: The events of tasks since the last look, if they are observed.
         rejections: What was added since to the counts of rejections, by strategy and key.
@@ -60,18 +60,6 @@ class Observed(NamedTuple):
     events: tuple[Event, ...] = ()
     rejections: Mapping[str, int] = {}
     minute: Mapping[str, int] = {}
-
-
-def read_outcome(text: str) -> Outcome:
-    """Read an outcome."""
-    match = _OUTCOME.fullmatch(text)
-    assert match, text
-    length = int(match["length"])
-    # The length of the queue is one of bytes.
-    rest = match["rest"].encode()
-    words = rest[length:].decode().split(" ", 4)
-    queue = rest[:length].decode()
-    return Outcome(words[1], match["state"], queue, match["owner"], int(words[3]))
 
 
 class Observer:
@@ -96,9 +84,9 @@ class Observer:
 
     def ask(self, pipeline: Pipeline, now_ms: int = 0) -> None:
         """Add the commands to a pipeline."""
-        pipeline.smembers(f"{self.prefix}known")
-        pipeline.hkeys(f"{self.prefix}running")
-        pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
+        pipeline.hgetall(f"{self.prefix}tasks")
+        pipeline.hgetall(f"{self.prefix}running")
+        pipeline.hgetall(f"{self.prefix}ended")
         for queue in self.queues:
             pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
@@ -110,21 +98,24 @@ class Observer:
 
     def read(self, answers: Sequence[Any]) -> Observed:
         """Read the answers to these commands."""
-        tasks, leases, outcomes, *rest = answers
+        heads, running, ended, *rest = answers
         rows, minute, rejections = [], {}, {}
         if self.has_events:
             *rest, rejections, minute, rows = rest
         self.last = rows[-1][0] if rows else self.last
         delayed = {
-            queue: {member.split(" ", 3)[2]: int(at) for member, at in rows}
-            for queue, rows in zip(self.queues, rest[::2], strict=True)
+            queue: {member.split(" ", 1)[1]: int(at) for member, at in members}
+            for queue, members in zip(self.queues, rest[::2], strict=True)
         }
+        outcomes = {tag: _outcome(tag, text, heads[tag]) for tag, text in ended.items()}
+        # The record of a task that has ended stays until its result is written.
+        gone = {tag for tag, each in outcomes.items() if each.state not in LETTERS}
         bells = [queue for queue, there in zip(self.queues, rest[1::2], strict=True) if there]
         return Observed(
-            frozenset(tasks),
-            frozenset(leases),
+            frozenset(heads.keys() - gone),
+            frozenset(f"{tag}.{row.partition(' ')[0]}" for tag, row in running.items()),
             delayed,
-            {text: read_outcome(text) for text in outcomes},
+            outcomes,
             frozenset(bells),
             tuple(read_events(rows)),
             self._added("exceeded", rejections),
@@ -139,13 +130,8 @@ class Observer:
         return {field: number for field, number in added.items() if number}
 
 
-def records(client: Redis, prefix: str, queue: str) -> dict[str, str]:
-    """Return the record of each task of a queue by its tag, wherever it is."""
-    found = [member[17:] for member in client.zrange(f"{prefix}later:{queue}", 0, -1)]
-    found += client.hvals(f"{prefix}returned")
-    found += client.lrange(f"{prefix}dead:{queue}", 0, -1)
-    for key in client.keys(f"{prefix}lane:*"):
-        # A queue may contain any character of a pattern.
-        if key.endswith(f" {queue}"):
-            found += client.lrange(key, 0, -1)
-    return {record.split(" ", 2)[1]: record for record in found}
+def _outcome(tag: str, text: str, head: str) -> Outcome:
+    state, owner = text.split(" ")
+    task = read_head(tag, head)
+    assert task is not None
+    return Outcome(tag, state, task.queue, owner, task.deaths)

@@ -13,7 +13,6 @@ the server how much of the due work a call did, and checks only that this work w
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -138,11 +137,6 @@ class Reference:
             task.since_ms, task.is_noisy = task.eta_ms or self.now, is_behind
         task.place = "waiting"
 
-    def _wait_again(self, task: Task) -> None:
-        """A task waits again in its former place."""
-        task.came_back = True
-        self._wait(task)
-
     def leave(self, task: Task, place: str = "") -> None:
         """A task leaves its lane for another place, or for good."""
         task.place = place
@@ -193,8 +187,8 @@ class Reference:
         require(known == delayed, "a delayed task waits for its time", expected=known, got=delayed)
         outcomes = [
             (each.tag, each.state, each.queue)
-            for text, each in seen.outcomes.items()
-            if text not in self.outcomes
+            for tag, each in seen.outcomes.items()
+            if tag not in self.outcomes
         ]
         require(
             sorted(outcomes) == sorted(self._ended),
@@ -202,8 +196,8 @@ class Reference:
             expected=self._ended,
             got=outcomes,
         )
-        for text in seen.outcomes:
-            self.outcomes.setdefault(text, self.time)
+        for tag in seen.outcomes:
+            self.outcomes.setdefault(tag, self.time)
         gone = set(self.outcomes) - set(seen.outcomes)
         require(not gone, "an outcome stays until its result is written", gone=gone)
         self._ended = []
@@ -235,12 +229,12 @@ class Reference:
         )
         is_later = waiting.eta_ms > self.now
         full = None
-        if waiting.bounds is not None and not is_later and task.tag not in self.tasks:
+        if waiting.bounds is not None and not is_later and not self._is_known(task):
             full = self._full(task, waiting.bounds)
         if full or isinstance(answer, tuple):
             require(answer == full, "above max_waiting a put fails", expected=full, got=answer)
             return self._finish(seen)
-        expected = 0 if task.tag in self.tasks else 2 if is_later else 1
+        expected = 0 if self._is_known(task) else 2 if is_later else 1
         require(answer == expected, "a put is dropped only while its task exists", want=expected)
         if not expected:
             return self._finish(seen)
@@ -252,9 +246,11 @@ class Reference:
             task.place = "delayed"
             task.eta_ms = min(waiting.eta_ms, task.expires_ms or waiting.eta_ms)
         else:
-            task.came_back = task.expires_ms > 0
             self._wait(task, is_put=True)
         return self._finish(seen)
+
+    def _is_known(self, task: Task) -> bool:
+        return task.tag in self.tasks or task.tag in self.outcomes
 
     def _full(self, task: Task, bounds: Any) -> tuple[str, int, int] | None:
         """Return key, limit and count of the tenant or queue that has no room for one more."""
@@ -307,7 +303,7 @@ class Reference:
         if verdict == "done" or lease.state == "acked":
             del self.tasks[task.tag]
         elif verdict == "tail":
-            task.seq, task.came_back = self._next_seq(), False
+            task.seq = self._next_seq()
             self._wait(task)
         elif verdict == "died":
             self._after_death(task, rules)
@@ -315,30 +311,22 @@ class Reference:
             task.place = "dead"
             self._end_dead(task, "unreadable")
         else:
-            self._wait_again(task)
+            self._wait(task)
         return 1
 
     def _settle_late(self, end: Any, verdict: str, seen: Observed) -> int:
         """The lease had ended. If its task waits again unclaimed, it must not run twice."""
-        keys, rank, queue = end.lane.split(" ", 2)
         if verdict == "begun":
             return 0
         if verdict != "acked":
-            for key in keys.split(","):
+            for key in end.key.split(","):
                 self.admission.release(key, end.lease)
         if verdict not in ("done", "acked"):
             return 0
         task = self.tasks.get(end.lease.rsplit(".", 2)[0])
-        if task is None or task.place != "waiting" or task.came_back is False:
+        if task is None or task.place not in ("waiting", "delayed"):
             return 0
-        is_it = task.key == keys.split(",")[0] and task.rank == int(rank)
-        if not is_it or task.queue not in (queue, _sibling(queue)):
-            return 0
-        if task.came_back is None and task.tag in seen.tasks:
-            # Whether it was set aside is not observed, and it was not removed.
-            task.came_back = False
-            return 0
-        self.leave(task)
+        self._remove(task)
         return 2
 
     def _end_lease(self, lease: Lease) -> None:
@@ -364,7 +352,7 @@ class Reference:
             task.place = "dead"
             self._end_dead(task, "dead")
         else:
-            self._wait_again(task)
+            self._wait(task)
 
     def _end_dead(self, task: Task, reason: str) -> None:
         self.end(task, reason, task.queue, reason=reason, deaths=str(task.deaths))
@@ -454,7 +442,7 @@ class Reference:
             elif lease.state == "begun":
                 self._after_death(task, rules)
             else:
-                self._wait_again(task)
+                self._wait(task)
         require(len(gone) <= self.budget.due, "a call ends a bounded number of leases")
 
     def _bring_in(self, queue: str, ended_holds: set[str], seen: Observed) -> None:
@@ -474,7 +462,7 @@ class Reference:
         for task in moved:
             rule = "a delayed task waits until its time, the first ones come first"
             require(task.eta_ms <= first, rule, tag=task.tag, eta=task.eta_ms, now=self.now)
-            task.seq, task.came_back = self._next_seq(), task.expires_ms > 0
+            task.seq = self._next_seq()
             self._wait(task)
 
     def _expire(self, queue: str, seen: Observed) -> int:
@@ -580,14 +568,14 @@ class Reference:
         self._end_leases(rules, seen)
         self.outcomes.pop(written, None)
         known = [*self.outcomes.items()]
-        known += [(text, self.time) for text in seen.outcomes if text not in self.outcomes]
-        due = [(at, text.encode(), text) for text, at in known if at <= self.time]
+        known += [(tag, self.time) for tag in seen.outcomes if tag not in self.outcomes]
+        due = [(at, tag.encode(), tag) for tag, at in known if at <= self.time]
         expected = min(due)[2] if due else None
-        got = answer.text if answer else None
+        got = answer.tag if answer else None
         require(got == expected, "the next outcome is handed out", expected=expected, got=got)
         self._finish(seen)
         if answer:
-            self.outcomes[answer.text] = self.time + rules.lease_ms
+            self.outcomes[answer.tag] = self.time + rules.lease_ms
 
     def cancel(
         self, tasks: Sequence[Task | None], answer: list[bool], seen: Observed, lease_ms: int
@@ -629,12 +617,12 @@ class Reference:
         require(is_done or answer == self.budget.purged, "a purge goes on while something is left")
         self._finish(seen)
 
-    def requeue(self, task: Task, outcome: str, answer: int, seen: Observed) -> None:
+    def requeue(self, task: Task, answer: int, seen: Observed) -> None:
         """A dead letter waits again, last in its lane, with no deaths."""
         require(answer == (task.place == "dead"), "only a dead letter is requeued", tag=task.tag)
         if answer:
-            self.outcomes.pop(outcome, None)
-            task.seq, task.deaths, task.came_back = self._next_seq(), 0, False
+            self.outcomes.pop(task.tag, None)
+            task.seq, task.deaths = self._next_seq(), 0
             self._wait(task)
             self.book.expect("fairness.requeued", task.tag, task.queue)
         self._finish(seen)
@@ -666,7 +654,7 @@ class Reference:
             task.limits = self.admission.in_partition(target, ",".join(left), part)
             task.queue, task.put_back_by = target, frozenset()
             if is_waiting:
-                self._wait_again(task)
+                self._wait(task)
         require(answer == expected, "what waits is moved", expected=expected, got=answer)
         self._finish(seen)
 
@@ -793,11 +781,3 @@ class Reference:
         else:
             self.admission.tenants.pop(tenant, None)
         self.admission.is_changed = True
-
-
-def _sibling(queue: str) -> str:
-    """Return the other queue of a service to which its tasks may be moved."""
-    match = re.fullmatch(r"(.+)_(priority|default)", queue, re.DOTALL)
-    if not match:
-        return queue
-    return f"{match[1]}_{'default' if match[2] == 'priority' else 'priority'}"

@@ -19,7 +19,6 @@ class Task:
     Attributes:
         place: ``waiting``, ``delayed``, ``leased`` or ``dead``. A task is in exactly one place.
         seq: Its place among all tasks: a task that began to wait earlier has the smaller one.
-        came_back: It waits in its former place, so a late settle finds it. None: perhaps.
         put_back_by: Keys of the limits one of which rescheduled it.
         rejected_by: Key and strategy of its first rejection, if an event reported that.
         is_released: An event reported its start after that rejection.
@@ -43,7 +42,6 @@ class Task:
     eta_ms: int = 0
     attempt: int = 0
     deaths: int = 0
-    came_back: bool | None = False
     put_back_by: frozenset[str] = frozenset()
     rejected_by: tuple[str, str] | None = None
     is_released: bool = False

@@ -20,7 +20,7 @@ from celery_fairness.scheduler.types import Claimed, Rules, Settle, SkippedTasks
 from celery_fairness.store.library import Library, build, is_missing, load
 from tests.reference.limits import LOG_KEPT_MS
 from tests.reference.objection import Objection, require
-from tests.reference.observed import Observed, Observer, read_outcome, records
+from tests.reference.observed import Observed, Observer
 from tests.reference.operations import KEYS, Operation, Scene
 from tests.reference.reference import Reference
 from tests.reference.tasks import Task
@@ -34,6 +34,8 @@ LATE = 850
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
 KEPT = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded", "minute", "reply"}
+#: Keys of dead letters.
+RECORDS = {"dead", "tasks", "messages", "ids"}
 #: Keys that end by themselves.
 ENDING = {"pace", "rescheduled", "declared"}
 
@@ -167,6 +169,7 @@ class Walk:
             0 if expires is None else self.now + expires,
             bounds,
             number % 16 != 15,
+            task_id="" if number % 5 == 2 else f"id-{number}",
         )
         answer = self.call(calls.PUT, calls.put_args(waiting, str(self.now)))
         self.reference.put(waiting, calls.read_put(answer), self.seen)
@@ -227,7 +230,7 @@ class Walk:
         notes = (Verdict.BEGUN, Verdict.ACKED)
         picked = [(self.pick(number), number, verdict) for number, verdict in ends]
         return [
-            Settle(task.lease, verdict, task.lane, verdict in notes or number % 5 != 4)
+            Settle(task.lease, verdict, task.key, verdict in notes or number % 5 != 4)
             for task, number, verdict in picked
             if task
         ]
@@ -248,7 +251,7 @@ class Walk:
         answer = calls.read_next_outcome(self.call(calls.NEXT_OUTCOME, args))
         self.reference.next_outcome(written, rules, answer, self.seen)
         if answer and writes:
-            self.written = answer.text
+            self.written = answer.tag
 
     def known(self, name):
         return {"": None, "now": self.epoch, "before": START_MS - 1}[name]
@@ -323,24 +326,18 @@ class Walk:
         self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.seen)
 
     def chosen(self, queue, picks) -> list[tuple[Task | None, str]]:
-        """Return tasks that people have seen in a queue, each with the record that they saw."""
+        """Return tasks of a queue, each with its tag. Some are gone."""
         tasks = [x for x in self.reference.tasks.values() if x.queue == queue]
-        if not tasks:
-            return []
-        found = records(self.client, self.prefix, queue)
-        picked = [(tasks[number % len(tasks)], number) for number in picks]
+        picked = [(tasks[number % len(tasks)], number) for number in picks if tasks]
         return [
-            (None, f"0 {found[task.tag].split(' ', 1)[1]}")
-            if number >= LATE
-            else (task, found[task.tag])
+            (None, f"{task.tag}-gone") if number >= LATE else (task, task.tag)
             for task, number in picked
-            if task.tag in found
         ]
 
     def do_cancel(self, queue, picks):
         chosen = self.chosen(queue, picks)
         lease_ms = self.scene.rules.lease_ms
-        args = calls.cancel_args(queue, [text for _, text in chosen], lease_ms, str(self.now))
+        args = calls.cancel_args([tag for _, tag in chosen], lease_ms, str(self.now))
         answer = calls.read_cancel(self.call(calls.CANCEL, args))
         self.reference.cancel([task for task, _ in chosen], answer, self.seen, lease_ms)
 
@@ -348,27 +345,22 @@ class Walk:
         if not others:
             return
         chosen = [
-            (task, text, parts[number % len(parts)])
-            for number, (task, text) in enumerate(self.chosen(queue, picks))
+            (task, tag, parts[number % len(parts)])
+            for number, (task, tag) in enumerate(self.chosen(queue, picks))
         ]
-        args = calls.reroute_args(queue, others[0], [(text, part) for _, text, part in chosen])
+        args = calls.reroute_args(others[0], [(tag, part) for _, tag, part in chosen])
         answer = calls.read_reroute(self.call(calls.REROUTE, args))
         given = [(task, part) for task, _, part in chosen]
         self.reference.move(others[0], given, answer, self.seen)
 
-    def do_requeue(self, queue, pick, knows):
+    def do_requeue(self, queue, pick, _):
         """People requeue a dead letter, whose result may not be written yet."""
         tasks = [x for x in self.reference.tasks.values() if x.queue == queue]
         tasks = [x for x in tasks if pick >= LATE or x.place == "dead"]
-        found = records(self.client, self.prefix, queue)
-        tasks = [x for x in tasks if x.tag in found]
-        if not tasks:
-            return
-        task = tasks[pick % len(tasks)]
-        texts = [text for text in self.reference.outcomes if read_outcome(text).tag == task.tag]
-        text = "".join(texts[:1]) if knows and task.place == "dead" else ""
-        answer = self.call(calls.REQUEUE, calls.requeue_args(queue, found[task.tag], text))
-        self.reference.requeue(task, text, answer, self.seen)
+        if tasks:
+            task = tasks[pick % len(tasks)]
+            answer = self.call(calls.REQUEUE, [task.tag])
+            self.reference.requeue(task, answer, self.seen)
 
     def do_size(self, queue):
         answer = tuple(self.call(calls.SIZE, calls.size_args(queue)))
@@ -401,10 +393,7 @@ class Walk:
         for _ in range(ROUNDS):
             answer = self.claim_all()
             leases = list(self.reference.leases.values())
-            ends = [
-                Settle(x.name, Verdict.DONE, f"{x.task.key} {x.task.rank} {x.task.queue}")
-                for x in leases
-            ]
+            ends = [Settle(x.name, Verdict.DONE, ",".join(x.keys)) for x in leases]
             self.settle(ends, self.rules())
             last_end = self.reference.time if ends else last_end
             places = {task.place for task in self.reference.tasks.values()} - {"dead"}
@@ -453,9 +442,7 @@ class Walk:
         for key in self.client.keys(f"{self.prefix}*"):
             name = key.removeprefix(self.prefix)
             kind = name.partition(":")[0]
-            is_kept = (
-                kind in KEPT or kind.endswith("_events") or (dead and kind in ("dead", "known"))
-            )
+            is_kept = kind in KEPT or kind.endswith("_events") or (dead and kind in RECORDS)
             if kind == "leases":
                 # Leases of claims have no end of their own.
                 is_kept = not self.client.zcount(key, "+inf", "+inf")

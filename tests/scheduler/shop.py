@@ -34,7 +34,7 @@ from celery_fairness.scheduler.types import (
 )
 from celery_fairness.store.library import Library, library
 from tests.reference.budget import Budget
-from tests.reference.observed import Observed, Observer, records
+from tests.reference.observed import Observed, Observer
 from tests.reference.walk import library_of
 from tests.support.library import call
 from tests.support.tables import findings
@@ -131,6 +131,7 @@ class Shop:
             tenant,
             message=message_of(number),
             kind=kind,
+            task_id=f"id-{number}",
             eta_ms=0 if later is None else self.now + later,
             expires_ms=0 if expires is None else self.now + expires,
             **fields,
@@ -182,7 +183,7 @@ class Shop:
     def settle(
         self, tasks: Sequence[Claimed], verdict: Verdict = Verdict.DONE, begun: bool = True
     ) -> list[Settled]:
-        ends = [Settle(task.lease, verdict, task.lane, begun) for task in tasks]
+        ends = [Settle(task.lease, verdict, task.key, begun) for task in tasks]
         args = calls.settle_args(ends, self.rules, str(self.now))
         return calls.read_settle(self.run(calls.SETTLE, args))
 
@@ -259,16 +260,16 @@ class Shop:
         number = "" if concurrency is None else str(concurrency)
         self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0"])
 
-    def cancel(self, *numbers: int, queue: str = "q") -> list[bool]:
-        found = self.records(queue, numbers)
-        args = calls.cancel_args(queue, found, self.rules.lease_ms, str(self.now))
+    def cancel(self, *numbers: int) -> list[bool]:
+        tags = [f"tag.{number}" for number in numbers]
+        args = calls.cancel_args(tags, self.rules.lease_ms, str(self.now))
         return calls.read_cancel(self.run(calls.CANCEL, args))
 
-    def move(self, parts: Mapping[int, str], target: str, queue: str = "q") -> list[bool]:
+    def move(self, parts: Mapping[int, str], target: str) -> list[bool]:
         """Move tasks to another queue, each with its partition there or ""."""
         self.queues.add(target)
-        found = self.records(queue, list(parts))
-        args = calls.reroute_args(queue, target, list(zip(found, parts.values(), strict=True)))
+        tasks = [(f"tag.{number}", part) for number, part in parts.items()]
+        args = calls.reroute_args(target, tasks)
         return calls.read_reroute(self.run(calls.REROUTE, args))
 
     def purge(self, queue: str = "q") -> int:
@@ -311,10 +312,6 @@ class Shop:
         with self.client.pipeline(transaction=False) as pipeline:
             observer.ask(pipeline)
             return observer.read(pipeline.execute())
-
-    def records(self, queue: str, numbers: Sequence[int]) -> list[str]:
-        found = records(self.client, self.prefix, queue)
-        return [found[f"tag.{number}"] for number in numbers]
 
     def exists(self) -> list[int]:
         """Return the numbers of all tasks that wait, run or are dead letters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.scheduler.types import Verdict
+from celery_fairness.scheduler.types import Put, Verdict
 from tests.reference.budget import Budget
 from tests.scheduler.shop import message_of, number_of
 
@@ -40,10 +40,13 @@ def test_it_acts_at_the_claim_and_not_at_the_put(shop):
     assert shop.dropped() == []
 
 
-def test_a_put_that_is_sent_again_after_it_was_dropped_is_new(shop):
+def test_a_put_that_is_sent_again_after_it_was_dropped_is_known_until_its_result_is_written(shop):
     shop.put("a", DROP, times=2)
     shop.claim()
-    shop.put("a", DROP, number=2)
+    assert shop.put("a", DROP, number=2) is Put.KNOWN
+    outcome = shop.next_outcome()
+    shop.next_outcome(outcome.tag)
+    assert shop.put("a", DROP, number=2) is Put.WAITS
     assert shop.exists() == [1, 2]
 
 
@@ -98,7 +101,7 @@ def test_the_obituary_names_the_limit_that_dropped_it(shop):
     assert shop.dropped() == [(2, "y")]
     outcome = shop.next_outcome()
     assert outcome.owner == "y"
-    assert shop.next_outcome(outcome.text) is None
+    assert shop.next_outcome(outcome.tag) is None
     assert shop.dropped() == []
 
 

@@ -64,7 +64,7 @@ def test_an_event_says_whose_limit_it_was_and_how_much_is_used(shop):
     assert what == "rate_limit.exceeded"
     assert fields == {
         "job_id": "id-4",
-        "job_type": "shop.send",
+        "job_type": "x",
         "queue": "q",
         "key": "api",
         "strategy": "concurrency",

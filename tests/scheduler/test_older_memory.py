@@ -68,8 +68,9 @@ def test_behind_another_server_nothing_is_leased_before_what_is_held_counts(save
     assert saved.epoch == heard
     assert claim(saved, SECOND) == []
     saved.end_late(0)
-    # Its end was forgotten with its beginning: it runs twice.
-    assert claim(saved, SECOND) == ["tag.1.1.b0"]
+    # Its start was forgotten, and its end says that it must not run again.
+    assert claim(saved, SECOND) == ["tag.2.1.b0"]
+    assert saved.exists() == [2]
 
 
 def test_a_memory_that_its_own_server_has_again_is_of_the_same_epoch(saved):

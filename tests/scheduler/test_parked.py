@@ -48,7 +48,7 @@ def test_what_a_late_end_takes_out_expires_no_more(shop, moves):
     shop.end()
     shop.put("a", queue="s_default", number=1, expires=1_000)
     if moves:
-        assert shop.move({1: ""}, "s_priority", queue="s_default") == [True]
+        assert shop.move({1: ""}, "s_priority") == [True]
     shop.end_late(0)
     assert shop.exists() == []
     shop.at(2_000)

@@ -28,14 +28,19 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
                 of_queue[field[2:]] = of_queue.get(field[2:], 0) + int(number)
     waiting = {queue: int(number) for queue, number in client.hgetall(f"{prefix}waiting").items()}
     assert waiting == of_queue
-    lanes = sum(client.llen(f"{prefix}lane:{name}") for name in names("lane"))
-    back = sum(client.zcard(f"{prefix}back:{name}") for name in names("back"))
-    assert lanes + back == sum(waiting.values())
-    assert client.hlen(f"{prefix}returned") == back
+    lanes = sum(client.zcard(f"{prefix}lane:{name}") for name in names("lane"))
+    assert lanes == sum(waiting.values())
     later = sum(client.zcard(f"{prefix}later:{name}") for name in names("later"))
-    dead = sum(client.llen(f"{prefix}dead:{name}") for name in names("dead"))
-    known = lanes + back + later + dead + client.hlen(f"{prefix}running")
-    assert client.scard(f"{prefix}known") == known
+    dead = {tag for name in names("dead") for tag in client.zrange(f"{prefix}dead:{name}", 0, -1)}
+    ended = set(client.hkeys(f"{prefix}ended"))
+    assert ended == set(client.zrange(f"{prefix}outcomes", 0, -1))
+    tags = set(client.hkeys(f"{prefix}tasks"))
+    known = lanes + later + client.hlen(f"{prefix}running") + len(dead | ended)
+    assert len(tags) == known
+    assert tags == set(client.hkeys(f"{prefix}messages"))
+    found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
+    assert len(found) == len(set(found))
+    assert set(found) <= tags
     at_key: dict[str, int] = {}
     for name in names("gate_at"):
         key = name.partition(" ")[2].partition("|")[0]
@@ -43,6 +48,17 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     assert {
         key: int(number) for key, number in client.hgetall(f"{prefix}gate_waiting").items()
     } == at_key
+
+
+def leases_of(client: Any, prefix: str) -> list[str]:
+    """Return the leases of the tasks that run.
+
+    Args:
+        client: One that decodes.
+        prefix: What every key of the installation begins with.
+    """
+    rows = client.hgetall(f"{prefix}running")
+    return [f"{tag}.{row.partition(' ')[0]}" for tag, row in rows.items()]
 
 
 def findings(

@@ -126,6 +126,12 @@ def leases(client: Redis, prefix: str = "") -> int:
     return client.zcard(f"{prefix}{{fairness}}:ends")
 
 
+def running_leases(client: Redis) -> set[str]:
+    """Return the leases of the tasks that run."""
+    rows = client.hgetall("{fairness}:running").items()
+    return {f"{tag}.{row.partition(' ')[0]}" for tag, row in rows}
+
+
 def settled(client: Redis, prefix: str = "") -> None:
     """Wait until nothing waits, runs or is known any more."""
 

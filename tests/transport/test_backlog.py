@@ -30,11 +30,11 @@ def test_a_publish_over_a_bound_raises_and_the_next_one_after_a_start_does_not(
 ) -> None:
     connection = connect(fairness=BOUNDED)
     publish(connection, "jobs", 1, 2, headers=charged("a"))
-    before = sorted(client.scan_iter("*")), client.smembers("{fairness}:known")
+    before = sorted(client.scan_iter("*")), client.hgetall("{fairness}:tasks")
     with pytest.raises(BacklogFull, match="send it when fewer wait") as caught:
         publish(connection, "jobs", 3, headers=charged("a"))
     assert (caught.value.key, caught.value.limit, caught.value.waiting) == FULL_TENANT
-    assert (sorted(client.scan_iter("*")), client.smembers("{fairness}:known")) == before
+    assert (sorted(client.scan_iter("*")), client.hgetall("{fairness}:tasks")) == before
     publish(connection, "jobs", 4)
     with pytest.raises(BacklogFull) as caught:
         publish(connection, "jobs", 5)

@@ -13,12 +13,14 @@ import pytest
 from kombu import Connection, Queue
 from redis import Redis
 
+from celery_fairness.scheduler import calls
+from tests.support.library import call
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
 
-DEAD, KNOWN = "{fairness}:dead:jobs", "{fairness}:known"
+PREFIX = "{fairness}:"
 
 
 def put_broken(connection: Connection, how: str) -> None:
@@ -41,9 +43,10 @@ BROKEN = ["type", "base64", "codec"]
 
 def assert_only_dead_letters(client: Redis, *tags: str) -> None:
     def are_dead() -> None:
-        letters = [json.loads(each.partition("\n")[2]) for each in client.lrange(DEAD, 0, -1)]
+        rows = call(client, calls.LETTERS, PREFIX, ["jobs", "0", "100"])
+        letters = [json.loads(row[5]) for row in rows]
         assert sorted(each["properties"]["delivery_tag"] for each in letters) == sorted(tags)
-        assert client.scard(KNOWN) == len(tags)
+        assert client.hlen(f"{PREFIX}tasks") == len(tags)
 
     eventually(are_dead)
     assert leases(client) == 0

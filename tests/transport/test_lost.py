@@ -22,7 +22,15 @@ from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport.session import Session, sessions
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
-from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
+from tests.transport.conftest import (
+    Connect,
+    Inbox,
+    charged,
+    leases,
+    publish,
+    running_leases,
+    settled,
+)
 
 pytestmark = pytest.mark.redis
 
@@ -98,7 +106,7 @@ def test_an_answer_that_was_lost_is_given_again(connect: Connect, client: Redis)
     inbox = Inbox(connection, "jobs", prefetch_count=3)
     ask(inbox)
     eventually(lambda: client.hlen(RUNNING) == 3)
-    before = set(client.hkeys(RUNNING))
+    before = running_leases(client)
     inbox.channel.client.connection.disconnect()
     assert received(inbox, 3) == [0, 1, 2]
     assert {message.delivery_tag for message in inbox.messages} == before

@@ -19,7 +19,7 @@ def body():
 
 
 @pytest.fixture(autouse=True)
-def nobody_mourns(monkeypatch):
+def nobody_reports_outcomes(monkeypatch):
     outcome_reporter = SimpleNamespace(start=lambda: None, stop=lambda: None)
     monkeypatch.setattr(
         "celery_fairness.worker.claim_step.OutcomeReporter", lambda *_: outcome_reporter

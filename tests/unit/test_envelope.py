@@ -1,9 +1,10 @@
-"""What a message tells the scheduler of its time to expire."""
+"""The scheduler reads the id, the name and the expiry of a task from the headers."""
 
 from __future__ import annotations
 
 import pytest
 
+from celery_fairness.config.tenants import key_part
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -28,3 +29,25 @@ def test_a_message_expires_when_its_header_says(expires, expires_ms):
     properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
     message = {"headers": {"task": "shop.t", "expires": expires}, "properties": properties}
     assert waiting_of("jobs", message, DispatchOptions()).expires_ms == expires_ms
+
+
+@pytest.mark.parametrize(
+    ("headers", "task_id", "name"),
+    [
+        ({"id": "4fd6", "task": "shop.pay"}, "4fd6", "shop.pay"),
+        ({"root_id": "no", "stamps": {"id": "no"}, "task": "shop.pay"}, "", "shop.pay"),
+        ({"id": "4fd6"}, "4fd6", ""),
+        ({"id": 7, "task": None}, "", ""),
+        ({"id": "", "task": ""}, "", ""),
+        # Keys have no space, and what cannot be encoded is not guessed.
+        ({"id": "a b", "task": "gr\u00fc\u00dfe"}, key_part("a b"), key_part("gr\u00fc\u00dfe")),
+        ({"id": "\udcff", "task": "\udcff"}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_message_is_found_by_the_id_and_name_in_its_headers(headers, task_id, name):
+    properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
+    message = {"headers": headers, "properties": properties}
+    waiting = waiting_of("jobs", message, DispatchOptions())
+    assert (waiting.task_id, waiting.kind) == (task_id, name)
+    assert " " not in waiting.task_id + waiting.kind

@@ -24,7 +24,7 @@ def told(lease_table):
 
 def test_an_ended_lease_is_held_no_longer_and_its_first_end_counts(lease_table):
     held = lease_table.hold(TASK, 7)
-    assert (len(lease_table), held.lane) == (1, "tenant:42 0 jobs")
+    assert (len(lease_table), held.key) == (1, "tenant:42")
     lease_table.end(held, Verdict.HEAD)
     lease_table.end(held, Verdict.DONE)
     lease_table.note(held, Verdict.ACKED)

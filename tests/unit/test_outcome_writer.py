@@ -55,7 +55,7 @@ def consumer(app):
     return SimpleNamespace(app=app, hostname="w@h", hub=None, event_dispatcher=Events())
 
 
-def obituary_of(state="acked", tenant="42", embed=None, body=None, **headers):
+def outcome_of(state="acked", tenant="42", embed=None, body=None, **headers):
     """An outcome as Redis hands it out, of a task that was sent with `headers`."""
     body = json.dumps([[], {}, {**EMBED, **(embed or {})}] if body is None else body)
     message = {
@@ -65,7 +65,7 @@ def obituary_of(state="acked", tenant="42", embed=None, body=None, **headers):
         "headers": {"id": ID, "task": "shop.work", **headers},
         "properties": {"body_encoding": "base64", "delivery_tag": "tag", "delivery_info": {}},
     }
-    return Outcome("text", "1-a", state, "q", tenant, 5, json.dumps(message))
+    return Outcome("tag", "1-a", state, "q", tenant, 5, json.dumps(message))
 
 
 def state_and_error(app):
@@ -82,7 +82,7 @@ def said(caplog):
 # A later version may know states that this one does not.
 @pytest.mark.parametrize("state", ["acked", "another"])
 def test_a_task_that_was_lost_with_its_worker_failed(app, consumer, said, state):
-    write(obituary_of(state), consumer)
+    write(outcome_of(state), consumer)
     state, error = state_and_error(app)
     assert (state, type(error)) == ("FAILURE", WorkerLostError)
     ((level, text),) = said()
@@ -94,7 +94,7 @@ def test_a_task_that_was_lost_with_its_worker_failed(app, consumer, said, state)
 
 
 def test_a_dead_letter_failed_and_its_error_is_whole_for_the_client(app, consumer, said):
-    write(obituary_of("dead"), consumer)
+    write(outcome_of("dead"), consumer)
     state, error = state_and_error(app)
     assert state == "FAILURE"
     assert isinstance(error, DeliveriesExhausted)
@@ -115,7 +115,7 @@ def test_a_dead_letter_failed_and_its_error_is_whole_for_the_client(app, consume
     ],
 )
 def test_a_message_that_a_worker_could_not_read_failed(app, consumer, said, broken):
-    outcome = obituary_of("unreadable")
+    outcome = outcome_of("unreadable")
     message = json.dumps({**json.loads(outcome.message), **broken})
     write(outcome._replace(message=message), consumer)
     state, error = state_and_error(app)
@@ -132,7 +132,7 @@ def test_a_task_that_was_cancelled_is_revoked_also_at_a_second_try(app, consumer
     signalled = []
     signals.task_revoked.connect(lambda **told: signalled.append(told), weak=False)
     for _ in range(2):
-        write(obituary_of("cancelled")._replace(owner="-"), consumer)
+        write(outcome_of("cancelled")._replace(owner="-"), consumer)
         state, error = state_and_error(app)
         assert (state, type(error), str(error)) == ("REVOKED", TaskRevokedError, "cancelled")
     signals.task_revoked.receivers.clear()
@@ -146,7 +146,7 @@ def test_a_task_that_was_cancelled_is_revoked_also_at_a_second_try(app, consumer
 def test_a_task_that_expired_while_it_waited_is_revoked_and_said_to_have_expired(
     app, consumer, said
 ):
-    write(obituary_of("expired")._replace(owner="-"), consumer)
+    write(outcome_of("expired")._replace(owner="-"), consumer)
     state, error = state_and_error(app)
     assert (state, type(error), str(error)) == ("REVOKED", TaskRevokedError, "expired")
     text = "task shop.work[id1] of tenant '42' expired in queue q: it has not run"
@@ -157,12 +157,12 @@ def test_a_task_that_expired_while_it_waited_is_revoked_and_said_to_have_expired
 
 def test_a_task_that_ended_while_its_copy_was_cancelled_keeps_its_result(app, consumer, said):
     app.backend.store_result(ID, "done", "SUCCESS")
-    write(obituary_of("cancelled"), consumer)
+    write(outcome_of("cancelled"), consumer)
     assert state_and_error(app) == ("SUCCESS", "done")
 
 
 def test_a_task_that_a_limit_dropped_failed_and_names_the_limit(app, consumer, said):
-    write(obituary_of("dropped")._replace(owner="api.example.com"), consumer)
+    write(outcome_of("dropped")._replace(owner="api.example.com"), consumer)
     state, error = state_and_error(app)
     assert state == "FAILURE"
     assert isinstance(error, RateLimitDropped)
@@ -176,7 +176,7 @@ def test_a_task_that_a_limit_dropped_failed_and_names_the_limit(app, consumer, s
 
 @pytest.mark.parametrize("message", ["", "[]", "{}", '{"properties": 1}', "[" * 100_000])
 def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, message):
-    write(obituary_of("unreadable")._replace(message=message), consumer)
+    write(outcome_of("unreadable")._replace(message=message), consumer)
     ((level, text),) = said()
     assert (level, text.partition(":")[0]) == (
         "ERROR",
@@ -186,9 +186,9 @@ def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, 
 
 def test_the_log_names_the_tenant_as_the_producer_did(consumer, said):
     header = {"v": 1, "tenant": "user@example.org"}
-    write(obituary_of(tenant="h_0", fairness=header), consumer)
-    write(obituary_of(tenant="_invalid", fairness="no object"), consumer)
-    write(obituary_of(tenant=""), consumer)
+    write(outcome_of(tenant="h_0", fairness=header), consumer)
+    write(outcome_of(tenant="_invalid", fairness="no object"), consumer)
+    write(outcome_of(tenant=""), consumer)
     who = [text.partition(" of ")[2].partition(" was lost")[0] for _, text in said()]
     assert who == ["tenant 'user@example.org'", "tenant '_invalid'", "no tenant"]
 
@@ -211,7 +211,7 @@ def test_an_end_that_the_task_had_stored_stays(app, consumer, said, stored, stay
     if stored:
         app.backend.store_result(ID, *stored)
     before = state_and_error(app)
-    write(obituary_of(), consumer)
+    write(outcome_of(), consumer)
     if stays:
         assert repr(state_and_error(app)) == repr(before)
         assert said()[0] == (
@@ -224,7 +224,7 @@ def test_an_end_that_the_task_had_stored_stays(app, consumer, said, stored, stay
 
 
 def test_nothing_is_stored_where_the_result_is_ignored(app, consumer, said):
-    write(obituary_of(ignore_result=True), consumer)
+    write(outcome_of(ignore_result=True), consumer)
     assert state_and_error(app)[0] == "PENDING"
     assert len(said()) == len(consumer.event_dispatcher.sent) == 1
 
@@ -232,16 +232,16 @@ def test_nothing_is_stored_where_the_result_is_ignored(app, consumer, said):
 def test_an_app_without_a_backend_logs_and_sends_the_event(consumer, said):
     with Celery("none", broker="memory://", set_as_current=False) as app:
         consumer.app = app
-        write(obituary_of(), consumer)
+        write(outcome_of(), consumer)
     assert len(said()) == len(consumer.event_dispatcher.sent) == 1
 
 
 def test_a_kind_that_the_worker_does_not_know_is_told_with_the_app_s_settings(app, consumer):
-    write(obituary_of(task="other.unknown"), consumer)
+    write(outcome_of(task="other.unknown"), consumer)
     assert state_and_error(app)[0] == "FAILURE"
     app.conf.task_ignore_result = True
     app.backend.forget(ID)
-    write(obituary_of(task="other.unknown"), consumer)
+    write(outcome_of(task="other.unknown"), consumer)
     assert state_and_error(app)[0] == "PENDING"
     assert "other.unknown" not in app.tasks
 
@@ -255,7 +255,7 @@ def test_the_chord_and_the_chain_of_the_task_hear_of_it(app, consumer, monkeypat
     )
     after = app.signature("shop.work").set(task_id="id2")
     embed = {"chord": dict(app.signature("shop.work")), "chain": [after]}
-    write(obituary_of(embed=embed, group="g1"), consumer)
+    write(outcome_of(embed=embed, group="g1"), consumer)
     assert told == [(ID, "g1", "FAILURE")]
     assert app.AsyncResult("id2").state == "FAILURE"
 
@@ -268,7 +268,7 @@ def test_the_signal_says_which_task_with_its_arguments(app, consumer):
 
     signals.task_failure.connect(failed)
     try:
-        write(obituary_of(body=[[1], {"a": 2}, EMBED]), consumer)
+        write(outcome_of(body=[[1], {"a": 2}, EMBED]), consumer)
     finally:
         signals.task_failure.disconnect(failed)
     assert heard == [("shop.work", ID, WorkerLostError, [1], {"a": 2}, ID)]
@@ -276,12 +276,12 @@ def test_the_signal_says_which_task_with_its_arguments(app, consumer):
 
 def test_a_message_of_the_first_protocol_is_read(app, consumer):
     body = {"id": ID, "task": "shop.work", "args": [], "kwargs": {}}
-    write(obituary_of(body=body), consumer)
+    write(outcome_of(body=body), consumer)
     assert state_and_error(app)[0] == "FAILURE"
 
 
 def test_a_body_that_this_worker_cannot_read_leaves_the_result(app, consumer, said):
-    found = obituary_of()
+    found = outcome_of()
     strange = found.message.replace("application/json", "application/x-other")
     write(found._replace(message=strange), consumer)
     assert state_and_error(app)[0] == "FAILURE"
@@ -290,14 +290,14 @@ def test_a_body_that_this_worker_cannot_read_leaves_the_result(app, consumer, sa
 
 @pytest.mark.parametrize("message", ["", "{", "[]", '{"properties": {"delivery_tag": "t"}}'])
 def test_a_message_that_nobody_can_read_is_logged_and_not_tried_again(consumer, said, message):
-    write(obituary_of()._replace(message=message), consumer)
+    write(outcome_of()._replace(message=message), consumer)
     assert said()[0][1].startswith("a lost task of queue q has no result")
 
 
 def test_events_are_sent_from_the_loop_where_there_is_one(consumer):
     later = []
     consumer.hub = SimpleNamespace(call_soon=later.append)
-    write(obituary_of(), consumer)
+    write(outcome_of(), consumer)
     assert consumer.event_dispatcher.sent == []
     (send,) = later
     send()
@@ -311,7 +311,7 @@ def test_no_event_is_sent_where_there_are_none(app, consumer, off):
         consumer.event_dispatcher = None
     else:
         events.enabled = False
-    write(obituary_of(), consumer)
+    write(outcome_of(), consumer)
     assert events.sent == []
     assert state_and_error(app)[0] == "FAILURE"
 
@@ -319,8 +319,8 @@ def test_no_event_is_sent_where_there_are_none(app, consumer, off):
 class Redis:
     """What a outcome_reporter asks, with the outcomes that lie there."""
 
-    def __init__(self, *texts: str) -> None:
-        self.left = list(texts)
+    def __init__(self, *tags: str) -> None:
+        self.left = list(tags)
         self.written: list[str] = []
         self.away = 0
         self.asked = 0
@@ -332,7 +332,7 @@ class Redis:
             raise ConnectionError("away")
         if written:
             self.written.append(written)
-        return obituary_of()._replace(text=self.left.pop(0)) if self.left else None
+        return outcome_of()._replace(tag=self.left.pop(0)) if self.left else None
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ def test_what_could_not_be_written_is_not_forgotten(make_reporter, monkeypatch, 
     wrote = []
 
     def fails_once(outcome, _consumer):
-        wrote.append(outcome.text)
+        wrote.append(outcome.tag)
         if len(wrote) == 1:
             raise OSError("no backend")
 
@@ -380,7 +380,7 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
 ):
     redis = Redis("a")
 
-    def leave(_obituary, _consumer):
+    def leave(_outcome, _consumer):
         redis.away = 3
 
     monkeypatch.setattr(outcome_reporter, "write", leave)
@@ -389,12 +389,12 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
     assert said() == [("ERROR", "outcomes could not be read: away")]
 
 
-def test_a_mourner_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
+def test_a_reporter_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
     make_reporter, monkeypatch
 ):
     begun, stops = threading.Event(), threading.Event()
 
-    def slow(_obituary, _consumer):
+    def slow(_outcome, _consumer):
         begun.set()
         assert stops.wait(10)
 

@@ -6,15 +6,15 @@
 
 Answer.TAKEN_AT_MOST = 256
 
-function Answer.weight_of(task, message)
-  local _, limits = string.gsub(task.limits, "[^,]+", "")
-  return 1 + limits + Tasks.units_of(message)
+function Answer.weight_of(keys, message)
+  local _, commas = string.gsub(keys, ",", "")
+  return 1 + commas + Tasks.units_of(message)
 end
 
-function Answer.as_told(lease, queue, task, message)
+function Answer.as_told(lease, task, keys, message)
   -- A format would end a name at its first zero byte.
-  local told = lease .. " " .. task.attempt .. " " .. Tasks.keys_of(task.key, task.limits) .. " " .. task.rank .. " "
-    .. #queue .. " " .. queue .. message
+  local told = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. #task.queue .. " " .. task.queue
+    .. message
   return #told .. " " .. told
 end
 
@@ -23,7 +23,7 @@ function Answer.as_answer(sleep_ms, epoch_text, passed, told)
   return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(told)
 end
 
--- Returns the rows that this claim number was given before, because its answer may have been lost. It returns
+-- Returns the leases that this claim number was given before, because its answer may have been lost. It returns
 -- nil if the number is a new one.
 function Answer.given_before(ctx, owner, number)
   local last = redis.call("GET", ctx.prefix .. "reply:" .. owner) or ""
@@ -31,10 +31,11 @@ function Answer.given_before(ctx, owner, number)
   if last_number ~= number then return nil end
   local given = {}
   for lease in string.gmatch(last_leases, "%S+") do
-    local row = redis.call("HGET", ctx.prefix .. "running", lease)
-    if row then
-      local _, _, queue, record = Tasks.read_running(row)
-      given[#given + 1] = {lease = lease, queue = queue, record = record}
+    local row, tag = Tasks.read_running(ctx, lease)
+    local task = row and Tasks.read(ctx, tag)
+    if task then
+      task.attempt = tonumber(row.attempt)
+      given[#given + 1] = {lease = lease, task = task, keys = row.keys}
     end
   end
   return given

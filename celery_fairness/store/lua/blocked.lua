@@ -134,16 +134,15 @@ function Blocked.set_tag(ctx, queue, group, name, key, tag, before)
   return Blocked.order_group(ctx, queue, group, name, before)
 end
 
--- Sets the tag of a tenant that was served this task and waits on. `is_last` is true if the tenant has no part
--- left in the group. Its lane is still parked then, because somebody has deleted keys.
+-- Sets the tag of a tenant that was served this task and waits on.
 --
 -- The claim's next look at the queue uses `turns.known` if two conditions hold. This group is the only group
 -- of the only limit that may be open. The tenant is in no ring, because a ring would move it.
-function Blocked.served(ctx, queue, found, task, turns, is_last)
+function Blocked.served(ctx, queue, found, task, turns)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or Blocked.shared_start(ctx, limit_key, found.key)
   local first = Blocked.set_tag(ctx, queue, found.group, found.name, found.key, tag, found.tag)
-  if found.alone and found.is_out and not is_last then
+  if found.alone and found.is_out then
     turns.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
   end
 end
@@ -152,64 +151,53 @@ end
   park: a lane leaves the sight of the claims while a limit is closed, and comes back later.
 ]]
 
--- This is more kinds than any program has, because every claim would meet a part that stayed behind.
-local KINDS_AT_MOST = 1000000
+-- One command names at most 1000 lanes, because a call passes a limited number of words.
+local LANES_AT_ONCE = 1000
 
--- Returns the parts that a lane may have.
-function Blocked.parts_of(ctx, queue, key, lane)
-  local kinds = redis.call("SRANDMEMBER",
-    ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue, KINDS_AT_MOST)
-  local parts = {lane}
-  for index = 1, #kinds do parts[index + 1] = lane .. "b " .. kinds[index] end
-  return parts
-end
-
--- One command names at most 1000 parts, because a call passes a limited number of words.
-local PARTS_AT_ONCE = 1000
-
-function Blocked.move_parts(ctx, parts, from, to)
-  for first = 1, #parts, PARTS_AT_ONCE do
-    local some = {unpack(parts, first, math.min(#parts, first + PARTS_AT_ONCE - 1))}
-    local orders, there = redis.call("ZMSCORE", ctx.prefix .. from, unpack(some)), {}
-    for index = 1, #some do
-      if orders[index] then
-        there[#there + 1] = orders[index]
-        there[#there + 1] = some[index]
+-- Moves the lanes of a class from one order to another. Returns how many names the class has. The place of a lane that
+-- was alone in its order may be older than its first task.
+function Blocked.move_class(ctx, queue, key, class, from, to)
+  local names = redis.call("SMEMBERS", ctx.prefix .. Lanes.names_name(key, class, queue))
+  for first = 1, #names, LANES_AT_ONCE do
+    local lanes, there = {}, {}
+    for index = first, math.min(#names, first + LANES_AT_ONCE - 1) do lanes[#lanes + 1] = class .. " " .. names[index] end
+    local places = redis.call("ZMSCORE", ctx.prefix .. from, unpack(lanes))
+    for index = 1, #lanes do
+      if places[index] then
+        there[#there + 1] = places[index]
+        there[#there + 1] = lanes[index]
       end
     end
-    redis.call("ZREM", ctx.prefix .. from, unpack(some))
+    redis.call("ZREM", ctx.prefix .. from, unpack(lanes))
     if #there > 0 then redis.call("ZADD", ctx.prefix .. to, unpack(there)) end
   end
+  if #names == 1 then Lanes.note_first(ctx, queue, key, class .. " " .. names[1], to) end
+  return #names
 end
 
--- Parks a lane that a limit rejected. If the limit is the tenant's own, the lane waits alone.
+-- Parks the class of a lane that a limit rejected. If the limit is the tenant's own, the class waits alone.
 function Blocked.park(ctx, queue, key, lane, limit, rules, turns)
-  local before = Lanes.group_of(ctx, queue, key, lane)
-  local group = limit.private and key .. " " .. Limits.shape_of(lane) or Lanes.shared_of(lane)
+  local before, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
+  local group = limit.private and Lanes.own_group(key, class) or Lanes.shared_of(class)
   if before == group then
     Blocked.move_group(ctx, queue, group, limit, rules)
   else
-    local parked = ctx.prefix .. "parked:" .. key .. " " .. queue
-    redis.call("ZADD", parked, limit.private and 1 or 0, lane)
-    local parts = Blocked.parts_of(ctx, queue, key, lane)
-    Tasks.weigh(turns, #parts - 1)
-    Blocked.move_parts(ctx, parts, Lanes.order_name(key, before, queue), Lanes.order_name(key, group, queue))
+    redis.call("ZADD", ctx.prefix .. "parked:" .. key .. " " .. queue, limit.private and 1 or 0, class)
+    Tasks.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
+      Lanes.order_name(key, group, queue)) - 1)
     Lanes.left_group(ctx, queue, key, before)
     Blocked.enter_group(ctx, queue, group, key, limit, rules)
   end
   Lanes.leave_ring(ctx, queue, key)
 end
 
--- Makes a lane ready again without a look at its limits. The claim that meets the lane judges its limits.
--- Each part of the lane stands at the place of its first task.
+-- Makes the class of a lane ready again without a look at its limits. The claim that meets a lane of it judges its
+-- limits. Each lane stands at the place of its first task.
 function Blocked.unpark(ctx, queue, key, lane, turns)
-  local group = Lanes.group_of(ctx, queue, key, lane)
-  local shelf, ready = Lanes.order_name(key, group, queue), Lanes.order_name(key, nil, queue)
-  redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, lane)
-  local parts = Blocked.parts_of(ctx, queue, key, lane)
-  Tasks.weigh(turns, #parts - 1)
-  Blocked.move_parts(ctx, parts, shelf, ready)
-  for index = 1, #parts do Lanes.note_first(ctx, queue, key, parts[index], ready) end
+  local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
+  redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, class)
+  Tasks.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
+    Lanes.order_name(key, nil, queue)) - 1)
   Lanes.left_group(ctx, queue, key, group)
   if redis.call("HEXISTS", ctx.prefix .. "account:" .. key, "closed") == 0 then
     Active.enter_again(ctx, queue, key)
@@ -230,7 +218,6 @@ end
   - sleep_ms: the time until something of these queues is due.
   - left: the queues in which the claim left a limit's next turn to another queue, because a tenant there is due
     before. If it is nil, the claim leaves no turn.
-  - noted: the limits ("NAME QUEUE") whose last look the claim has already written.
   - known: the next turn of one queue, which is valid until the next look at any queue.
 ]]
 
@@ -260,16 +247,11 @@ function Blocked.another_first(ctx, queue, turns, name, tag)
   return false
 end
 
--- Returns whether this claim takes a task of the kind at the head of a part.
-function Blocked.takes(ctx, queue, key, part, look, rules)
+-- Returns whether this process takes the tasks of a lane.
+function Blocked.takes(ctx, lane, look, rules)
   if not look then return true end
-  local lane, kind = Lanes.read_part(part)
-  if look.is_local and Limits.full_here(ctx, lane, look, rules) then return false end
-  if not kind then
-    local head = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
-    kind = Tasks.read_record(head).kind
-  end
-  return not look.never[kind]
+  if look.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), look, rules) then return false end
+  return not look.never[Lanes.name_of(lane)]
 end
 
 -- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
@@ -281,7 +263,7 @@ function Blocked.start_of(ctx, queue, key, rules)
   return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
 
--- Looks at the tenant whose turn it is in a group. Returns the part that may be served, or nil and whether to
+-- Looks at the tenant whose turn it is in a group. Returns the lane that may be served, or nil and whether to
 -- go on.
 function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])
@@ -292,19 +274,18 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
     Blocked.set_tag(ctx, queue, group, name, key, now)
     return nil, true
   end
-  local part, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
-  if not part then
+  local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
+  if not lane then
     -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
     if not Blocked.spend(turns) then return nil, false end
     Blocked.leave_group(ctx, queue, group, key)
     return nil, true
   end
   local ready = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  local lane = Lanes.read_part(part)
-  local refused = Limits.refusal(ctx, string.sub(lane, 3), rules)
+  local refused = Limits.refusal(ctx, Lanes.limits_of(lane), rules)
   if refused and not refused.action then
     if not Blocked.spend(turns) then return nil, false end
-    Blocked.block_by_limit(ctx, queue, key, part, refused, rules, turns)
+    Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
     if refused.name == name then
       Blocked.shut(ctx, queue, refused, Config.stopped_ms(ctx, refused, rules) > 0)
       Blocked.arm(ctx, refused, rules)
@@ -314,28 +295,24 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
     return nil, true
   end
   local verdict = Tenants.judge(ctx, key, rules, queue)
-  if ready and string.sub(ready, 1, 1) > string.sub(part, 1, 1) or not verdict.open
-    or not Blocked.takes(ctx, queue, key, part, look, rules) then
+  if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
+    or not Blocked.takes(ctx, lane, look, rules) then
     if not Blocked.spend(turns) then return nil, false end
     Blocked.unpark(ctx, queue, key, lane, turns)
     return nil, true
   end
   if refused then
     if not Blocked.spend(turns) then return nil, false end
-    Blocked.act(ctx, queue, key, part, group, other ~= nil, refused, rules, turns)
+    Blocked.act(ctx, queue, key, lane, group, other ~= nil, refused, rules, turns)
     return nil, true
   end
   if Blocked.another_first(ctx, queue, turns, name, tag) then
     turns.left[#turns.left + 1] = queue
     return nil, false
   end
-  local place = name .. " " .. queue
-  if not turns.noted[place] then
-    redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, rules.logical, name)
-    turns.noted[place] = true
-  end
+  redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, rules.logical, name)
   local start, is_out = Blocked.start_of(ctx, queue, key, rules)
-  return {key = key, part = part, others = other ~= nil, lane = lane, group = group, name = name,
+  return {key = key, others = other ~= nil, lane = lane, group = group, name = name,
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
 end
 
@@ -356,7 +333,7 @@ function Blocked.first_but(names, met)
   end
 end
 
--- Returns the next part at an open limit that is not in `met`, or nil if there is none. `known` is the turn
+-- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
 -- that the task served before has stored (served).
 function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
   for _ = 0, turns.moves + 1 do
@@ -379,36 +356,34 @@ function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
   end
 end
 
--- Returns the next part of the parked lanes of a queue whose limits have opened, or nil if there is none.
+-- Returns the next of the parked lanes of a queue whose limits have opened, or nil if there is none.
 function Blocked.of_groups(ctx, queue, rules, turns, look, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
     local found = Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
     if not turns.ranked[queue] then return found end
     if not found then break end
-    local rank = string.sub(found.part, 1, 1)
+    local rank = string.sub(found.lane, 1, 1)
     if not (best and Lanes.goes_first(best, rank, found.start)) then best = found end
     if found.alone then break end
     met[#met + 1], met[found.name], known = found.name, true, nil
   end
-  -- The tenant of the best part may have come into the ring since.
+  -- The tenant of the best lane may have come into the ring since.
   if #met > 1 then best.start, best.is_out = Blocked.start_of(ctx, queue, best.key, rules) end
   return best
 end
 
 --[[
-  closed: a limit other than the tier's rejects the first task of a part.
+  closed: a limit other than the tier's rejects the first task of a lane.
 ]]
 
-function Blocked.block_by_limit(ctx, queue, key, part, limit, rules, turns)
+function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
   local closed = Limits.why_closed(ctx, limit, rules)
   Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)
-  local task, message, tag = Events.first_of(ctx, queue, key, part)
+  local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  Tasks.weigh(turns, Tasks.units_of(message))
-  if task.blocked ~= "" then return end
-  Events.tell_blocked(ctx, queue, task, message, closed)
-  Events.mark_first(ctx, queue, key, part, task, message, tag)
+  Events.tell_blocked(ctx, task, closed)
+  Tasks.write(ctx, task)
 end
 
 --[[
@@ -418,33 +393,31 @@ end
   of the limit. The task has not started, so its tenant is not charged and its attempts stay as they were.
 ]]
 
--- Takes out the first task of a part. `refused` has the action, the limit that demands it, and the time of
+-- Takes out the first task of a lane. `refused` has the action, the limit that demands it, and the time of
 -- the next try.
-function Blocked.act(ctx, queue, key, part, group, others, refused, rules, turns)
-  local record = Lanes.pop_part(ctx, queue, key, part, group, others)
+function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns)
+  local tag = Lanes.pop(ctx, queue, key, lane, group, others)
+  local task = tag and Tasks.read(ctx, tag)
   -- Somebody has deleted the lane, so the next look finds nothing of it.
-  if not record then return end
-  local task, message = Tasks.read_record(record)
-  Tasks.weigh(turns, Tasks.units_of(message))
+  if not task then return end
   local closed = Limits.why_closed(ctx, refused, rules)
   Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)
   Lanes.task_left(ctx, queue, key)
   Lanes.leave_ring(ctx, queue, key)
   local expires = ctx.prefix .. "expires:" .. queue
-  local ends_at = rules.expiring and redis.call("ZSCORE", expires, task.tag)
+  local ends_at = rules.expiring and redis.call("ZSCORE", expires, tag)
   if refused.action == "d" then
-    if ends_at then redis.call("ZREM", expires, task.tag) end
-    redis.call("SREM", ctx.prefix .. "known", task.tag)
+    if ends_at then redis.call("ZREM", expires, tag) end
     redis.call("HINCRBY", ctx.prefix .. "counts", "dropped", 1)
-    Events.write_event_of(ctx, "rate_limit.dropped", queue, task, message, "key", refused.by)
-    Settle.leave_outcome(ctx, rules, Tasks.write_running(refused.by, "dropped", queue, record))
+    Events.write_event_of(ctx, "rate_limit.dropped", task, "key", refused.by)
+    Settle.leave_outcome(ctx, rules, task, "dropped", refused.by)
     return
   end
   redis.call("HINCRBY", ctx.prefix .. "counts", "rescheduled", 1)
-  if task.blocked == "" then Events.tell_blocked(ctx, queue, task, message, closed) end
+  if task.blocked == "" then Events.tell_blocked(ctx, task, closed) end
   local wait = Backoff.pace_ms(ctx, refused.says, refused.again_ms, refused.why == "full", rules,
-    task.tag .. "." .. Rates.whole(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
-  Schedule.wait_until(ctx, queue, task, message, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
+    tag .. "." .. Rates.whole(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
+  Schedule.wait_until(ctx, queue, task, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
   Backoff.remember_later(ctx, refused.by, queue, task, wait, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, wait)
 end

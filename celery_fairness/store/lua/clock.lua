@@ -6,15 +6,14 @@
 
   clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory began or another
                      server took it over), server (the server that wrote it, clock.lua), began (ms, when it was
-                     empty), loss_reported (a worker held an older memory that is gone, announce.lua), limited (a
-                     task had limits beside its tier's), steered (a key is paused, or people changed its numbers),
-                     expiring (a task had an expiry), queued (a queue has a limit), timed (a task was charged by
-                     the time it takes), parked (a gate has tasks that wait here: of which broker), paced (a task
-                     started under a limit that puts back what it rejects, or at a gate under one with a
-                     concurrency), watched (ms, TIME until which somebody watches tasks), ranked (a claim
-                     requested the highest rank of a queue), entered (how often leases were entered again), took
-                     (how long tasks of the last kinds held their places, start.lua), unused (a queue has an end),
-                     schema, lib:LIBRARY (ms, when each version of the library was used last, to an hour)
+                     empty), loss_reported (a worker held an older memory that is gone, announce.lua), limited (a task
+                     had limits beside its tier's, or a queue has one), steered (a key is paused, or people changed
+                     its numbers), expiring (a task had an expiry), parked (a gate has tasks that wait here: of which
+                     broker), paced (a task started under a limit that puts back what it rejects, or at a gate under
+                     one with a concurrency), watched (ms, TIME until which somebody watches tasks), ranked (a claim
+                     requested the highest rank of a queue), entered (how often leases were entered again), took (how
+                     long tasks of the last kinds held their places, start.lua), schema, lib:LIBRARY (ms, when each
+                     version of the library was used last, to an hour)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -52,13 +51,13 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   local kept = redis.call(
-    "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring", "queued", "timed",
-    "parked", "paced", "watched", "ranked", "entered", "took", "unused", "schema", USED)
-  Clock.check_schema(kept[16])
+    "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
+    "parked", "paced", "watched", "ranked", "entered", "took", "schema", USED)
+  Clock.check_schema(kept[13])
   local said = {
-    limited = kept[4], steered = kept[5], expiring = kept[6], queued = kept[7], timed = kept[8],
-    parked = kept[9], paced = kept[10], watched = kept[11] and tonumber(kept[11]) > now,
-    ranked = kept[12], entered = kept[13], took = kept[14], unused = kept[15], used = kept[17],
+    limited = kept[4], steered = kept[5], expiring = kept[6], parked = kept[7], paced = kept[8],
+    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], entered = kept[11], took = kept[12],
+    used = kept[14],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

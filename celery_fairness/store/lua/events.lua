@@ -84,17 +84,14 @@ function Events.write_event(ctx, what, ...)
   Events.append_event(ctx.prefix .. "events", what, ...)
 end
 
--- Returns the id, the name and the queue of a task. The id and the name come from the plain headers at the
--- beginning of its message. If these have none, the tag and the kind of the task replace them.
-function Events.job_of(queue, task, message)
-  local at = string.find(message, "\"headers\":", 1, true)
-  local plain = at and string.match(message, "^\"headers\": ?{([^{%[]*)", at) or ""
-  return {string.match(plain, "\"id\": ?\"([^\"\\]+)\"") or task.tag,
-    string.match(plain, "\"task\": ?\"([^\"\\]+)\"") or task.kind, queue}
+-- Returns the id, the name and the queue of a task. A message of another protocol has neither id nor name in its
+-- headers.
+function Events.job_of(task)
+  return {task.id ~= "" and task.id or task.tag, task.name, task.queue}
 end
 
-function Events.write_event_of(ctx, what, queue, task, message, ...)
-  Events.append_event_of(ctx.prefix .. "events", what, Events.job_of(queue, task, message), ...)
+function Events.write_event_of(ctx, what, task, ...)
+  Events.append_event_of(ctx.prefix .. "events", what, Events.job_of(task), ...)
 end
 
 --[[
@@ -113,13 +110,13 @@ function Events.append_watched_of(ctx, what, job, key, ...)
   Events.append_watched(ctx, what, "job_id", job[1], "job_type", job[2], "queue", job[3], "key", key, ...)
 end
 
-function Events.tell_watched(ctx, what, queue, task, message, ...)
-  Events.append_watched_of(ctx, what, Events.job_of(queue, task, message), task.key, ...)
+function Events.tell_watched(ctx, what, task, ...)
+  Events.append_watched_of(ctx, what, Events.job_of(task), task.key, ...)
 end
 
 -- `eta_ms` is the server time from which the task may start.
-function Events.tell_put(ctx, queue, task, message, eta_ms)
-  Events.tell_watched(ctx, "task.put", queue, task, message, "tier", task.tier,
+function Events.tell_put(ctx, task, eta_ms)
+  Events.tell_watched(ctx, "task.put", task, "tier", task.tier,
     "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
 end
 
@@ -127,17 +124,15 @@ function Events.seconds_since(ms, now)
   return ms and string.format("%.3f", math.max(0, now - tonumber(ms)) / 1000) or ""
 end
 
-function Events.tell_started(ctx, queue, task, message, rules)
-  Events.tell_watched(ctx, "task.started", queue, task, message, "attempt", task.attempt, "owner", rules.owner,
+function Events.tell_started(ctx, task, rules)
+  Events.tell_watched(ctx, "task.started", task, "attempt", task.attempt, "owner", rules.owner,
     "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
 end
 
 -- `row` is the row of `running` whose lease ends.
-function Events.tell_ended(ctx, row, outcome, rules)
-  local owner, _, queue, record, since = Tasks.read_running(row)
-  local task, message = Tasks.read_record(record)
-  Events.tell_watched(ctx, "task.ended", queue, task, message, "attempt", task.attempt, "owner", owner,
-    "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(since, "^@(%d+)"), rules.logical))
+function Events.tell_ended(ctx, task, row, outcome, rules)
+  Events.tell_watched(ctx, "task.ended", task, "attempt", row.attempt, "owner", row.owner,
+    "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), rules.logical))
 end
 
 --[[
@@ -185,53 +180,33 @@ end
 --[[
   blocking: events of a limit that rejects the first task of a lane, and of the later start of that task.
 
-  Each event is written once per task. The record of the task notes it.
+  Each event is written once per task, which the head of the task notes.
 ]]
 
--- Returns the first task of a part, its message, and its tag if the task came back. It returns nil if the part
--- has no task.
-function Events.first_of(ctx, queue, key, part)
-  local lane, kind = Lanes.read_part(part)
-  local record, tag
-  if kind then
-    tag = redis.call("ZRANGE", ctx.prefix .. Lanes.back_name(key, lane, kind, queue), 0, 0)[1]
-    record = tag and redis.call("HGET", ctx.prefix .. "returned", tag)
-  else
-    record = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
-  end
-  if not record then return nil end
-  local task, message = Tasks.read_record(record)
-  return task, message, tag
-end
-
 -- `closed` has strategy, key, limit and current.
-function Events.tell_blocked(ctx, queue, task, message, closed)
-  task.blocked = Events.tell_exceeded(ctx.prefix .. "events", Events.job_of(queue, task, message), closed)
+function Events.tell_blocked(ctx, task, closed)
+  task.blocked = Events.tell_exceeded(ctx.prefix .. "events", Events.job_of(task), closed)
 end
 
-function Events.mark_first(ctx, queue, key, part, task, message, tag)
-  local record = Tasks.write_record(task, message)
-  if tag then
-    redis.call("HSET", ctx.prefix .. "returned", tag, record)
-  else
-    redis.call("LSET", ctx.prefix .. Lanes.list_name(key, part, queue), 0, record)
-  end
+-- Returns the first task of a lane if no event has reported yet that a limit rejects it.
+function Events.unreported_of(ctx, queue, key, lane)
+  local tag = Lanes.first_of(ctx, queue, key, lane)
+  local task = tag and Tasks.read(ctx, tag)
+  return task and task.blocked == "" and task or nil
 end
 
--- A tenant is at its tier's limit. `part` is the first part of its lanes.
-function Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
+-- A tenant is at its tier's limit. `lane` is the first of its lanes.
+function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
   Stats.count_exceeded(ctx.prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
-  local task, message, tag = Events.first_of(ctx, queue, key, part)
+  local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  Tasks.weigh(turns, Tasks.units_of(message))
-  if task.blocked ~= "" then return end
   local held = verdict.held or redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key,
     string.format("(%.0f", rules.logical), "+inf")
-  Events.tell_blocked(ctx, queue, task, message, Events.at_tier(key, verdict.limit, held))
-  Events.mark_first(ctx, queue, key, part, task, message, tag)
+  Events.tell_blocked(ctx, task, Events.at_tier(key, verdict.limit, held))
+  Tasks.write(ctx, task)
 end
 
 -- A task that was rejected before starts now.
-function Events.tell_unblocked(ctx, queue, task, message)
-  Events.tell_released(ctx.prefix .. "events", Events.job_of(queue, task, message), task.blocked)
+function Events.tell_unblocked(ctx, task)
+  Events.tell_released(ctx.prefix .. "events", Events.job_of(task), task.blocked)
 end

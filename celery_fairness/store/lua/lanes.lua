@@ -1,34 +1,44 @@
 --[[
-  Lanes: the waiting tasks of one queue, one tenant, one rank and one set of limits, first in, first out.
+  Lanes: the waiting tasks of one queue, one tenant, one rank, one set of limits and one task name, in the order
+  of their sequence numbers.
 
   This module also counts them: `waiting` counts by queue, and `account:KEY` by tenant and queue.
 
-  A task that was taken out and comes back stands in a part of its own (`back`). Each kind has one such part,
-  ordered by sequence number. These parts are served first, because a task that was taken out is older than all
-  others.
+  A lane is named `CLASS NAME`. Its class is `RANK`, or `RANK,LIMITS` if its tasks have limits beside the tier's. A
+  limit that rejects a lane rejects all lanes of its class.
 
-  `ready:KEY QUEUE` orders the parts of a tenant's lanes that no limit keeps back. A part is named `LANE` or
-  `LANEb KIND`, and a lane is `RANK` or `RANK,LIMITS`. The order is by rank, then by the sequence number of the
-  first task at the last note.
-
-  - `shelf:KEY GROUP QUEUE` holds the parts of a parked lane, in that order.
-  - `parked:KEY QUEUE` holds for each parked lane whether it waits alone.
-  - `kinds:KEY LANE QUEUE` holds the kinds that came back to a lane with limits.
+  - `lane:KEY LANE QUEUE` holds the tags of its tasks.
+  - `names:KEY CLASS QUEUE` holds the names of the lanes of a class with limits.
+  - `ready:KEY QUEUE` orders the lanes of a tenant that no limit keeps back. The order is by rank, then by the
+    sequence number of the first task at the last note. So the tasks of one rank go in the order of their numbers,
+    whatever their names.
+  - `shelf:KEY GROUP QUEUE` holds the parked lanes of a group, in that order.
+  - `parked:KEY QUEUE` holds for each parked class whether it waits alone.
 ]]
 
-function Lanes.list_name(key, lane, queue)
+function Lanes.lane_of(task)
+  return (task.limits == "" and task.rank or task.rank .. "," .. task.limits) .. " " .. task.name
+end
+
+function Lanes.class_of(lane)
+  return string.match(lane, "^%S+")
+end
+
+-- Returns the limits of a lane, "" if it has none.
+function Lanes.limits_of(lane)
+  return string.match(lane, "^%d,?(%S*)")
+end
+
+function Lanes.name_of(lane)
+  return string.match(lane, " (.*)$")
+end
+
+function Lanes.tags_name(key, lane, queue)
   return "lane:" .. key .. " " .. lane .. " " .. queue
 end
 
-function Lanes.back_name(key, lane, kind, queue)
-  return "back:" .. key .. " " .. lane .. " " .. kind .. " " .. queue
-end
-
--- Returns the lane of a part and its kind. The kind is nil if the part has none.
-function Lanes.read_part(part)
-  if #part == 1 then return part end
-  local lane, kind = string.match(part, "^(%S+)b (.*)$")
-  return lane or part, kind
+function Lanes.names_name(key, class, queue)
+  return "names:" .. key .. " " .. class .. " " .. queue
 end
 
 function Lanes.order_name(key, group, queue)
@@ -39,88 +49,64 @@ end
 -- Returns whether `found` goes before the member that stands at `start`. `rank` is that member's rank, if the
 -- highest rank goes first. If both are equal, `found` goes first, because a parked task was met before.
 function Lanes.goes_first(found, rank, start)
-  local its = string.sub(found.part, 1, 1)
+  local its = string.sub(found.lane, 1, 1)
   if rank and its ~= rank then return its > rank end
   return found.start <= start
 end
 
-
 -- This number is greater than any sequence number. A double holds `(9 - rank) * AFTER_ALL + seq` exactly.
 Lanes.AFTER_ALL = 2 ^ 49
 
-function Lanes.note(ctx, order, part, seq)
-  local rank = tonumber(string.sub(part, 1, 1))
-  redis.call("ZADD", ctx.prefix .. order, string.format("%.0f", (9 - rank) * Lanes.AFTER_ALL + seq), part)
+function Lanes.order_of(lane, seq)
+  return string.format("%.0f", (9 - tonumber(string.sub(lane, 1, 1))) * Lanes.AFTER_ALL + seq)
 end
 
--- Notes the place of a part by the task that is first in it now. An empty part is removed.
-function Lanes.note_first(ctx, queue, key, part, order)
-  local lane, kind = Lanes.read_part(part)
-  local seq
-  if kind then
-    seq = redis.call("ZRANGE", ctx.prefix .. Lanes.back_name(key, lane, kind, queue), 0, 0, "WITHSCORES")[2]
-  else
-    local head = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
-    seq = head and string.match(head, "^%d+")
-  end
+-- Returns the tag of the first task of a lane and its sequence number.
+function Lanes.first_of(ctx, queue, key, lane)
+  local first = redis.call("ZRANGE", ctx.prefix .. Lanes.tags_name(key, lane, queue), 0, 0, "WITHSCORES")
+  return first[1], tonumber(first[2])
+end
+
+-- Notes the place of a lane by the task that is first in it now. An empty lane is removed. Returns whether it is.
+function Lanes.note_first(ctx, queue, key, lane, order)
+  local _, seq = Lanes.first_of(ctx, queue, key, lane)
   if seq then
-    Lanes.note(ctx, order, part, tonumber(seq))
+    redis.call("ZADD", ctx.prefix .. order, Lanes.order_of(lane, seq), lane)
   else
-    redis.call("ZREM", ctx.prefix .. order, part)
+    redis.call("ZREM", ctx.prefix .. order, lane)
   end
+  return not seq
 end
 
 --[[
-  groups: the lane in which a task waits, and the group in which a lane waits.
+  groups: the group in which the lanes of a parked class wait.
 ]]
 
-function Lanes.lane_of(task)
-  return task.limits == "" and task.rank or task.rank .. "," .. task.limits
+-- Returns the group of a class that waits alone.
+function Lanes.own_group(key, class)
+  return key .. " " .. Limits.shape_of(class)
 end
 
--- Returns the shared limits of a lane, without regard to their numbers. They name the group in which the lane
--- waits.
-function Lanes.shared_of(lane)
-  local words, shared = string.sub(Limits.shape_of(lane), 3), {}
+-- Returns the shared limits of a class, without regard to their numbers. They name the group in which it waits.
+function Lanes.shared_of(class)
+  local words, shared = Limits.shape_of(Lanes.limits_of(class)), {}
   for word in string.gmatch(words, "[^,]+") do
     if string.sub(word, -1) ~= "p" then shared[#shared + 1] = word end
   end
   return table.concat(shared, ",")
 end
 
--- Returns the group in which a lane waits, or nil if the lane is ready. A lane without limits is never parked.
+-- Returns the group in which a lane or a class waits, or nil if it is ready. A lane without limits is never parked.
 function Lanes.group_of(ctx, queue, key, lane)
-  if #lane == 1 then return nil end
-  local alone = redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, lane)
+  local class = Lanes.class_of(lane)
+  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, class)
   if not alone then return nil end
-  return alone == "1" and key .. " " .. Limits.shape_of(lane) or Lanes.shared_of(lane)
+  return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
 --[[
   waiting: a task begins to wait, and the counts change.
 ]]
-
--- Places a task last in its lane. Returns whether the lane was empty before.
-function Lanes.place_last(ctx, queue, task, message)
-  local key, lane = task.key, Lanes.lane_of(task)
-  local length = redis.call("RPUSH", ctx.prefix .. Lanes.list_name(key, lane, queue), Tasks.write_record(task, message))
-  if length > 1 then return false end
-  Lanes.note(ctx, Lanes.order_name(key, Lanes.group_of(ctx, queue, key, lane), queue), lane, task.seq)
-  return true
-end
-
--- Places a task before its lane. The task was taken out before, or it may expire.
-function Lanes.place_back(ctx, queue, task, message)
-  local key, lane = task.key, Lanes.lane_of(task)
-  local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, lane), queue)
-  redis.call("ZADD", ctx.prefix .. Lanes.back_name(key, lane, task.kind, queue), task.seq, task.tag)
-  redis.call("HSET", ctx.prefix .. "returned", task.tag, Tasks.write_record(task, message))
-  if #lane > 1 then
-    redis.call("SADD", ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue, task.kind)
-  end
-  Lanes.note_first(ctx, queue, key, lane .. "b " .. task.kind, order)
-  Lanes.note_first(ctx, queue, key, lane, order)
-end
 
 -- The account has the tier of the last put that carried one. If a tenant was found at its limit by another
 -- tier, it is judged anew.
@@ -151,44 +137,34 @@ function Lanes.will_wait(ctx, queue, task, since)
   return known
 end
 
--- A task was placed that did not wait before. If `is_put`, it was placed for the first time. If `is_new`, it
--- may be served before the tasks that wait. `known` is the result of will_wait before it was placed.
-function Lanes.begin_waiting(ctx, queue, task, is_put, is_new, known)
-  local account = ctx.prefix .. "account:" .. task.key
+-- A task begins to wait in its lane, at the place of its sequence number. If `is_put`, it waits for the first time.
+-- If it did not wait before, `since` is the server time from which it does.
+function Lanes.enqueue(ctx, queue, task, is_put, since)
+  local key, lane = task.key, Lanes.lane_of(task)
+  local known = Lanes.will_wait(ctx, queue, task, since)
+  task.queue = queue
+  Tasks.write(ctx, task)
+  redis.call("ZADD", ctx.prefix .. Lanes.tags_name(key, lane, queue), task.seq, task.tag)
+  local group = Lanes.group_of(ctx, queue, key, lane)
+  local order = Lanes.order_name(key, group, queue)
+  local is_first = redis.call("ZADD", ctx.prefix .. order, "LT", "CH", Lanes.order_of(lane, task.seq), lane) == 1
+  if is_first and task.limits ~= "" then
+    redis.call("SADD", ctx.prefix .. Lanes.names_name(key, Lanes.class_of(lane), queue), task.name)
+  end
   Lanes.note_tier(ctx, queue, task, is_put, known[1], known[2])
   redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
-  if redis.call("HINCRBY", account, "q:" .. queue, 1) == 1 then
-    Active.enter(ctx, queue, task.key)
+  if redis.call("HINCRBY", ctx.prefix .. "account:" .. key, "q:" .. queue, 1) == 1 then
+    Active.enter(ctx, queue, key)
     return
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, task.key) end
-  local group = Lanes.group_of(ctx, queue, task.key, Lanes.lane_of(task))
+  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
   if group then
     Lanes.joins_parked(ctx, queue, group)
   elseif not known[2] then
-    if is_new then Active.enter_again(ctx, queue, task.key) end
+    if is_first then Active.enter_again(ctx, queue, key) end
     -- The last token of the bell may have gone to a worker that died.
     Active.ring_bell(ctx, queue)
   end
-end
-
--- A task begins to wait, last in its lane.
-function Lanes.enqueue(ctx, queue, task, message, is_put, since)
-  local known = Lanes.will_wait(ctx, queue, task, since)
-  local is_new = Lanes.place_last(ctx, queue, task, message)
-  Lanes.begin_waiting(ctx, queue, task, is_put, is_new, known)
-end
-
--- A task begins to wait that may expire. It stands in `back`, in its place, so that its tag finds it.
-function Lanes.enqueue_expiring(ctx, queue, task, message, is_put, since)
-  local known = Lanes.will_wait(ctx, queue, task, since)
-  Lanes.place_back(ctx, queue, task, message)
-  Lanes.begin_waiting(ctx, queue, task, is_put, true, known)
-end
-
--- A task waits again, in its former place.
-function Lanes.enqueue_back(ctx, queue, task, message)
-  Lanes.enqueue_expiring(ctx, queue, task, message, false)
 end
 
 --[[
@@ -215,55 +191,42 @@ function Lanes.leave_ring(ctx, queue, key)
   if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
 end
 
--- Removes the kind of an empty part, and the mark as parked of an empty lane.
-function Lanes.forget_part(ctx, queue, key, part)
-  local lane, kind = Lanes.read_part(part)
-  if #lane == 1 then return end
-  local kinds = ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue
-  if kind and redis.call("EXISTS", ctx.prefix .. Lanes.back_name(key, lane, kind, queue)) == 0 then
-    redis.call("SREM", kinds, kind)
-  end
-  if redis.call("EXISTS", kinds, ctx.prefix .. Lanes.list_name(key, lane, queue)) == 0 then
-    redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, lane)
-  end
+-- Forgets an empty lane, and that its class is parked if no lane of the class is left.
+function Lanes.forget_lane(ctx, queue, key, lane)
+  local class = Lanes.class_of(lane)
+  if #class == 1 then return end
+  local names = ctx.prefix .. Lanes.names_name(key, class, queue)
+  redis.call("SREM", names, Lanes.name_of(lane))
+  if redis.call("EXISTS", names) == 0 then redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, class) end
 end
 
--- Removes the first task of a part from its lane. Returns three values:
--- - its record, or nothing if somebody has deleted it
--- - whether nothing is left in the order in which the part stood
--- - whether the part is gone
--- `others` is whether the order has other parts. `waiting` is how many tasks of the tenant wait in the queue.
+-- Removes the first task of a lane. Returns its tag, or nil if somebody has deleted the lane. Also returns whether
+-- nothing is left in the order in which the lane stood.
+-- `others` is whether the order has other lanes. `waiting` is how many tasks of the tenant wait in the queue.
 -- Each of them is nil if the caller does not have it.
-function Lanes.pop_part(ctx, queue, key, part, group, others, waiting)
+function Lanes.pop(ctx, queue, key, lane, group, others, waiting)
   local order = Lanes.order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", ctx.prefix .. order, 0, 1)[2] ~= nil end
-  local lane, kind = Lanes.read_part(part)
-  local list = kind and Lanes.back_name(key, lane, kind, queue) or Lanes.list_name(key, lane, queue)
-  local record
-  if kind then
-    local tag = redis.call("ZPOPMIN", ctx.prefix .. list)[1]
-    -- If there is no tag, somebody has deleted the list.
-    if tag then
-      record = redis.call("HGET", ctx.prefix .. "returned", tag)
-      redis.call("HDEL", ctx.prefix .. "returned", tag)
-    end
-  else
-    record = redis.call("LPOP", ctx.prefix .. list)
-  end
-  local is_last, is_gone = false, false
-  if waiting == 1 or redis.call("EXISTS", ctx.prefix .. list) == 0 then
-    redis.call("ZREM", ctx.prefix .. order, part)
-    Lanes.forget_part(ctx, queue, key, part)
-    is_last, is_gone = not others, true
-    if is_last then Lanes.left_group(ctx, queue, key, group) end
+  local name = ctx.prefix .. Lanes.tags_name(key, lane, queue)
+  local tag = redis.call("ZPOPMIN", name)[1]
+  local is_gone
+  if waiting == 1 then
+    is_gone = true
+    redis.call("ZREM", ctx.prefix .. order, lane)
   elseif others then
-    Lanes.note_first(ctx, queue, key, part, order)
+    is_gone = Lanes.note_first(ctx, queue, key, lane, order)
+  else
+    is_gone = redis.call("EXISTS", name) == 0
+    if is_gone then redis.call("ZREM", ctx.prefix .. order, lane) end
   end
-  return record, is_last, is_gone
+  if not is_gone then return tag, false end
+  Lanes.forget_lane(ctx, queue, key, lane)
+  if not others then Lanes.left_group(ctx, queue, key, group) end
+  return tag, not others
 end
 
 -- A task has left its lane. If the tenant was charged for it, `finish` and `virtual` are as for leave.
--- `waiting` is as for pop_part. Returns how many tasks of the tenant are left in the queue.
+-- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, queue, key, finish, waiting, virtual)
   local account = ctx.prefix .. "account:" .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
@@ -290,59 +253,27 @@ function Lanes.task_left(ctx, queue, key, finish, waiting, virtual)
   return of_tenant
 end
 
---[[
-  removing: a task leaves its lane from any place in it.
-]]
-
--- A task was removed from a list of the lane. `kind` is that of a task that came back, otherwise nil.
-function Lanes.removed(ctx, queue, key, lane, kind)
-  local part = kind and lane .. "b " .. kind or lane
+-- Removes a task from its lane, from any place in it. Returns whether it waited there.
+function Lanes.remove(ctx, task)
+  local queue, key, lane = task.queue, task.key, Lanes.lane_of(task)
+  if redis.call("ZREM", ctx.prefix .. Lanes.tags_name(key, lane, queue), task.tag) == 0 then return false end
   local group = Lanes.group_of(ctx, queue, key, lane)
-  Lanes.note_first(ctx, queue, key, part, Lanes.order_name(key, group, queue))
-  Lanes.forget_part(ctx, queue, key, part)
+  local is_gone = Lanes.note_first(ctx, queue, key, lane, Lanes.order_name(key, group, queue))
+  if is_gone then Lanes.forget_lane(ctx, queue, key, lane) end
   Lanes.left_group(ctx, queue, key, group)
   Lanes.task_left(ctx, queue, key)
   Lanes.leave_ring(ctx, queue, key)
-end
-
--- Removes a task that came back, with this record, from its lane. Returns whether it waited there.
-function Lanes.remove_back(ctx, queue, task)
-  local lane = Lanes.lane_of(task)
-  if redis.call("ZREM", ctx.prefix .. Lanes.back_name(task.key, lane, task.kind, queue), task.tag) == 0 then
-    return false
-  end
-  redis.call("HDEL", ctx.prefix .. "returned", task.tag)
-  Lanes.removed(ctx, queue, task.key, lane, task.kind)
   return true
 end
 
--- Returns the end of a list from which a search finds a task sooner, 1 or -1. The list has the order of its
--- tasks. It returns nil if the task is not between the first and the last.
-function Lanes.nearer_end(list, seq)
-  local first = tonumber(string.match(redis.call("LINDEX", list, 0) or "", "^%d+"))
-  local last = tonumber(string.match(redis.call("LINDEX", list, -1) or "", "^%d+"))
-  if not first or seq < first or seq > last then return nil end
-  return seq - first <= last - seq and 1 or -1
-end
-
--- Removes a task with this record from a queue, wherever it waits there. Returns false or nil if it did not
--- wait there, otherwise true. If the task waited for its time, it returns that time.
-function Lanes.remove_waiting(ctx, queue, task, record)
-  local later, member = ctx.prefix .. "later:" .. queue, string.format("%016.0f ", task.seq) .. record
+-- Removes a task from its queue, wherever it waits there. Returns false if it does not wait, otherwise true. If the
+-- task waited for its time, it returns that time.
+function Lanes.remove_waiting(ctx, task)
+  local later, member = ctx.prefix .. "later:" .. task.queue, Schedule.member_of(task)
   local due = redis.call("ZSCORE", later, member)
-  if due then
-    redis.call("ZREM", later, member)
-    return due
-  end
-  local lane = Lanes.lane_of(task)
-  local list = ctx.prefix .. Lanes.list_name(task.key, lane, queue)
-  local from = Lanes.nearer_end(list, task.seq)
-  if from and redis.call("LREM", list, from, record) == 1 then
-    Lanes.removed(ctx, queue, task.key, lane)
-    return true
-  end
-  return redis.call("HGET", ctx.prefix .. "returned", task.tag) == record
-    and Lanes.remove_back(ctx, queue, task)
+  if not due then return Lanes.remove(ctx, task) end
+  redis.call("ZREM", later, member)
+  return due
 end
 
 --[[
@@ -353,18 +284,18 @@ end
 
 Lanes.PURGED_AT_MOST = 100
 
-function Lanes.forget_record(ctx, queue, record)
-  local tag = string.match(record, "^%d+ (%S+)")
-  redis.call("SREM", ctx.prefix .. "known", tag)
+function Lanes.forget_task(ctx, queue, tag)
+  local task = Tasks.read(ctx, tag)
+  if task then Tasks.delete(ctx, task) end
   redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
 end
 
 function Lanes.forget_waiting(ctx, queue)
   local later = ctx.prefix .. "later:" .. queue
-  local due = redis.call("ZRANGEBYSCORE", later, "-inf", "+inf", "LIMIT", 0, Lanes.PURGED_AT_MOST)
+  local due = redis.call("ZRANGE", later, 0, Lanes.PURGED_AT_MOST - 1)
   for index = 1, #due do
     redis.call("ZREM", later, due[index])
-    Lanes.forget_record(ctx, queue, string.sub(due[index], Schedule.ORDER_LENGTH + 1))
+    Lanes.forget_task(ctx, queue, Schedule.tag_of(due[index]))
   end
   local gone = #due
   for _ = gone + 1, Lanes.PURGED_AT_MOST do
@@ -372,15 +303,15 @@ function Lanes.forget_waiting(ctx, queue)
       or redis.call("ZRANGE", ctx.prefix .. "full:" .. queue, 0, 0)[1]
     if not key then break end
     local group
-    local part = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-    if not part then
-      -- Nothing of this tenant is ready, so its first parked lane is next.
-      local lane = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
-      group = Lanes.group_of(ctx, queue, key, lane)
-      part = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+    local lane = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+    if not lane then
+      -- Nothing of this tenant is ready, so the first lane of a parked class is next.
+      local class = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
+      group = Lanes.group_of(ctx, queue, key, class)
+      lane = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
     end
-    local record, is_last = Lanes.pop_part(ctx, queue, key, part, group)
-    Lanes.forget_record(ctx, queue, record)
+    local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
+    if tag then Lanes.forget_task(ctx, queue, tag) end
     Lanes.task_left(ctx, queue, key)
     if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
     gone = gone + 1
@@ -393,60 +324,18 @@ function Lanes.forget_waiting(ctx, queue)
   return gone
 end
 
---[[
-  heads: the part of a tenant's lanes from which a claim takes, if the claim does not take every kind.
-]]
-
--- Sets the heads aside that the claim does not take. Returns whether the next head is taken, or nil if no move
--- is left.
-function Lanes.head_is_taken(ctx, queue, key, lane, look)
-  for _ = 0, Pick.PASSED_AT_MOST do
-    local head = redis.call("LINDEX", ctx.prefix .. Lanes.list_name(key, lane, queue), 0)
-    if not head then return false end
-    if not look.never[Tasks.read_record(head).kind] then return true end
-    if look.moves == 0 then return nil end
-    look.moves = look.moves - 1
-    local task, message = Tasks.read_record(Lanes.pop_part(ctx, queue, key, lane))
-    Lanes.place_back(ctx, queue, task, message)
-  end
-end
-
--- The first task of a part has changed. So the part is entered once more, behind the parts that go before it
--- now. Returns the index of the last of these parts.
-function Lanes.place_again(ctx, order, parts, index)
-  local scores = redis.call("ZMSCORE", ctx.prefix .. order, unpack(parts, index))
-  local at = index
-  for later = 2, #scores do
-    if tonumber(scores[later]) > tonumber(scores[1]) then break end
-    at = index + later - 1
-  end
-  if at > index then table.insert(parts, at + 1, parts[index]) end
-  return at
-end
-
--- Returns the first part whose head is taken, and whether there are other parts. It returns nil if there is
--- none, or if no move or no lane is left.
-function Lanes.open_part(ctx, queue, key, look, rules)
-  -- This call reads at most 1,024 parts. Only a tenant with as many lanes or kinds has more.
-  local order = Lanes.order_name(key, nil, queue)
-  local parts = redis.call("ZRANGE", ctx.prefix .. order, 0, 1023)
-  local moves = look.moves
-  for index = 1, #parts + Pick.PASSED_AT_MOST do
-    local part, before = parts[index], look.moves
-    if not part then return nil end
-    local lane, kind = Lanes.read_part(part)
-    local taken = kind and not look.never[kind]
-    if look.is_local and Limits.full_here(ctx, lane, look, rules) then
+-- Returns the first ready lane of which this process takes tasks, and whether there are other lanes. It returns nil
+-- if there is none, or if no lane is left.
+function Lanes.first_taken(ctx, queue, key, look, rules)
+  -- This call reads at most 1,024 lanes. Only a tenant with as many names and limits has more.
+  local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 1023)
+  for index = 1, #lanes do
+    local lane = lanes[index]
+    if look.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), look, rules) then
       if look.lanes == 0 then return nil end
       look.lanes = look.lanes - 1
-      taken = false
-    elseif not kind then taken = Lanes.head_is_taken(ctx, queue, key, part, look) end
-    if taken and look.moves < before and parts[index + 1] then
-      -- Without the heads that were set aside, this part stands further back.
-      local at = Lanes.place_again(ctx, order, parts, index)
-      if at > index then taken = false end
+    elseif not look.never[Lanes.name_of(lane)] then
+      return lane, #lanes > 1
     end
-    if taken then return part, #parts > 1 or look.moves < moves end
-    if taken == nil then return nil end
   end
 end

@@ -1,7 +1,7 @@
 --[[
   Leases of claimed tasks.
 
-  - `running` holds the task.
+  - `running` holds the owner and the state, by the tag of the task.
   - `ends` holds the logical time at which the lease ends.
   - `leases:KEY` counts the lease for the limit of its tenant.
 
@@ -31,10 +31,9 @@ function Leases.begin_lease(ctx, key, lease, rules)
   rules.held[key] = held and is_new and held + 1 or nil
 end
 
--- Removes the lease from every key that holds it. The tag of the task stays in `known` unless the task is done.
-function Leases.end_lease(ctx, lease, keys, rules)
-  redis.call("HDEL", ctx.prefix .. "running", lease)
-  if rules.timed then Start.correct(ctx, lease, string.match(keys, "^[^,]+"), keys, rules) end
+-- Removes the lease from every key that holds it. `tag` is that of its task.
+function Leases.end_lease(ctx, lease, tag, keys, rules)
+  redis.call("HDEL", ctx.prefix .. "running", tag)
   if rules.paced then Backoff.note_end(ctx, lease, keys, rules) end
   redis.call("ZREM", ctx.prefix .. "ends", lease)
   for key in string.gmatch(keys, "[^,]+") do
@@ -77,9 +76,9 @@ function Leases.expire(ctx, rules, most)
     "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "LIMIT", 0, most)
   for index = 1, #ended do
     local lease = ended[index]
-    local row = redis.call("HGET", ctx.prefix .. "running", lease)
+    local row, tag = Tasks.read_running(ctx, lease)
     if row then
-      Settle.expire_one(ctx, rules, lease, row)
+      Settle.expire_one(ctx, rules, lease, row, tag)
     else
       Leases.end_wait(ctx, rules, lease)
     end
@@ -100,19 +99,15 @@ local CLEAR_TAGS_AT_MOST = 4
 local TAGS_AT_MOST = 1000
 
 -- A tenant started something under a key, whose virtual time is `virtual`. `tag` is when the tenant was due
--- there, if that is known. Returns when it is due there next. `rules.passed` holds by key the virtual time at
--- which the claim found no tag over.
-function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag, rules)
+-- there, if that is known. Returns when it is due there next.
+function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
   local tags = ctx.prefix .. "tags:" .. limit_key
   local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   if start ~= tonumber(virtual) then
     redis.call("HSET", ctx.prefix .. "shared", limit_key, string.format("%.17g", start))
   end
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
-  local passed = rules.passed[limit_key] == start and {}
-    or redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
-  -- The least charge is lost in a large sum.
-  rules.passed[limit_key] = #passed == 0 and start + amount > start and start or nil
+  local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
@@ -140,7 +135,7 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
     Backoff.note_begin(ctx, limit, lease, rules)
     if virtual[index] and not limit.private then
       local tag = limit.key == found.limit_key and found.due
-      task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount, tag, rules)
+      task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount, tag)
     end
   end
 end

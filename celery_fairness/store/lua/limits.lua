@@ -115,8 +115,8 @@ function Limits.refusal(ctx, words, rules)
 end
 
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
-function Limits.full_here(ctx, lane, look, rules)
-  for word in string.gmatch(string.sub(lane, 3), "[^,]+") do
+function Limits.full_here(ctx, words, look, rules)
+  for word in string.gmatch(words, "[^,]+") do
     local limit = Limits.read_limit(word)
     if limit.of_queue then
       Config.use_numbers(ctx, limit, rules)

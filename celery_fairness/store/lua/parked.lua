@@ -361,10 +361,17 @@ end
 ]]
 
 function Parked.tell_parked_end(ctx, tag, record, what)
-  local seq, expires, rest, message = string.match(record, "^(%d+) (%d*) ([^\n]*\n(.*))$")
+  local seq, expires, rest, text = string.match(record, "^(%d+) (%d*) ([^\n]*\n(.*))$")
   if expires == "0" then return end
-  -- The last `routing_key` of the message counts, because headers stand before it.
-  local queue = string.match(message, ".*\"routing_key\": ?\"([^\"]*)\"") or ""
-  Events.write_event_of(ctx, what, queue, {tag = tag, kind = ""}, message)
+  Events.append_event_of(ctx.prefix .. "events", what, Parked.job_of(tag, text))
   redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)
+end
+
+-- Returns the id, the name and the queue of a parked task. The tag replaces an id that cannot be read.
+function Parked.job_of(tag, text)
+  local is_read, message = pcall(cjson.decode, text)
+  message = is_read and type(message) == "table" and message or {}
+  local headers = type(message.headers) == "table" and message.headers or {}
+  local function text_of(value, other) return type(value) == "string" and value or other end
+  return {text_of(headers.id, tag), text_of(headers.task, ""), text_of(message.routing_key, "")}
 end

@@ -10,10 +10,10 @@
 -- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
 -- only at a lower rank than its own.
 function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
-  local part, others
+  local lane, others
   if look then
-    part, others = Lanes.open_part(ctx, queue, key, look, rules)
-    if not part then
+    lane, others = Lanes.first_taken(ctx, queue, key, look, rules)
+    if not lane then
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
       local passed
@@ -23,19 +23,18 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
       return nil, goes_on, true
     end
   else
-    local parts = redis.call("ZRANGE", ctx.prefix .. "ready:" .. key .. " " .. queue, 0, 1)
-    part, others = parts[1], parts[2] ~= nil
-    if not part then
+    local lanes = redis.call("ZRANGE", ctx.prefix .. "ready:" .. key .. " " .. queue, 0, 1)
+    lane, others = lanes[1], lanes[2] ~= nil
+    if not lane then
       -- Somebody has deleted the keys of this tenant. The other tenants of the queue go on.
       Lanes.leave_ring(ctx, queue, key)
       return nil, true
     end
   end
-  local verdict, lane = Tenants.judge(ctx, key, rules, queue), Lanes.read_part(part)
-  local refused = #lane > 1 and verdict.open
-    and Limits.refusal(ctx, string.sub(lane, 3), rules)
+  local verdict, limits = Tenants.judge(ctx, key, rules, queue), Lanes.limits_of(lane)
+  local refused = limits ~= "" and verdict.open and Limits.refusal(ctx, limits, rules)
   if verdict.open and not refused then
-    return {key = key, part = part, others = others, start = start, verdict = verdict}
+    return {key = key, lane = lane, others = others, start = start, verdict = verdict}
   end
   if turns.moves == 0 then
     turns.over = true
@@ -43,19 +42,19 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   end
   turns.moves = turns.moves - 1
   if refused and refused.action then
-    Blocked.act(ctx, queue, key, part, nil, others, refused, rules, turns)
+    Blocked.act(ctx, queue, key, lane, nil, others, refused, rules, turns)
   elseif refused then
-    Blocked.block_by_limit(ctx, queue, key, part, refused, rules, turns)
+    Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
     Blocked.park(ctx, queue, key, lane, refused, rules, turns)
   else
-    Events.block_by_tier(ctx, queue, key, part, verdict, rules, turns)
+    Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
     Tenants.fill(ctx, queue, key, start, verdict, rules)
   end
   return nil, true
 end
 
--- Returns key, part, others (as for pop_part), start and verdict of the task that is served next. For a parked
--- lane it also returns the lane, its group and the limit at which the group waits. It returns nil if nothing of
+-- Returns key, lane, others (as for pop), start and verdict of the task that is served next. For a parked
+-- lane it also returns its group and the limit at which the group waits. It returns nil if nothing of
 -- the queue may start.
 function Pick.find(ctx, queue, rules, turns, look)
   local opened
@@ -76,7 +75,7 @@ function Pick.find(ctx, queue, rules, turns, look)
     if not key or best and Lanes.goes_first(best, rank, start) then return best end
     local found, goes_on, passed = Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
     if found then
-      local its = string.sub(found.part, 1, 1)
+      local its = string.sub(found.lane, 1, 1)
       if not (look and rank and its < rank) then return found end
       -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
       -- urgent than the rest of this member.
@@ -171,20 +170,19 @@ end
   passing: the tasks and tenants that one claim leaves in place for reasons of its own process alone.
 
   The claim sends these fields as JSON, and "" is nothing:
-  - never: kinds that are not taken
-  - once: kinds of which one task is taken
+  - never: names of tasks that are not taken
+  - once: names of which one task is taken
   - places: by queue, how many members of its ring the claim before has passed over
   - held: by key, how many slots of limits of queues the process holds
   - rooms, lends and strict: the shares of the process (pick.lua)
 
-  A queue may limit the slots that one process holds (`is_local`). If no kind is passed over and no queue has such
+  A queue may limit the slots that one process holds (`is_local`). If no name is passed over and no queue has such
   a limit, the claim runs no further command for this.
 
-  Everything that is passed over keeps its place for all other processes. If the head of a lane is of a kind that
-  is not taken, it is set aside. It then stands before the lane, as a task that came back does.
+  Everything that is passed over keeps its place for all other processes.
 ]]
 
--- One claim passes over tenants and sets heads aside, at most 16 in total. It leaves at most 128 lanes of which
+-- One claim passes over at most 16 tenants. It leaves at most 128 lanes of which
 -- its process is full.
 Pick.PASSED_AT_MOST = 16
 local FULL_LANES_AT_MOST = 128
@@ -197,16 +195,14 @@ function Pick.read_passing(text, is_local)
   if not is_local and #told.never + #told.once == 0 then return nil, told end
   local look = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
     moves = Pick.PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}
-  local kinds = told.never
-  for index = 1, #kinds do look.never[kinds[index]] = true end
-  kinds = told.once
-  for index = 1, #kinds do look.once[kinds[index]] = true end
+  for index = 1, #told.never do look.never[told.never[index]] = true end
+  for index = 1, #told.once do look.once[told.once[index]] = true end
   return look, told
 end
 
 -- A task was taken.
 function Pick.took(look, task)
-  if look.once[task.kind] then look.never[task.kind] = true end
+  if look.once[task.name] then look.never[task.name] = true end
   local keys = Tasks.keys_of(task.key, task.limits)
   for key in string.gmatch(keys, "[^,]+") do
     look.held[key] = (look.held[key] or 0) + 1
@@ -260,19 +256,16 @@ function Pick.look_at_queue(ctx, queue, rules, turns, look)
   local wait = Limits.wait_ms(ctx, refused, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
   local key = Active.member_at(ctx, queue, 0, turns.ranked[queue])[1]
-  local part = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  if part then Blocked.block_by_limit(ctx, queue, key, part, refused, rules, turns) end
+  local lane = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  if lane then Blocked.block_by_limit(ctx, queue, key, lane, refused, rules) end
   return refused
 end
 
--- Returns the record of a task that starts, with the limit of its queue. The task has that limit while it runs.
-function Pick.add_whole(ctx, queue, task, record, rules)
+-- Returns the limits of a task that starts, with that of its queue. The task has that limit while it runs.
+function Pick.with_whole(ctx, queue, limits, rules)
   local row = Config.queue_row(ctx, queue, rules)
-  if not row then return record end
-  local held, message = Tasks.read_record(record)
-  held.limits = held.limits == "" and row.word or held.limits .. "," .. row.word
-  task.limits = held.limits
-  return Tasks.write_record(held, message)
+  if not row then return limits end
+  return limits == "" and row.word or limits .. "," .. row.word
 end
 
 -- Looks at partitions of queues that were found closed by older numbers. It looks at most `most` times per

@@ -14,8 +14,8 @@ local HIGHEST = 9
 -- Ranks a member again after its ready tasks or its start may have changed, or after it may have left.
 function Priorities.rank_again(ctx, queue, key)
   local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local part = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  local rank = part and string.sub(part, 1, 1)
+  local lane = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  local rank = lane and string.sub(lane, 1, 1)
   local before = redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
   if before and before ~= rank then
     redis.call("ZREM", ctx.prefix .. "rank:" .. before .. " " .. queue, key)

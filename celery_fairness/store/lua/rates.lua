@@ -170,12 +170,12 @@ function Rates.give_start_back(ctx, limit, at)
   redis.call("ZADD", ctx.prefix .. "idle", latest_at + window[3], limit.key)
 end
 
--- Gives back the starts of a row of `running`. Its worker reports that the body did not begin, and no worker
--- has reported that it began.
-function Rates.give_starts_back(ctx, row, rules)
-  local _, state, _, record, since = Tasks.read_running(row)
-  local at = string.match(since, "^@(%d+)")
-  if state ~= "claimed" or not at then return end
-  local limits = Rates.of_one_key(Limits.limits_now(ctx, Tasks.read_record(record).limits, rules))
+-- Gives back the starts of a claimed task. Its worker reports that the body did not begin, and no worker has
+-- reported that it began.
+function Rates.give_starts_back(ctx, task, row, rules)
+  local at = string.match(row.since, "^@(%d+)")
+  if row.state ~= "claimed" or not at then return end
+  local words = Pick.with_whole(ctx, task.queue, task.limits, rules)
+  local limits = Rates.of_one_key(Limits.limits_now(ctx, words, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
 end

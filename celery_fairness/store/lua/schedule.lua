@@ -1,27 +1,32 @@
 --[[
-  Tasks that wait for their time, as `Schedule.wait_until` wrote them. A task whose time has come begins to wait
-  now, and is the last task of its lane.
+  Tasks that wait for their time. A task whose time has come begins to wait now, and is the last task of its lane.
+
+  `later:QUEUE` stores them in the order of their times. A member is the task's sequence number in 16 digits, a
+  space and its tag. So tasks of one time are in the order of their puts.
 ]]
 
--- 17 characters stand before the record, and they order the tasks of one time.
-Schedule.ORDER_LENGTH = 17
+function Schedule.member_of(task)
+  return string.format("%016.0f ", task.seq) .. task.tag
+end
+
+function Schedule.tag_of(member)
+  return string.sub(member, 18)
+end
 
 -- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
 -- due, or nil if no task waits for a time.
-function Schedule.bring_in(ctx, queue, now, expiring, most)
+function Schedule.bring_in(ctx, queue, now, most)
   local later = ctx.prefix .. "later:" .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
   if not next_due or tonumber(next_due) > now then return next_due and tonumber(next_due) - now end
   local due = redis.call("ZRANGEBYSCORE", later, "-inf", now, "WITHSCORES", "LIMIT", 0, most)
   for index = 1, #due, 2 do
-    local since = tonumber(due[index + 1])
     redis.call("ZREM", later, due[index])
-    local task, message = Tasks.read_record(string.sub(due[index], Schedule.ORDER_LENGTH + 1))
-    task.seq = redis.call("INCR", ctx.prefix .. "sequence")
-    if expiring and redis.call("ZSCORE", ctx.prefix .. "expires:" .. queue, task.tag) then
-      Lanes.enqueue_expiring(ctx, queue, task, message, false, since)
-    else
-      Lanes.enqueue(ctx, queue, task, message, false, since)
+    local task = Tasks.read(ctx, Schedule.tag_of(due[index]))
+    -- If there is no task, somebody has deleted its record.
+    if task then
+      task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+      Lanes.enqueue(ctx, queue, task, false, tonumber(due[index + 1]))
     end
   end
   -- The next claim looks whether a due task is left.
@@ -36,21 +41,16 @@ function Schedule.bring_in_all(ctx, queues, rules, most, longest)
   if redis.call("EXISTS", unpack(later)) == 0 then return longest end
   local soonest = longest
   for index = 1, #queues do
-    local wait = Schedule.bring_in(ctx, queues[index], rules.now, rules.expiring, most)
+    local wait = Schedule.bring_in(ctx, queues[index], rules.now, most)
     soonest = math.min(soonest, wait or longest)
   end
   return soonest
 end
 
---[[
-  until: a task begins to wait for its time.
-
-  `later:QUEUE` stores the tasks in the order of their times. Tasks of one time are in the order of their puts.
-]]
-
-function Schedule.wait_until(ctx, queue, task, message, eta_ms)
-  local later = ctx.prefix .. "later:" .. queue
-  local member = string.format("%016.0f ", task.seq) .. Tasks.write_record(task, message)
+function Schedule.wait_until(ctx, queue, task, eta_ms)
+  local later, member = ctx.prefix .. "later:" .. queue, Schedule.member_of(task)
+  task.queue = queue
+  Tasks.write(ctx, task)
   redis.call("ZADD", later, eta_ms, member)
   -- A worker that sleeps until a later time must wake and sleep anew.
   if redis.call("ZRANK", later, member) == 0 then Active.ring_bell(ctx, queue) end
@@ -59,8 +59,8 @@ end
 --[[
   expiring: a waiting task whose expiry has come ends at its place, without a start.
 
-  `expires:QUEUE` stores the tags of the tasks that may expire. None of them has ever started. Each waits in
-  `back` or until its time. If its expiry comes before its time, it waits until its expiry.
+  `expires:QUEUE` stores the tags of the tasks that may expire. None of them has ever started. If the expiry of a
+  task comes before its time, the task waits until its expiry.
 ]]
 
 -- Ends at most `most` tasks of each queue. Returns whether there may be more.
@@ -72,17 +72,15 @@ function Schedule.end_expired(ctx, queues, rules, most)
     local due = redis.call("ZRANGEBYSCORE", expires, "-inf", rules.now, "LIMIT", 0, most)
     for place = 1, #due do
       local tag = due[place]
-      local record = redis.call("HGET", ctx.prefix .. "returned", tag)
-      if record then
-        local task, message = Tasks.read_record(record)
-        Lanes.remove_back(ctx, queue, task)
-        redis.call("SREM", ctx.prefix .. "known", tag)
+      local task = Tasks.read(ctx, tag)
+      local is_gone = task and Lanes.remove(ctx, task)
+      if is_gone then
         redis.call("HINCRBY", ctx.prefix .. "counts", "expired_waiting", 1)
-        Events.write_event_of(ctx, "fairness.expired", queue, task, message)
-        Settle.leave_outcome(ctx, rules, Tasks.write_running("-", "expired", queue, record))
+        Events.write_event_of(ctx, "fairness.expired", task)
+        Settle.leave_outcome(ctx, rules, task, "expired", Settle.NOBODY)
       end
-      -- A known task waits for its time, so a later call looks at it.
-      if record or redis.call("SISMEMBER", ctx.prefix .. "known", tag) == 0 then
+      -- A task that still waits for its time is looked at by a later call.
+      if is_gone or not task then
         redis.call("ZREM", expires, tag)
         ended = ended + 1
       end
@@ -120,7 +118,7 @@ function Schedule.do_what_is_due(ctx, queues, rules, longest)
       more = Wake.open_all(ctx, queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
     end
   end
-  if rules.queued then more = Pick.look_anew(ctx, queues, rules, DUE_AT_MOST) or more end
+  if rules.limited then more = Pick.look_anew(ctx, queues, rules, DUE_AT_MOST) or more end
   longest = Schedule.bring_in_all(ctx, queues, rules, DUE_AT_MOST, longest)
   if rules.expiring then more = Schedule.end_expired(ctx, queues, rules, DUE_AT_MOST) or more end
   return more, longest

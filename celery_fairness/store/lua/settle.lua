@@ -1,36 +1,39 @@
 --[[
-  ends: the outcome of a claimed task, received with its lease and its lane as "keys rank queue".
+  ends: the outcome of a claimed task, received with its lease and the keys in which the lease counts.
 
   A caller settles all its ends first. Then it calls open_freed once for the tasks that waited for them.
 
-  This function settles the common outcomes. `end_otherwise` and `settle_late` settle the others, and all return
-  the codes below.
+  Each function returns a code of those below.
 ]]
 
-function Settle.settle(ctx, rules, lease, verdict, lane_text)
-  local row = redis.call("HGET", ctx.prefix .. "running", lease)
+function Settle.settle(ctx, rules, lease, verdict, keys)
+  local row, tag = Tasks.read_running(ctx, lease)
   local is_unbegun = string.sub(verdict, -1) == "-"
-  if is_unbegun then
-    verdict = string.sub(verdict, 1, -2)
-    if row and rules.limited then Rates.give_starts_back(ctx, row, rules) end
-  end
-  if not row then return Settle.settle_late(ctx, rules, lease, verdict, lane_text) end
-  if verdict == "done" then
-    if rules.watched then Events.tell_ended(ctx, row, verdict, rules) end
-    local tag, _, keys, kind, since = Tasks.charged_by(row)
-    if not is_unbegun then Start.note_took(rules, kind, since) end
-    redis.call("SREM", ctx.prefix .. "known", tag)
-    Leases.end_lease(ctx, lease, keys, rules)
-    Leases.freed(keys, rules)
-    return 1
-  end
-  local owner, state, queue, record, since = Tasks.read_running(row)
+  if is_unbegun then verdict = string.sub(verdict, 1, -2) end
+  if not row then return Settle.settle_late(ctx, rules, lease, verdict, keys, tag) end
   if verdict == "begun" or verdict == "acked" then
-    if state == "acked" then return 1 end
-    redis.call("HSET", ctx.prefix .. "running", lease, Tasks.write_running(owner, verdict, queue, record, since))
+    if row.state ~= "acked" then
+      row.state = verdict
+      Tasks.write_running(ctx, tag, row)
+    end
     return 1
   end
-  return Settle.end_otherwise(ctx, rules, lease, verdict, row)
+  local task = Settle.end_attempt(ctx, rules, lease, verdict, row, tag, is_unbegun)
+  if not task then return 1 end
+  if verdict == "done" or row.state == "acked" then
+    if verdict == "done" and not is_unbegun then Start.note_took(rules, task.name, row.since) end
+    Tasks.delete(ctx, task)
+  elseif verdict == "tail" then
+    task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+    Lanes.enqueue(ctx, task.queue, task, false)
+  elseif verdict == "died" then
+    Settle.after_death(ctx, rules, row.owner, task)
+  elseif verdict == "unreadable" then
+    Settle.bury(ctx, rules, verdict, row.owner, task)
+  else
+    Lanes.enqueue(ctx, task.queue, task, false)
+  end
+  return 1
 end
 
 --[[
@@ -38,89 +41,78 @@ end
 
   A second report of the same end changes nothing. If a lease has expired, its task waits again, and a later
   report of its end is harmless too. If that attempt still reports its end and no worker has claimed the task
-  since, the task is removed from its lane. The task must not run twice.
+  since, the task is removed from its queue. The task must not run twice.
 
   Returns a code.
     1 SETTLED   2 WITHDRAWN   0 LATE
 ]]
 
--- Returns the queue of the same service to which move.lua may have moved tasks of a queue.
-function Settle.other_queue(queue)
-  local service, class = string.match(queue, "^(.+)_(%l+)$")
-  if class == "priority" then return service .. "_default" end
-  if class == "default" then return service .. "_priority" end
+-- The owner of an outcome whose task no worker held.
+Settle.NOBODY = "-"
+
+-- Ends a lease, whatever its task does next. Returns the task with this attempt, or nil if somebody has deleted its
+-- record.
+function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
+  local task = Tasks.read(ctx, tag)
+  if task then
+    task.attempt = tonumber(row.attempt)
+    if is_unbegun and rules.limited then Rates.give_starts_back(ctx, task, row, rules) end
+    if rules.watched then Events.tell_ended(ctx, task, row, outcome, rules) end
+    -- Its start was reported, as its rejection was.
+    if task.blocked ~= "" then task.blocked = "-" end
+    Start.correct(ctx, task, row, rules)
+  end
+  Leases.end_lease(ctx, lease, tag, row.keys, rules)
+  Leases.freed(row.keys, rules)
+  return task
 end
 
--- Removes a task that came back from its lane. Returns whether it waited there.
-function Settle.withdraw(ctx, queue, key, rank, tag)
-  local record = redis.call("HGET", ctx.prefix .. "returned", tag)
-  if not record then return false end
-  local task = Tasks.read_record(record)
-  if task.key ~= key or task.rank ~= rank then return false end
-  local other = Settle.other_queue(queue)
-  local at = Lanes.remove_back(ctx, queue, task) and queue
-    or other and Lanes.remove_back(ctx, other, task) and other
-  if not at then return false end
-  redis.call("ZREM", ctx.prefix .. "expires:" .. at, tag)
-  redis.call("SREM", ctx.prefix .. "known", tag)
+-- Removes a task that waits again. Returns whether it waited.
+function Settle.withdraw(ctx, tag)
+  local task = Tasks.read(ctx, tag)
+  if not task or not Lanes.remove_waiting(ctx, task) then return false end
+  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, tag)
+  Tasks.delete(ctx, task)
   return true
 end
 
--- A task becomes a dead letter. `why` is the state of its row in `outcomes`.
-function Settle.bury(ctx, rules, why, owner, queue, task, message)
-  local record = Tasks.write_record(task, message)
-  redis.call("RPUSH", ctx.prefix .. "dead:" .. queue, record)
+-- A task becomes a dead letter. `why` is the state of its outcome.
+function Settle.bury(ctx, rules, why, owner, task)
+  Tasks.write(ctx, task)
+  redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, redis.call("INCR", ctx.prefix .. "sequence"), task.tag)
   redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
-  Events.write_event_of(ctx, "fairness.dead_lettered", queue, task, message,
-    "reason", why, "deaths", task.deaths)
-  Settle.leave_outcome(ctx, rules, Tasks.write_running(owner, why, queue, record))
+  Events.write_event_of(ctx, "fairness.dead_lettered", task, "reason", why, "deaths", task.deaths)
+  Settle.leave_outcome(ctx, rules, task, why, owner)
 end
 
 -- The process of a body that had begun is gone. Its task waits again, or it becomes a dead letter.
-function Settle.after_death(ctx, rules, owner, queue, task, message)
+function Settle.after_death(ctx, rules, owner, task)
   task.deaths = task.deaths + 1
   if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
-    Lanes.enqueue_back(ctx, queue, task, message)
+    Lanes.enqueue(ctx, task.queue, task, false)
   else
-    Settle.bury(ctx, rules, "dead", owner, queue, task, message)
+    Settle.bury(ctx, rules, "dead", owner, task)
   end
 end
 
--- Reads a row of `running` that ends. Returns owner, state and queue, the task as it waits again, the message,
--- and the keys of which it held slots.
-function Settle.read_ended(row)
-  local owner, state, queue, record = Tasks.read_running(row)
-  local task, message = Tasks.read_record(record)
-  local keys = Tasks.keys_of(task.key, task.limits)
-  task.limits = Tasks.without_whole(task.limits)
-  return owner, state, queue, task, message, keys
-end
-
-function Settle.expire_one(ctx, rules, lease, row)
-  if rules.watched then Events.tell_ended(ctx, row, "expired", rules) end
-  local owner, state, queue, task, message, keys = Settle.read_ended(row)
-  Leases.end_lease(ctx, lease, keys, rules)
+function Settle.expire_one(ctx, rules, lease, row, tag)
+  local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
+  if not task then return end
   redis.call("HINCRBY", ctx.prefix .. "counts", "expired", 1)
-  Events.write_event_of(ctx, "fairness.lease_expired", queue, task, message,
-    "owner", owner, "state", state)
-  if state == "acked" then
-    redis.call("SREM", ctx.prefix .. "known", task.tag)
+  Events.write_event_of(ctx, "fairness.lease_expired", task, "owner", row.owner, "state", row.state)
+  if row.state == "acked" then
     redis.call("HINCRBY", ctx.prefix .. "counts", "abandoned", 1)
-    Events.write_event_of(ctx, "fairness.abandoned", queue, task, message, "owner", owner)
-    local record = Tasks.write_record(task, message)
-    Settle.leave_outcome(ctx, rules, Tasks.write_running(owner, state, queue, record))
-  elseif state == "begun" then
-    Settle.after_death(ctx, rules, owner, queue, task, message)
+    Events.write_event_of(ctx, "fairness.abandoned", task, "owner", row.owner)
+    Settle.leave_outcome(ctx, rules, task, row.state, row.owner)
+  elseif row.state == "begun" then
+    Settle.after_death(ctx, rules, row.owner, task)
   else
-    Lanes.enqueue_back(ctx, queue, task, message)
+    Lanes.enqueue(ctx, task.queue, task, false)
   end
-  Leases.freed(keys, rules)
 end
 
-function Settle.settle_late(ctx, rules, lease, verdict, lane_text)
-  local keys, rank, queue = string.match(lane_text, "^(%S+) (%d) (.*)$")
-  if verdict == "begun" or not keys then return 0 end
-  local key = string.match(keys, "^[^,]+")
+function Settle.settle_late(ctx, rules, lease, verdict, keys, tag)
+  if verdict == "begun" then return 0 end
   -- A lease that was entered again after Redis lost its memory is only counted. It has no row.
   if verdict ~= "acked" then
     local gone = 0
@@ -134,37 +126,30 @@ function Settle.settle_late(ctx, rules, lease, verdict, lane_text)
     if gone > 0 then Leases.freed(keys, rules) end
   end
   if verdict ~= "done" and verdict ~= "acked" then return 0 end
-  local tag = string.match(lease, "^(.+)%.%d+%.%w+$")
-  return tag and Settle.withdraw(ctx, queue, key, rank, tag) and 2 or 0
-end
-
--- An attempt has ended in another way than done.
-function Settle.end_otherwise(ctx, rules, lease, verdict, row)
-  if rules.watched then Events.tell_ended(ctx, row, verdict, rules) end
-  local owner, state, queue, task, message, keys = Settle.read_ended(row)
-  Leases.end_lease(ctx, lease, keys, rules)
-  if state == "acked" then
-    redis.call("SREM", ctx.prefix .. "known", task.tag)
-  elseif verdict == "tail" then
-    task.seq = redis.call("INCR", ctx.prefix .. "sequence")
-    Lanes.enqueue(ctx, queue, task, message, false)
-  elseif verdict == "died" then
-    Settle.after_death(ctx, rules, owner, queue, task, message)
-  elseif verdict == "unreadable" then
-    Settle.bury(ctx, rules, verdict, owner, queue, task, message)
-  else
-    Lanes.enqueue_back(ctx, queue, task, message)
-  end
-  Leases.freed(keys, rules)
-  return 1
+  return tag and Settle.withdraw(ctx, tag) and 2 or 0
 end
 
 --[[
-  `outcomes`: ends for which no process was left to write a result.
+  `outcomes` has the tags of the tasks that ended while no process was left to write their result, each with the
+  logical time from which a worker may write it. `ended` has the end of each as "STATE OWNER".
+
+  The state is acked, dead, unreadable, dropped, cancelled or expired. The owner of a dropped task is the key of the
+  limit that dropped it.
 ]]
 
 -- A task ended for good, and no process is left to write its result. The next worker that calls
--- `functions/next_outcome.lua` writes it.
-function Settle.leave_outcome(ctx, rules, row)
-  redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, row)
+-- `functions/next_outcome.lua` writes it. Until then the record of the task stays.
+function Settle.leave_outcome(ctx, rules, task, state, owner)
+  redis.call("HSET", ctx.prefix .. "ended", task.tag, state .. " " .. owner)
+  redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, task.tag)
+end
+
+-- Returns the state and the owner of a task whose result is not written yet.
+function Settle.outcome_of(ctx, tag)
+  return string.match(redis.call("HGET", ctx.prefix .. "ended", tag) or "", "^(%a+) (%S+)$")
+end
+
+function Settle.forget_outcome(ctx, tag)
+  redis.call("HDEL", ctx.prefix .. "ended", tag)
+  return redis.call("ZREM", ctx.prefix .. "outcomes", tag) == 1
 end

@@ -2,11 +2,10 @@
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
   `rules` is as for judge, with these fields besides:
-  - owner, nonce, ends_at (of a lease that begins now), fairness_by and timed
+  - owner, nonce, ends_at (of a lease that begins now) and fairness_by
   - virtual: by queue, the virtual time of the ring, as far as this claim has read it
   - held: by key, how many leases it has, as far as this claim has counted them
   - limits: by word, as far as this claim has read them
-  - passed: by key, the virtual time behind which no tag of it is, as far as this claim has read
 ]]
 
 -- A task of a tenant without a mean is expected to take this long.
@@ -20,49 +19,40 @@ function Start.expected_of(ctx, task, rules)
   return rules.fairness_by == "cost" and tonumber(task.cost) or 1
 end
 
--- Stores how a task was charged. The end of the task corrects the charge.
-function Start.note_charge(ctx, queue, lease, expected, weight, finish, rules)
-  if not rules.timed then redis.call("HSET", ctx.prefix .. "clock", "timed", 1) end
-  rules.timed = true
-  redis.call("HSET", ctx.prefix .. "charged", lease,
-    string.format("%.17g %.17g %.0f %.17g ", expected, weight, rules.logical, finish) .. queue)
-end
-
--- Returns the lease, the task, its message, and what it charges before the weight.
-function Start.lease_task(ctx, queue, found, record, rules)
+-- Returns the lease and the message. `expected` is what the task charges before the weight. `charge` is the text by
+-- which its end corrects that, or "".
+function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   local key, weight = found.key, found.verdict.weight
-  local task, message, next_record = Tasks.start_record(record, key)
+  task.attempt = task.attempt + 1
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
-  local expected = Start.expected_of(ctx, task, rules)
-  if rules.queued then next_record = Pick.add_whole(ctx, queue, task, next_record, rules) end
+  if rules.limited then task.limits = Pick.with_whole(ctx, queue, task.limits, rules) end
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
-  if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, queue, task, message) end
+  if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, task) end
   Leases.begin_lease(ctx, key, lease, rules)
   redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease)
-  redis.call("HSET", ctx.prefix .. "running", lease,
-    Tasks.write_running(rules.owner, "claimed", queue, next_record, Start.since_now(rules, task.kind)))
-  return lease, task, message, expected
+  Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner, state = "claimed",
+    since = Start.since_now(rules, task.name), keys = Tasks.keys_of(key, task.limits), charge = charge})
+  return lease, Tasks.message_of(ctx, task.tag)
 end
 
 -- Returns nothing if somebody has deleted the lane. The other lanes of the queue go on. If the limit of a
 -- tenant is full now, the tenant stays in the ring. Mostly a task has ended before the tenant's next turn.
--- `found` has key, part, start and verdict. For a parked lane it has these fields too:
--- - its lane, its group, and the limit at which the group waits (name, limit_key)
+-- `found` has key, lane, start and verdict. For a parked lane it has these fields too:
+-- - its group, and the limit at which the group waits (name, limit_key)
 -- - its tag there, and when it was due there last (due)
 -- - whether the tenant is in `full` (is_out)
 -- - whether nothing else of the queue may be open (alone)
 -- - the first member of the ring as it was read (member)
 function Start.serve(ctx, queue, found, rules, turns)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
-  local record, is_last, is_gone = Lanes.pop_part(ctx, queue, key, found.part, group, found.others, waiting)
-  if not record then
+  local tag, is_last = Lanes.pop(ctx, queue, key, found.lane, group, found.others, waiting)
+  local task = tag and Tasks.read(ctx, tag)
+  if not task then
     Lanes.leave_ring(ctx, queue, key)
     return nil
   end
-  local lease, task, message, expected = Start.lease_task(ctx, queue, found, record, rules)
-  Stats.note_start(rules, task, found.verdict.tier, queue)
   if rules.expiring then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
   if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", queue, start) end
@@ -71,12 +61,12 @@ function Start.serve(ctx, queue, found, rules, turns)
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
+  local expected = Start.expected_of(ctx, task, rules)
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
-  if by_runtime then Start.note_charge(ctx, queue, lease, expected, weight, finish, rules) end
-  if group and (not is_gone
-    or redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, found.lane)) then
-    Blocked.served(ctx, queue, found, task, turns, is_last)
-  end
+  local charge = by_runtime and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
+  local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
+  Stats.note_start(rules, task, found.verdict.tier, queue)
+  if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
   if Lanes.task_left(ctx, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
     if found.is_out then ring = full end
@@ -107,12 +97,8 @@ end
 --[[
   correcting: a task with an estimated charge has ended, and the finish of its tenant is corrected.
 
-  The correction uses the time for which the task held its place. `charged` holds for a lease:
-  - the estimate in seconds
-  - the tenant's weight
-  - the logical time of the claim
-  - the tenant's finish with this charge
-  - the queue of its ring
+  The correction uses the time for which the task held its place. The row of `running` has the charge as
+  ESTIMATE|WEIGHT|FINISH: the estimate in seconds, the tenant's weight, and the tenant's finish with this charge.
 ]]
 
 -- The last run counts as one part in this many in the mean of a tenant.
@@ -150,46 +136,45 @@ function Start.correct_finish(ctx, queue, key, finish, missing)
   if finish > virtual then redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key) end
 end
 
-function Start.correct(ctx, lease, key, keys, rules)
-  local charged = redis.call("HGET", ctx.prefix .. "charged", lease)
-  if not charged then return end
-  redis.call("HDEL", ctx.prefix .. "charged", lease)
-  local estimate, weight, since, finish, queue = string.match(charged, "^(%S+) (%S+) (%S+) (%S+) (.*)$")
-  local seconds = math.max(0, (rules.logical - tonumber(since)) / 1000)
+function Start.correct(ctx, task, row, rules)
+  if row.charge == "" then return end
+  local estimate, weight, finish = string.match(row.charge, "^([^|]+)|([^|]+)|(.+)$")
+  local key, since = task.key, tonumber(string.match(row.since, "^@(%d+)"))
+  local seconds = math.max(0, (rules.logical - since) / 1000)
   local missing = Start.attribution_of(seconds, tonumber(weight)) - Start.attribution_of(tonumber(estimate), tonumber(weight))
   Start.note_mean(ctx, key, seconds)
-  Start.correct_finish(ctx, queue, key, tonumber(finish), missing)
+  Start.correct_finish(ctx, task.queue, key, tonumber(finish), missing)
   if not rules.limited then return end
-  for each in string.gmatch(keys, "[^,]+") do
+  for each in string.gmatch(row.keys, "[^,]+") do
     Start.add_there(ctx, "tags:" .. each, key, missing)
   end
 end
 
 --[[
-  took: how long tasks of one kind hold their places, from the ends that this call has received.
+  took: how long tasks of one name hold their places, from the ends that this call has received.
 
   A row of `running` holds the logical time since which its task holds its place. It also holds the mean time of
-  the last tasks of its kind, if there is one. The text is "@MS" or "@MS~MEAN". A call that receives the end of a
+  the last tasks of its name, if there is one. The text is "@MS" or "@MS~MEAN". A call that receives the end of a
   task reads that mean. So the mean goes on from task to task and costs no command.
 
   If places are free, no claim waits for an end, and ends are sent in a call of their own. Then `took` in the
-  clock has the means for later claims. It is "KIND~MEAN" of the last kinds, with spaces between them.
+  clock has the means for later claims. It is "NAME~MEAN" of the last names, with spaces between them.
 ]]
 
 -- The last run counts as one part in this many in a mean.
 local TOOK_PARTS = 8
--- This many kinds are kept between calls.
-local TOOK_KINDS = 8
+-- This many names are kept between calls.
+local TOOK_NAMES = 8
 
--- A task of a kind has ended well. It held its place since `since`.
-function Start.note_took(rules, kind, since)
+-- A task of this name has ended well. It held its place since `since`.
+function Start.note_took(rules, name, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
   -- The clock does not note its shortest steps, and the server's clock may have gone back.
   local took = math.max(0, rules.logical - tonumber(began))
   local means = rules.took or {}
-  local known = means[kind] or tonumber(mean)
-  if not means[kind] then means[#means + 1] = kind end
-  means[kind] = known and known + (took - known) / TOOK_PARTS or took
+  local known = means[name] or tonumber(mean)
+  if not means[name] then means[#means + 1] = name end
+  means[name] = known and known + (took - known) / TOOK_PARTS or took
   rules.took = means
 end
 
@@ -197,23 +182,23 @@ end
 function Start.keep_took(ctx, rules, kept)
   local means, words = rules.took, {}
   if not means then return end
-  for index = 1, TOOK_KINDS do
-    local kind = means[index]
-    words[index] = kind and string.format("%s~%.0f", kind, means[kind])
+  for index = 1, TOOK_NAMES do
+    local name = means[index]
+    words[index] = name and string.format("%s~%.0f", name, means[name])
   end
   kept = kept or ""
-  for kind, mean in string.gmatch(kept, "([^ ~]*)~(%d+)") do
-    if not means[kind] and #words < TOOK_KINDS then words[#words + 1] = kind .. "~" .. mean end
+  for name, mean in string.gmatch(kept, "([^ ~]*)~(%d+)") do
+    if not means[name] and #words < TOOK_NAMES then words[#words + 1] = name .. "~" .. mean end
   end
   redis.call("HSET", ctx.prefix .. "clock", "took", table.concat(words, " "))
 end
 
 -- Returns the text that the row of a task has when the task starts now.
-function Start.since_now(rules, kind)
-  local mean = rules.took and rules.took[kind]
+function Start.since_now(rules, name)
+  local mean = rules.took and rules.took[name]
   if not mean and rules.kept_took then
     for known, ms in string.gmatch(rules.kept_took, "([^ ~]*)~(%d+)") do
-      if known == kind then mean = tonumber(ms) end
+      if known == name then mean = tonumber(ms) end
     end
   end
   rules.since = rules.since or string.format("@%.0f", rules.logical)

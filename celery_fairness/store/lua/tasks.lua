@@ -1,23 +1,30 @@
 --[[
-  A record is one waiting task as text: thirteen fields with one space between them, a newline, and the
-  message as the producer sent it.
+  The record of a task: its head in `tasks` and its message in `messages`, both by its tag. Every other table
+  holds the tag. The message is written once, as the producer sent it, and a claim reads it once.
 
-    seq tag attempt deaths cost rank tenant service tier kind limits put blocked \n message
+  A head has fourteen fields with one space between them:
+
+    seq attempt deaths cost rank tenant service tier name limits put blocked id queue
 
   seq      its place among all tasks of the installation; a task that began to wait earlier has the smaller
-  tag      the delivery tag, which no other message has
-  attempt  how often it was claimed
+  attempt  how often it was claimed, without the claim of a lease that it has now
   deaths   how often its process died after its body began
   cost     what its tenant is charged, before the weight
   rank     0 to 9; 9 goes first
   tenant   as it is written in keys; "" is a system task
   service  "" unless each service counts apart
   tier     the tenant's tier as the producer held it, may be ""
-  kind     name of the task as it is written in keys; "" if the message's headers have no name
+  name     its task's name as it is written in keys; "" if the message's headers have none
   limits   those beside the tier's (limits.lua)
   put      server time (ms) since when it waits in a lane; with a "+" if something of its tenant waited in
            the queue before it; "": its time has not come
   blocked  STRATEGY|KEY of the limit whose rejection was reported; "-": its start was reported too (events.lua)
+  id       its task id as it is written in keys; "" if the message's headers have none
+  queue    in which it waits, or waited when it was claimed
+
+  `ids` has the tags by the task id. A retry has the id of the first attempt, so an id may have several.
+
+  The record is deleted when the task ended and nothing is left to write about its end.
 ]]
 
 Tasks.SYSTEM = "_system"
@@ -29,33 +36,75 @@ function Tasks.key_of(tenant, service)
   return "tenant:" .. tenant .. ":" .. service
 end
 
-function Tasks.read_record(record)
-  local seq, tag, attempt, deaths, cost, rank, tenant, service, tier, kind, limits, put, blocked, at =
-    string.match(record,
-      "^(%d+) (%S+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*)\n()")
+function Tasks.read_head(tag, head)
+  local seq, attempt, deaths, cost, rank, tenant, service, tier, name, limits, put, blocked, id, queue =
+    string.match(head,
+      "^(%d+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (.*)$")
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
-    cost = cost, rank = rank, tenant = tenant, service = service, tier = tier,
-    kind = kind, limits = limits, blocked = blocked, put = put, key = Tasks.key_of(tenant, service),
-  }, string.sub(record, at)
+    cost = cost, rank = rank, tenant = tenant, service = service, tier = tier, name = name, limits = limits,
+    put = put, blocked = blocked, id = id, queue = queue, key = Tasks.key_of(tenant, service),
+  }
 end
 
--- Reads a record that starts. Returns the fields that a claim needs, the message, and the record of this
--- attempt.
-function Tasks.start_record(record, key)
-  local head, tag, attempt, tail, cost, rank, kind, limits, put, blocked, at = string.match(record,
-    "^(%d+ (%S+)) (%d+)( %d+ (%S+) (%d) %S* %S* %S* (%S*) (%S*) (%S*) (%S*)\n)()")
-  if blocked ~= "" then tail = string.sub(tail, 1, -#blocked - 2) .. "-\n" end
-  attempt = tonumber(attempt) + 1
-  local message = string.sub(record, at)
-  return {tag = tag, attempt = attempt, cost = cost, rank = rank, kind = kind,
-    limits = limits, blocked = blocked, put = put, key = key}, message, head .. " " .. attempt .. tail .. message
+-- Returns a task, or nil if its tag is not known.
+function Tasks.read(ctx, tag)
+  local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
+  return head and Tasks.read_head(tag, head) or nil
 end
 
-function Tasks.write_record(task, message)
-  return string.format("%d %s %d %d %s %s %s %s %s %s %s %s %s\n", task.seq, task.tag, task.attempt,
-    task.deaths, task.cost, task.rank, task.tenant, task.service, task.tier, task.kind, task.limits,
-    task.put or "", task.blocked or "") .. message
+function Tasks.write(ctx, task)
+  redis.call("HSET", ctx.prefix .. "tasks", task.tag, string.format("%d %d %d ", task.seq, task.attempt, task.deaths)
+    .. task.cost .. " " .. task.rank .. " " .. task.tenant .. " " .. task.service .. " " .. task.tier .. " "
+    .. task.name .. " " .. task.limits .. " " .. (task.put or "") .. " " .. (task.blocked or "") .. " " .. task.id
+    .. " " .. task.queue)
+end
+
+-- A task is known from its put until its record is deleted.
+function Tasks.is_known(ctx, tag)
+  return redis.call("HEXISTS", ctx.prefix .. "tasks", tag) == 1
+end
+
+function Tasks.message_of(ctx, tag)
+  return redis.call("HGET", ctx.prefix .. "messages", tag) or ""
+end
+
+-- Stores the message of a new task, and its tag by its id. Returns false if the task is known.
+function Tasks.add_message(ctx, task, message)
+  if redis.call("HSETNX", ctx.prefix .. "messages", task.tag, message) == 0 then return false end
+  if task.id ~= "" and redis.call("HSETNX", ctx.prefix .. "ids", task.id, task.tag) == 0 then
+    local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
+    redis.call("HSET", ctx.prefix .. "ids", task.id, tags .. " " .. task.tag)
+  end
+  return true
+end
+
+-- Returns the tags of an id, the oldest first. The id of a task without one is its tag.
+function Tasks.tags_of(ctx, id)
+  local text, tags = redis.call("HGET", ctx.prefix .. "ids", id), {}
+  if not text then
+    local task = Tasks.read(ctx, id)
+    return task and task.id == "" and {id} or tags
+  end
+  for tag in string.gmatch(text, "%S+") do tags[#tags + 1] = tag end
+  return tags
+end
+
+-- Deletes the record of a task.
+function Tasks.delete(ctx, task)
+  redis.call("HDEL", ctx.prefix .. "tasks", task.tag)
+  redis.call("HDEL", ctx.prefix .. "messages", task.tag)
+  if task.id == "" then return end
+  local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
+  if tags == task.tag then
+    redis.call("HDEL", ctx.prefix .. "ids", task.id)
+  elseif tags then
+    local left = {}
+    for tag in string.gmatch(tags, "%S+") do
+      if tag ~= task.tag then left[#left + 1] = tag end
+    end
+    redis.call("HSET", ctx.prefix .. "ids", task.id, table.concat(left, " "))
+  end
 end
 
 -- Returns every key of which a task holds a slot while it runs. The keys have commas between them, and each is
@@ -72,39 +121,39 @@ function Tasks.keys_of(tenant_key, limits)
   return table.concat(keys, ",")
 end
 
--- Returns the limits without that of the queue as a whole, which a task has only while it runs.
-function Tasks.without_whole(limits)
-  return (string.gsub(limits, ",?[^,]*|%ag$", ""))
+--[[
+  A row of `running` is that of one claimed task, by its tag: ATTEMPT.NONCE OWNER STATE@SINCE KEYS CHARGE.
+
+  - ATTEMPT.NONCE ends the name of its lease.
+  - STATE is claimed, begun or acked. SINCE is when it took its place (start.lua).
+  - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
+  - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "".
+]]
+
+function Tasks.write_running(ctx, tag, row)
+  redis.call("HSET", ctx.prefix .. "running", tag,
+    row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge)
 end
 
--- A row of `running` has the owner, the state and since when it holds its place (start.lua). The length of the
--- queue, the queue and a record follow. The state is claimed, begun or acked.
--- A row of `outcomes` is the last row of its task. Its state is acked, dead, unreadable, dropped, cancelled
--- or expired. The owner of a dropped task is the key of the limit that dropped it.
-function Tasks.write_running(owner, state, queue, record, since)
-  return owner .. " " .. state .. (since or "") .. " " .. #queue .. " " .. queue .. record
+function Tasks.read_row(text)
+  local attempt, nonce, owner, state, since, keys, charge = string.match(text,
+    "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*)$")
+  return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge}
 end
 
-function Tasks.read_running(row)
-  local owner, state, since, length, at = string.match(row, "^(%S+) (%a+)(%S*) (%d+) ()")
-  local record_at = at + tonumber(length)
-  return owner, state, string.sub(row, at, record_at - 1), string.sub(row, record_at), since
-end
-
--- Reads from a row of `running` only the task's tag, its tenant's key, all its keys, its kind and since when.
-function Tasks.charged_by(row)
-  local since, length, at = string.match(row, "^%S+ %a+(%S*) (%d+) ()")
-  local tag, tenant, service, kind, limits = string.match(row,
-    "^%d+ (%S+) %d+ %d+ %S+ %d (%S*) (%S*) %S* (%S*) (%S*) %S* %S*\n", at + tonumber(length))
-  local key = Tasks.key_of(tenant, service)
-  return tag, key, Tasks.keys_of(key, limits), kind, since
+-- Returns the row of a task that holds this lease, or nil if the lease is not its own now, and its tag.
+function Tasks.read_running(ctx, lease)
+  local tag, attempt = string.match(lease, "^(.+)%.(%d+%.%w+)$")
+  local text = tag and redis.call("HGET", ctx.prefix .. "running", tag)
+  if not text or string.sub(text, 1, #attempt + 1) ~= attempt .. " " then return nil, tag end
+  return Tasks.read_row(text), tag
 end
 
 --[[
   weight: by how much one step of a claim counts more than one move.
 
   - A message that is read counts one more for each full UNIT_BYTES.
-  - A lane that is parked or made ready counts one more for each kind that came back.
+  - A class that is parked or made ready counts one more for each further name.
 ]]
 
 local UNIT_BYTES = 16384

@@ -31,7 +31,7 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
     logical = logical, now = now, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]),
     version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0), limited = said.limited,
-    steered = said.steered, timed = said.timed, paced = said.paced, watched = said.watched,
+    steered = said.steered, paced = said.paced, watched = said.watched,
   }, lease_ms, said, epoch
 end
 

@@ -23,7 +23,7 @@ local ROWS_AT_MOST = 100
 local PAGE, MESSAGES = 50, 10
 
 -- The clock has a flag for each of these tables. Without the flag no claim and no gate looks at the table.
-local FLAGS = {limited = {"shared", "queue_limits"}, queued = {"queue_limits"}, parked = {"gate_tasks"},
+local FLAGS = {limited = {"shared", "queue_limits"}, parked = {"gate_tasks"},
   steered = {"paused", "paused_until", "overrides"}}
 
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
@@ -31,14 +31,14 @@ function Check.kinds()
   return {
     clock = {whole = Check.clock},
     expires = {whole = Check.expires},
-    running = {row = Slots.running, scan = "HSCAN", page = MESSAGES},
+    running = {row = Slots.running, scan = "HSCAN"},
     leases = {row = Slots.lease, scan = "ZSCAN"},
     account = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
     closed = {row = Places.closed, scan = "ZSCAN"},
     waiting = {row = Places.count, scan = "HSCAN"},
-    lane = {whole = Places.lane},
-    back = {whole = Places.back, row = Places.task, scan = "ZSCAN"},
-    returned = {row = Places.message, scan = "HSCAN", page = MESSAGES},
+    lane = {whole = Places.lane, row = Places.tag, scan = "ZSCAN"},
+    tasks = {row = Places.task, scan = "HSCAN"},
+    messages = {row = Places.message, scan = "HSCAN", page = MESSAGES},
     ring = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
     full = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
     ranked = {row = Places.rank, scan = "ZSCAN"},
@@ -103,7 +103,6 @@ function Check.clock(it)
     for index = 1, #tables do needed = needed + redis.call("EXISTS", it.ctx.prefix .. tables[index]) end
     if needed > 0 then Check.flag(it, flag) end
   end
-  if redis.call("ZCOUNT", it.ctx.prefix .. "unused", "-inf", "(inf") > 0 then Check.flag(it, "unused") end
 end
 
 function Check.expires(it)

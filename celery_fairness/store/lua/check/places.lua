@@ -8,49 +8,43 @@
 -- A place with more lanes, and a queue with more tenants, are not added up.
 local LANES_AT_MOST, TENANTS_AT_MOST = 1000, 1000
 
-function Places.name_of(key, part, queue)
-  local lane, kind = Lanes.read_part(part)
-  return kind and Lanes.back_name(key, lane, kind, queue) or Lanes.list_name(key, lane, queue)
+function Places.length_of(it, key, lane, queue)
+  return redis.call("ZCARD", it.ctx.prefix .. Lanes.tags_name(key, lane, queue))
 end
 
-function Places.length_of(it, key, part, queue)
-  local _, kind = Lanes.read_part(part)
-  return redis.call(kind and "ZCARD" or "LLEN", it.ctx.prefix .. Places.name_of(key, part, queue))
-end
-
--- Returns the groups and the parts of a place, and how many tasks are in the parts. It reads each order up to the
+-- Returns the groups and the lanes of a place, and how many tasks are in the lanes. It reads each order up to the
 -- index `last`.
 function Places.read(it, key, queue, last, others)
-  local groups, parts, seen, total = {}, {}, {}, 0
+  local groups, lanes, seen, total = {}, {}, {}, 0
   local function add(found)
     for index = 1, #found do
-      local part = found[index]
-      if not seen[part] then
-        seen[part] = true
-        parts[#parts + 1] = part
-        total = total + Places.length_of(it, key, part, queue)
+      local lane = found[index]
+      if not seen[lane] then
+        seen[lane] = true
+        lanes[#lanes + 1] = lane
+        total = total + Places.length_of(it, key, lane, queue)
       end
     end
   end
   add(others or {})
   add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, last))
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "parked:" .. key .. " " .. queue, 0, last)
-  for index = 1, #lanes do
-    local group = Lanes.group_of(it.ctx, queue, key, lanes[index])
+  local parked = redis.call("ZRANGE", it.ctx.prefix .. "parked:" .. key .. " " .. queue, 0, last)
+  for index = 1, #parked do
+    local group = Lanes.group_of(it.ctx, queue, key, parked[index])
     if not groups[group] then
       groups[group] = true
       groups[#groups + 1] = group
       add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, group, queue), 0, last))
     end
   end
-  it.left = it.left - #parts
-  return groups, parts, total
+  it.left = it.left - #lanes
+  return groups, lanes, total
 end
 
 function Places.check(it, key, queue)
   local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
-  local _, parts, total = Places.read(it, key, queue, LANES_AT_MOST)
-  if #parts > LANES_AT_MOST then return end
+  local _, lanes, total = Places.read(it, key, queue, LANES_AT_MOST)
+  if #lanes > LANES_AT_MOST then return end
   local fields = redis.call("HMGET", account, "q:" .. queue, "closed")
   local active = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
   local out = redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key)
@@ -66,21 +60,23 @@ function Places.check(it, key, queue)
   if name then Check.found(it, name, "account:" .. key, queue, function() Places.rebuild(it, key, queue) end) end
 end
 
--- Makes the count, the order and the turn of a place from all its lanes. `others` are parts, and `group` is a group,
+-- Makes the count, the order and the turn of a place from all its lanes. `others` are lanes, and `group` is a group,
 -- that the tables of the place may not name any more.
 function Places.rebuild(it, key, queue, others, group)
   local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
-  local groups, parts, total = Places.read(it, key, queue, -1, others)
+  local groups, lanes, total = Places.read(it, key, queue, -1, others)
   groups[#groups + 1] = group
   redis.call("UNLINK", ctx.prefix .. "parked:" .. key .. " " .. queue)
   for index = 1, #groups do Waits.leave(it, key, groups[index], queue) end
-  for index = 1, #parts do
-    local lane, kind = Lanes.read_part(parts[index])
-    if kind and #lane > 1 then redis.call("SADD", ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue, kind) end
-    Lanes.note_first(ctx, queue, key, parts[index], Lanes.order_name(key, nil, queue))
-    Lanes.forget_part(ctx, queue, key, parts[index])
+  for index = 1, #lanes do
+    local lane = lanes[index]
+    local class = Lanes.class_of(lane)
+    if #class > 1 then redis.call("SADD", ctx.prefix .. Lanes.names_name(key, class, queue), Lanes.name_of(lane)) end
+    if Lanes.note_first(ctx, queue, key, lane, Lanes.order_name(key, nil, queue)) then
+      Lanes.forget_lane(ctx, queue, key, lane)
+    end
   end
-  Places.recount(it, key, queue, parts, total)
+  Places.recount(it, key, queue, lanes, total)
   local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
   if total == 0 then
     redis.call("ZREM", ring, key)
@@ -102,14 +98,14 @@ function Places.rebuild(it, key, queue, others, group)
   Active.ring_bell(ctx, queue)
 end
 
-function Places.recount(it, key, queue, parts, total)
+function Places.recount(it, key, queue, lanes, total)
   local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
   local counted = tonumber(redis.call("HGET", account, "q:" .. queue) or 0)
   if total > 0 then
     redis.call("HSET", account, "q:" .. queue, total)
     if redis.call("HEXISTS", account, "tenant") == 0 then
-      local task = Tasks.read_record(Places.first_of(it, key, parts, queue))
-      redis.call("HSET", account, "tier", task.tier, "tenant", task.tenant)
+      local task = Places.first_task(it, key, lanes, queue)
+      redis.call("HSET", account, "tier", task and task.tier or "", "tenant", task and task.tenant or "")
     end
   else
     redis.call("HDEL", account, "q:" .. queue)
@@ -121,15 +117,12 @@ function Places.recount(it, key, queue, parts, total)
   end
 end
 
--- Returns the first record of the first part that has a task.
-function Places.first_of(it, key, parts, queue)
-  for index = 1, #parts do
-    local _, kind = Lanes.read_part(parts[index])
-    local name = it.ctx.prefix .. Places.name_of(key, parts[index], queue)
-    local first = kind and redis.call("ZRANGE", name, 0, 0)[1]
-    local record = kind and first and redis.call("HGET", it.ctx.prefix .. "returned", first)
-      or not kind and redis.call("LINDEX", name, 0)
-    if record then return record end
+-- Returns the first task of the first lane that has one.
+function Places.first_task(it, key, lanes, queue)
+  for index = 1, #lanes do
+    local tag = Lanes.first_of(it.ctx, queue, key, lanes[index])
+    local task = tag and Tasks.read(it.ctx, tag)
+    if task then return task end
   end
 end
 
@@ -157,63 +150,65 @@ function Places.member(it, queue, key)
   Places.rank(it, queue, key)
 end
 
+-- Returns the tenant's key, the lane and the queue in the name of a lane's key.
+function Places.read_lane(name)
+  return string.match(name, "^(%S+) (%S+ %S*) (.*)$")
+end
+
 function Places.lane(it, name)
-  local key, lane, queue = string.match(name, "^(%S+) (%S+) (.*)$")
-  Places.part(it, key, lane, queue)
-end
-
-function Places.back(it, name)
-  local key, lane, kind, queue = string.match(name, "^(%S+) (%S+) (%S*) (.*)$")
-  Places.part(it, key, lane .. "b " .. kind, queue)
-end
-
-function Places.part(it, key, part, queue)
-  local ctx, lane, kind = it.ctx, Lanes.read_part(part)
-  if Places.length_of(it, key, part, queue) == 0 then return end
-  -- A first task that cannot be read is an error here: its part has no place in an order.
-  if not kind then Tasks.read_record(Places.first_of(it, key, {part}, queue)) end
+  local ctx, key, lane, queue = it.ctx, Places.read_lane(name)
+  if Places.length_of(it, key, lane, queue) == 0 then return end
   local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, lane), queue)
-  local known = not kind or #lane == 1
-    or redis.call("SISMEMBER", ctx.prefix .. "kinds:" .. key .. " " .. lane .. " " .. queue, kind) == 1
-  if known and redis.call("ZSCORE", ctx.prefix .. order, part) then
+  local class = Lanes.class_of(lane)
+  local named = #class == 1
+    or redis.call("SISMEMBER", ctx.prefix .. Lanes.names_name(key, class, queue), Lanes.name_of(lane)) == 1
+  if named and redis.call("ZSCORE", ctx.prefix .. order, lane) then
     if redis.call("HEXISTS", ctx.prefix .. "account:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
     return
   end
-  Check.found(it, "lane_lost", Places.name_of(key, part, queue), "", function()
-    Places.rebuild(it, key, queue, {part})
-  end)
+  Check.found(it, "lane_lost", "lane:" .. name, "", function() Places.rebuild(it, key, queue, {lane}) end)
 end
 
 --[[
-  Tasks that came back: `back` has the place of such a task, and `returned` has its message.
+  A record leads to the place of its task, and each place to its record.
 ]]
 
-function Places.task(it, name, tag)
-  local ctx = it.ctx
-  local key, _, _, queue = string.match(name, "^(%S+) (%S+) (%S*) (.*)$")
-  if redis.call("HEXISTS", ctx.prefix .. "returned", tag) == 1 then return end
-  if not redis.call("ZSCORE", ctx.prefix .. "back:" .. name, tag) then return end
-  Check.found(it, "task_without_message", "back:" .. name, tag, function()
-    redis.call("ZREM", ctx.prefix .. "back:" .. name, tag)
-    redis.call("SREM", ctx.prefix .. "known", tag)
+function Places.tag(it, name, tag)
+  local ctx, key, lane, queue = it.ctx, Places.read_lane(name)
+  local task = Tasks.read(ctx, tag)
+  if task and redis.call("HEXISTS", ctx.prefix .. "messages", tag) == 1 then return end
+  if not redis.call("ZSCORE", ctx.prefix .. "lane:" .. name, tag) then return end
+  Check.found(it, "task_without_message", "lane:" .. name, tag, function()
+    redis.call("ZREM", ctx.prefix .. "lane:" .. name, tag)
     redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
-    Places.rebuild(it, key, queue)
+    if task then Tasks.delete(ctx, task) end
+    redis.call("HDEL", ctx.prefix .. "messages", tag)
+    Places.rebuild(it, key, queue, {lane})
   end)
 end
 
-function Places.message(it, _, tag)
+function Places.task(it, _, tag)
   local ctx = it.ctx
-  local record = redis.call("HGET", ctx.prefix .. "returned", tag)
-  if not record then return end
-  local task = Tasks.read_record(record)
-  local lane, queues = Lanes.lane_of(task), redis.call("HKEYS", ctx.prefix .. "waiting")
-  local fields = redis.call("HKEYS", ctx.prefix .. "account:" .. task.key)
-  for index = 1, #fields do queues[#queues + 1] = string.match(fields[index], "^q:(.*)$") end
-  for index = 1, #queues do
-    local name = Lanes.back_name(task.key, lane, task.kind, queues[index])
-    if redis.call("ZSCORE", ctx.prefix .. name, tag) then return end
+  local task = Tasks.read(ctx, tag)
+  if not task then return end
+  if redis.call("HEXISTS", ctx.prefix .. "messages", tag) == 0 and Find.state_of(ctx, task) ~= "waiting" then
+    Check.found(it, "message_lost", "tasks", tag)
   end
-  Check.found(it, "message_without_place", "returned", tag)
+  if task.id ~= "" and not string.find(" " .. (redis.call("HGET", ctx.prefix .. "ids", task.id) or "") .. " ",
+    " " .. tag .. " ", 1, true) then
+    Check.found(it, "task_without_id", "tasks", tag, function()
+      local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
+      redis.call("HSET", ctx.prefix .. "ids", task.id, tags and tags .. " " .. tag or tag)
+    end)
+  end
+  if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. "outcomes", tag) then
+    Check.found(it, "task_without_place", "tasks", tag)
+  end
+end
+
+function Places.message(it, _, tag)
+  if Tasks.is_known(it.ctx, tag) or redis.call("HEXISTS", it.ctx.prefix .. "messages", tag) == 0 then return end
+  Check.found(it, "message_without_task", "messages", tag)
 end
 
 --[[
@@ -300,8 +295,8 @@ function Places.rank(it, queue, key)
   local ctx = it.ctx
   if not ctx.ranked or redis.call("ZSCORE", ctx.prefix .. "unranked:" .. queue, key) then return end
   local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local part = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  local rank, agrees = part and string.sub(part, 1, 1) or false, true
+  local lane = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  local rank, agrees = lane and string.sub(lane, 1, 1) or false, true
   for each = 0, 9 do
     local there = redis.call("ZSCORE", ctx.prefix .. "rank:" .. each .. " " .. queue, key)
     agrees = agrees and there == (tostring(each) == rank and start)

@@ -29,16 +29,16 @@ end
 function Waits.lanes(it, name)
   local key, rest = string.match(name, "^(%S+) (.*)$")
   local group, queue = Waits.read_group(rest)
-  local parts = redis.call("ZRANGE", it.ctx.prefix .. "shelf:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
-  if #parts == 0 then return end
-  it.left = it.left - #parts
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "shelf:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
+  if #lanes == 0 then return end
+  it.left = it.left - #lanes
   local leads = Waits.leads(it, key, group, queue)
-  for index = 1, #parts do
-    leads = leads and Lanes.group_of(it.ctx, queue, key, Lanes.read_part(parts[index])) == group
+  for index = 1, #lanes do
+    leads = leads and Lanes.group_of(it.ctx, queue, key, lanes[index]) == group
   end
   if leads then return end
   Check.found(it, "blocked_lane_lost", "shelf:" .. name, "", function()
-    Places.rebuild(it, key, queue, parts, group)
+    Places.rebuild(it, key, queue, lanes, group)
   end)
 end
 
@@ -80,9 +80,9 @@ function Waits.limit_of_first(it, queue, name)
   local ctx = it.ctx
   local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
   local key = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
-  local part = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
-  if not part then return end
-  for word in string.gmatch(string.sub(Lanes.read_part(part), 3), "[^,]+") do
+  local lane = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+  if not lane then return end
+  for word in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
     if Limits.name_of(word) == name then return Limits.limit_now(ctx, word, it.rules) end
   end
 end

@@ -36,7 +36,7 @@
   - sleep_ms is 0 if there is more to do at once.
   - passed is "", or the places that the claim passed over, as JSON.
   - `told` is `lease attempt keys rank length queue` and then the message.
-  - keys has every key of which the task holds a slot, with commas. The tenant's key comes first.
+  - keys has every key of which the task holds a slot, with commas. The tenant's comes first.
   - Each length is the number of bytes in the text after it.
 ]]
 local MOVES_AT_MOST = 64 -- of one call, without the work that is due
@@ -59,7 +59,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local epoch_text = string.format("%.0f", epoch)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
-  rules.expiring, rules.queued, rules.kept_took = said.expiring, said.queued, said.took
+  rules.expiring, rules.kept_took = said.expiring, said.took
   local first_queue = 16 + 3 * told
   for index = 16, first_queue - 1, 3 do
     Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
@@ -70,46 +70,49 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
 
   local answer, leases, taken = {}, {}, 0
-  local function tell(lease, queue, task, message)
+  local function tell(lease, task, keys, message)
     leases[#leases + 1] = lease
-    taken = taken + Answer.weight_of(task, message)
-    answer[#answer + 1] = Answer.as_told(lease, queue, task, message)
+    taken = taken + Answer.weight_of(keys, message)
+    answer[#answer + 1] = Answer.as_told(lease, task, keys, message)
   end
 
   local given = Answer.given_before(ctx, owner, number)
   if given then
-    for index = 1, #given do tell(given[index].lease, given[index].queue, Tasks.read_record(given[index].record)) end
+    for index = 1, #given do
+      local each = given[index]
+      tell(each.lease, each.task, each.keys, Tasks.message_of(ctx, each.task.tag))
+    end
     return Answer.as_answer(0, epoch_text, "", answer)
   end
 
   local all_queues = {unpack(args, first_queue)}
-  local look, shares = Pick.read_passing(passing, rules.queued and Pick.are_local(ctx, all_queues, rules))
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
-  rules.held, rules.limits, rules.passed = {}, {}, {} -- from here on no lease ends, and no number changes
+  rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
-  if said.unused then queues = Queues.not_ended(ctx, queues, rules.now) end
+  queues = Queues.not_ended(ctx, queues, rules.now)
+  local look, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
   local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
-    queues = queues, left = {}, shut = {}, noted = {}, ranked = {}, sleep_ms = sleep_ms}
+    queues = queues, left = {}, shut = {}, ranked = {}, sleep_ms = sleep_ms}
   local rounds = Pick.begin_rounds(queues, shares, turns)
   if scope == "queue" then turns.ranked, turns.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
 
   -- Takes one task of a queue. Returns false if no task of it may start.
   local function take(queue)
-    local refused = rules.queued and Pick.look_at_queue(ctx, queue, rules, turns, look)
+    local refused = rules.limited and Pick.look_at_queue(ctx, queue, rules, turns, look)
     if refused and not refused.action then return false end
     local found = Pick.next_of(ctx, queue, rules, turns, look)
     for _ = 0, turns.moves + 1 do
       if not (found and refused) then break end
       if not Blocked.spend(turns) then return false end
-      Blocked.act(ctx, queue, found.key, found.part, found.group, found.others, refused, rules, turns)
+      Blocked.act(ctx, queue, found.key, found.lane, found.group, found.others, refused, rules, turns)
       found = Pick.next_of(ctx, queue, rules, turns, look)
     end
     if not found then return false end
     local lease, task, message = Start.serve(ctx, queue, found, rules, turns)
     if not lease then return true end
     if look then Pick.took(look, task) end
-    if rules.watched then Events.tell_started(ctx, queue, task, message, rules) end
-    tell(lease, queue, task, message)
+    if rules.watched then Events.tell_started(ctx, task, rules) end
+    tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
     return true
   end
 

@@ -38,8 +38,7 @@ register("expire_queues", {"allow-oom"}, function(keys, args)
       if declared ~= "" and redis.call("ZSCORE", unused, queue) == "inf" then
         redis.call("ZREM", unused, queue)
       end
-      local is_new = redis.call("ZADD", unused, "GT", now + kept_ms, queue)
-      if is_new == 1 then redis.call("HSET", ctx.prefix .. "clock", "unused", 1) end
+      redis.call("ZADD", unused, "GT", now + kept_ms, queue)
     end
   end
 

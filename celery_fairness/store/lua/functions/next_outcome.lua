@@ -9,7 +9,7 @@
 
   keys[1]  prefix         str  what every key of the installation begins with
 
-  args[1]  written        str  the row whose result is written, or ""
+  args[1]  written        str  the tag of the task whose result is written, or ""
   args[2]  lease_ms       int  how long a lease lives without a renewal
   args[3]  enforcement    str  "on", "observe" or "off"
   args[4]  default_tier   str  for a tier that is not known
@@ -17,7 +17,7 @@
   args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
 
-  Returns {} or `{outcome, owner, state, queue, tenant, deaths, message}`.
+  Returns {} or `{tag, owner, state, queue, tenant, deaths, message}`.
 ]]
 -- One call clears away at most this many leases.
 local DUE_AT_MOST = 16
@@ -27,13 +27,23 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
   local rules, lease_ms = Tenants.rules_of(ctx, args, 2, frozen_ms)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
+  if written ~= "" then
+    local task = Tasks.read(ctx, written)
+    -- The record of a dead letter stays.
+    if Settle.forget_outcome(ctx, written) and task
+      and not redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, written) then
+      Tasks.delete(ctx, task)
+    end
+  end
   local outcomes = ctx.prefix .. "outcomes"
-  if written ~= "" then redis.call("ZREM", outcomes, written) end
-  local row = redis.call(
-    "ZRANGEBYSCORE", outcomes, "-inf", rules.logical, "LIMIT", 0, 1)[1]
-  if not row then return {} end
-  redis.call("ZADD", outcomes, rules.logical + lease_ms, row)
-  local owner, state, queue, record = Tasks.read_running(row)
-  local task, message = Tasks.read_record(record)
-  return {row, owner, state, queue, task.tenant, task.deaths, message}
+  local tag = redis.call("ZRANGEBYSCORE", outcomes, "-inf", rules.logical, "LIMIT", 0, 1)[1]
+  if not tag then return {} end
+  local task, state, owner = Tasks.read(ctx, tag), Settle.outcome_of(ctx, tag)
+  if not (task and state) then
+    -- Somebody has deleted its record, so nothing can be written. The next call returns the next one.
+    Settle.forget_outcome(ctx, tag)
+    return {}
+  end
+  redis.call("ZADD", outcomes, rules.logical + lease_ms, tag)
+  return {tag, owner, state, task.queue, task.tenant, task.deaths, Tasks.message_of(ctx, tag)}
 end)

@@ -14,7 +14,7 @@
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  queue      str  where it waits
-  args[2]  words      str  fourteen, with one space between them:
+  args[2]  words      str  fifteen, with one space between them:
              tag           its delivery tag
              tenant        as it is written in keys, "" is a system task
              service       "" unless each service counts apart
@@ -23,7 +23,8 @@
              cost          what the tenant is charged, before the weight; it may have a fraction
              eta_ms        server time before which it does not start; 0 is none
              expires_ms    server time from which it does not start any more; 0 is none
-             kind          name of the task as it is written in keys; "" is unknown
+             id            the task's id as it is written in keys; "" is unknown
+             name          the task's name as it is written in keys; "" is unknown
              limits        those beside the tier's (limits.lua), or ""
              default_tier  for a tier that is not known; "" if the task was accepted before
              of_tier       how many of the tenant may wait if no tiers are published, or ""
@@ -39,7 +40,7 @@
   Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
 ]]
-local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
+local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
 
 -- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
 local function declare(ctx, limits, is_new)
@@ -54,7 +55,7 @@ end
 local function put(keys, args)
   local ctx = {prefix = keys[1]}
   local queue, message, frozen_ms, bindings, plain, entry = args[1], args[3], args[4], args[5], args[6], args[7]
-  local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, kind, limits, default_tier, of_tier,
+  local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, id, name, limits, default_tier, of_tier,
     of_queue, is_new = string.match(args[2], WORDS)
   eta_ms, expires_ms = tonumber(eta_ms), tonumber(expires_ms)
   -- Redis undoes no write if the function fails later. A record that no function can read would stop its queue.
@@ -71,27 +72,27 @@ local function put(keys, args)
   end
   local task = {
     tag = tag, attempt = 0, deaths = 0, cost = cost, rank = rank, tenant = tenant, service = service,
-    tier = tier, kind = kind, limits = limits, key = Tasks.key_of(tenant, service),
+    tier = tier, id = id, name = name, limits = limits, key = Tasks.key_of(tenant, service),
   }
   local now = Clock.server_now(frozen_ms)
-  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "queued", "ranked", "schema")
+  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema")
   Clock.check_schema(said[4])
-  local watched, queued = said[1], said[2]
+  local watched, limited = said[1], said[2]
   ctx.ranked = said[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
     local full = Backlog.full_of(ctx, queue, task, default_tier, of_tier, of_queue)
-    if full and redis.call("SISMEMBER", ctx.prefix .. "known", tag) == 0 then return full end
+    if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
-  if redis.call("SADD", ctx.prefix .. "known", tag) == 0 then return 0 end
+  if not Tasks.add_message(ctx, task, message) then return 0 end
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
-  if queued then task.limits = Config.in_partition(ctx, queue, limits, "") end
-  if task.limits ~= "" then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
+  if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
-  task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+  task.seq, task.queue = redis.call("INCR", ctx.prefix .. "sequence"), queue
   if watched and tonumber(watched) > now then
-    Events.tell_put(ctx, queue, task, message, math.max(now, eta_ms))
+    Events.tell_put(ctx, task, math.max(now, eta_ms))
   end
   if expires_ms > 0 then
     redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)
@@ -99,14 +100,10 @@ local function put(keys, args)
   end
   if is_later then
     -- If the task expires before its time, it is looked at when it expires.
-    Schedule.wait_until(ctx, queue, task, message, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
+    Schedule.wait_until(ctx, queue, task, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
     return 2
   end
-  if expires_ms > 0 then
-    Lanes.enqueue_expiring(ctx, queue, task, message, true, now)
-  else
-    Lanes.enqueue(ctx, queue, task, message, true, now)
-  end
+  Lanes.enqueue(ctx, queue, task, true, now)
   return 1
 end
 

@@ -48,15 +48,12 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   if not needed then
     redis.call("HDEL", ctx.prefix .. "queue_limits", queue)
     redis.call("HDEL", ctx.prefix .. "queue_keys", key)
-    if redis.call("EXISTS", ctx.prefix .. "queue_limits") == 0 then
-      redis.call("HDEL", ctx.prefix .. "clock", "queued")
-    end
   else
     local version = redis.call("HINCRBY", ctx.prefix .. "news", "queues", 1)
     text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
     redis.call("HSET", ctx.prefix .. "queue_limits", queue, text)
     redis.call("HSET", ctx.prefix .. "queue_keys", key, queue)
-    redis.call("HSET", ctx.prefix .. "clock", "limited", 1, "queued", 1)
+    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
   end
   rules.rows = nil
   Wake.wake_queue(ctx, queue)

@@ -9,7 +9,7 @@
   args[4]  default_limit  str  of the default tier, an integer or "unlimited"
   args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[7+] ends           str  triples of the lease, the outcome, and its lane as "key rank queue"
+  args[7+] ends           str  triples of the lease, the outcome, and the keys in which it counts
              begun  the body runs          acked  and the message is acknowledged
              done   it ended               head   it waits again, in its place
              tail   it waits again, last   died   its process died, which is as head until too often

@@ -1,0 +1,22 @@
+--[[
+  The place of a task by its tag.
+]]
+
+-- Returns the state of a task, its owner if it runs, and its time if it waits for one.
+function Find.state_of(ctx, task)
+  local row = redis.call("HGET", ctx.prefix .. "running", task.tag)
+  if row then return "running", Tasks.read_row(row).owner end
+  local due = redis.call("ZSCORE", ctx.prefix .. "later:" .. task.queue, Schedule.member_of(task))
+  if due then return "later", "", due end
+  local lane = Lanes.tags_name(task.key, Lanes.lane_of(task), task.queue)
+  if redis.call("ZSCORE", ctx.prefix .. lane, task.tag) then return "waiting", "" end
+  return redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, task.tag) and "dead" or "ended", ""
+end
+
+-- Returns {tag, state, owner, due_ms, head, message}, or nil if the tag is not known.
+function Find.row_of(ctx, tag)
+  local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
+  if not head then return nil end
+  local state, owner, due = Find.state_of(ctx, Tasks.read_head(tag, head))
+  return {tag, state, owner, due or "", head, Tasks.message_of(ctx, tag)}
+end

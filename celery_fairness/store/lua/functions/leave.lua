@@ -1,0 +1,61 @@
+--[[
+  The way back to the stock transport (transport/migration.py).
+
+  scheduled: the first tasks of a queue that wait for their time. The function writes nothing.
+
+  keys[1]  prefix  str  what every key of the installation begins with
+
+  args[1]  queue   str  whose tasks
+  args[2]  most    int  how many at most
+
+  Returns the tag and the message of each, in one list.
+]]
+register("scheduled", {"no-writes"}, function(keys, args)
+  local ctx, answer = {prefix = keys[1]}, {}
+  local members = redis.call("ZRANGE", ctx.prefix .. "later:" .. args[1], 0, tonumber(args[2]) - 1)
+  for index = 1, #members do
+    local tag = Schedule.tag_of(members[index])
+    answer[#answer + 1] = tag
+    answer[#answer + 1] = Tasks.message_of(ctx, tag)
+  end
+  return answer
+end)
+
+--[[
+  remove: take a task that waits for its time out of its queue. Another broker has it now.
+
+  keys[1]  prefix  str  what every key of the installation begins with
+
+  args[1]  queue   str  where it waits
+  args[2]  tag     str  of the task
+
+  Returns nothing.
+]]
+register("remove", {"allow-oom"}, function(keys, args)
+  local ctx, queue, tag = {prefix = keys[1]}, args[1], args[2]
+  local task = Tasks.read(ctx, tag)
+  if task then redis.call("ZREM", ctx.prefix .. "later:" .. queue, Schedule.member_of(task)) end
+  Lanes.forget_task(ctx, queue, tag)
+end)
+
+--[[
+  holders: the processes that hold tasks of a queue. The function writes nothing.
+
+  keys[1]  prefix  str  what every key of the installation begins with
+
+  args[1]  queue   str  whose tasks
+
+  Returns the owners, each once.
+]]
+register("holders", {"no-writes"}, function(keys, args)
+  local ctx, queue, answer, seen = {prefix = keys[1]}, args[1], {}, {}
+  local rows = redis.call("HGETALL", ctx.prefix .. "running")
+  for index = 1, #rows, 2 do
+    local task, owner = Tasks.read(ctx, rows[index]), Tasks.read_row(rows[index + 1]).owner
+    if task and task.queue == queue and not seen[owner] then
+      seen[owner] = true
+      answer[#answer + 1] = owner
+    end
+  end
+  return answer
+end)
