@@ -50,7 +50,6 @@ class Claim:
         exact: The bounds of a call cannot have cut this claim short.
         given: The tasks that it was given so far.
         held: By key, the slots that its process holds.
-        expired: By queue, the tasks that this claim ended because of their expiry.
     """
 
     def __init__(self, state: Reference, rules: Any, passing: Any, queues: Sequence[str]) -> None:
@@ -66,7 +65,6 @@ class Claim:
         self.starts: Counter[tuple[str, str, str]] = Counter()
         self._dropped: list[Task] = []
         self.held = Counter(passing.held)
-        self.expired: Counter[str] = Counter()
         #: By task that this claim drops or puts back: its closed limits before the first start.
         self._again: dict[str, dict[str, float]] = {}
 
@@ -246,10 +244,8 @@ class Claim:
         )
         rule = "no task starts that a limit rejects"
         require(not rejected, rule, tag=tag, limits=limits, rejected=rejected)
-        # A claim ends a bounded number of expired tasks first.
         is_expired = 0 < task.expires_ms <= self.state.now
-        is_bounded = self.expired[task.queue] >= self.state.budget.due
-        require(not is_expired or is_bounded, "no task starts after its expiry", tag=tag)
+        require(not is_expired, "no task starts after its expiry", tag=tag)
         self._check_head(task)
         heads = self.heads(task.queue)
         if self.exact:

@@ -289,8 +289,8 @@ MISTAKES = (
     ),
     Mistake(
         "a task that has started expires",
-        'then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag) end',
-        "then end",
+        'if expires then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end',
+        "",
         "leases",
         "function Start.serve(",
         seed=7,

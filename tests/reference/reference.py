@@ -13,7 +13,7 @@ the server how much of the due work a call did, and checks only that this work w
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -389,10 +389,9 @@ class Reference:
         if last_number == number:
             self._check_replay(last_leases, answer)
             return self._finish(seen)
-        expired = self._do_what_is_due(queues, rules, seen)
+        self._do_what_is_due(queues, rules, seen)
         self.claimed_at |= dict.fromkeys(queues, (self.time, self.now))
         claim = Claim(self, rules, passing, queues)
-        claim.expired = expired
         claim.judge(owner, want, answer, seen)
         if answer.tasks:
             self.replies[owner] = (number, [each.lease for each in answer.tasks])
@@ -408,15 +407,16 @@ class Reference:
         require(got == alive, "a claim sent again has the same answer", expected=alive, got=got)
         require(answer.sleep_ms == 0, "a claim sent again asks again")
 
-    def _do_what_is_due(self, queues: Sequence[str], rules: Any, seen: Observed) -> Counter[str]:
-        """Do a bounded part of the due work. Return by queue how many tasks have expired."""
+    def _do_what_is_due(self, queues: Sequence[str], rules: Any, seen: Observed) -> None:
+        """Do a bounded part of the due work."""
         ended_holds = self.admission.end_holds(self.budget.due)
         self._end_leases(rules, seen)
         self.admission.forget_starts()
         self.admission.forget_cooled(self.budget.due)
         for queue in dict.fromkeys(queues):
             self._bring_in(queue, ended_holds, seen)
-        return Counter({queue: self._expire(queue, seen) for queue in dict.fromkeys(queues)})
+        for queue in dict.fromkeys(queues):
+            self._expire(queue, seen)
 
     def _end_leases(self, rules: Any, seen: Observed) -> None:
         """A lease that nobody renewed ends, and its task waits again in its place.
@@ -465,9 +465,8 @@ class Reference:
             task.seq = self._next_seq()
             self._wait(task)
 
-    def _expire(self, queue: str, seen: Observed) -> int:
+    def _expire(self, queue: str, seen: Observed) -> None:
         """A waiting task that has never started ends when its expiry has come."""
-        count = 0
         for text, outcome in seen.outcomes.items():
             if text in self.outcomes or (outcome.state, outcome.queue) != ("expired", queue):
                 continue
@@ -476,8 +475,6 @@ class Reference:
             require(is_over, "only what has expired while it waited ends", tag=task.tag)
             self.leave(task)
             self.end(task, "expired", queue)
-            count += 1
-        return count
 
     def check_wakes(
         self, queues: Sequence[str], seen: Observed, heard: set[str], rules: Any

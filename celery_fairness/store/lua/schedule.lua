@@ -57,11 +57,20 @@ function Schedule.wait_until(ctx, queue, task, eta_ms)
 end
 
 --[[
-  expiring: a waiting task whose expiry has come ends at its place, without a start.
+  expiring: a waiting task whose expiry has come ends at its place, without a start. A call ends a bounded number of
+  them ahead of their turn. The others end when their turn comes (start.lua).
 
   `expires:QUEUE` stores the tags of the tasks that may expire. None of them has ever started. If the expiry of a
   task comes before its time, the task waits until its expiry.
 ]]
+
+-- A task has expired that has left its lane.
+function Schedule.expire(ctx, task, rules)
+  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
+  redis.call("HINCRBY", ctx.prefix .. "counts", "expired_waiting", 1)
+  Events.write_event_of(ctx, "fairness.expired", task)
+  Settle.leave_outcome(ctx, rules, task, "expired", Settle.NOBODY)
+end
 
 -- Ends at most `most` tasks of each queue. Returns whether there may be more.
 function Schedule.end_expired(ctx, queues, rules, most)
@@ -71,17 +80,13 @@ function Schedule.end_expired(ctx, queues, rules, most)
     local expires = ctx.prefix .. "expires:" .. queue
     local due = redis.call("ZRANGEBYSCORE", expires, "-inf", rules.now, "LIMIT", 0, most)
     for place = 1, #due do
-      local tag = due[place]
-      local task = Tasks.read(ctx, tag)
-      local is_gone = task and Lanes.remove(ctx, task)
-      if is_gone then
-        redis.call("HINCRBY", ctx.prefix .. "counts", "expired_waiting", 1)
-        Events.write_event_of(ctx, "fairness.expired", task)
-        Settle.leave_outcome(ctx, rules, task, "expired", Settle.NOBODY)
-      end
+      local task = Tasks.read(ctx, due[place])
       -- A task that still waits for its time is looked at by a later call.
-      if is_gone or not task then
-        redis.call("ZREM", expires, tag)
+      if not task then
+        redis.call("ZREM", expires, due[place])
+        ended = ended + 1
+      elseif Lanes.remove(ctx, task) then
+        Schedule.expire(ctx, task, rules)
         ended = ended + 1
       end
     end

@@ -37,7 +37,7 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   return lease, Tasks.message_of(ctx, task.tag)
 end
 
--- Returns nothing if somebody has deleted the lane. The other lanes of the queue go on. If the limit of a
+-- Returns nothing if the task has expired, or if somebody has deleted the lane. The claim goes on. If the limit of a
 -- tenant is full now, the tenant stays in the ring. Mostly a task has ended before the tenant's next turn.
 -- `found` has key, lane, start and verdict. For a parked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
@@ -53,7 +53,15 @@ function Start.serve(ctx, queue, found, rules, turns)
     Lanes.leave_ring(ctx, queue, key)
     return nil
   end
-  if rules.expiring then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, task.tag) end
+  local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. "expires:" .. queue, tag)
+  if expires and tonumber(expires) <= rules.now then
+    Lanes.task_left(ctx, queue, key)
+    Lanes.leave_ring(ctx, queue, key)
+    Schedule.expire(ctx, task, rules)
+    turns.over = true
+    return nil
+  end
+  if expires then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
   if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
