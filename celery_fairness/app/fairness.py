@@ -101,8 +101,7 @@ class Fairness:
     def limits(self) -> LimitsApi:
         """Limits by key."""
         parts = self._parts
-        by_service = parts.settings.tier_scope == "service"
-        inspector = Inspector(self._stats, parts.limiter, self._declared, by_service)
+        inspector = Inspector(self._stats, parts.limiter, self._declared)
         return LimitsApi(inspector, parts.holding, self._queue_limits, parts.settings)
 
     @cached_property

@@ -301,12 +301,13 @@ def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
 
 
 @limit_group.command("show")
-@_examples("limit show api.stripe.com")
+@_examples("limit show api.stripe.com", "limit show api.stripe.com --page 2")
 @click.argument("key")
+@click.option("--page", type=int, default=1, help="A hundred leases at a time, from 1.")
 @_looks
-def limit_show(of: Fairness, key: str) -> Shown:
+def limit_show(of: Fairness, key: str, page: int) -> Shown:
     """Show what KEY holds, may hold and has waiting."""
-    return _inspected(lambda: of.limits.inspect(key))
+    return _inspected(lambda: of.limits.inspect(key, page))
 
 
 @limit_group.command("pause")

@@ -14,6 +14,7 @@ from celery_fairness.cli.format import (
     held_by,
     held_for,
     printable,
+    quoted,
     seconds_text,
     table,
     weight_text,
@@ -122,7 +123,8 @@ def _state_lines(found: Inspection) -> list[str]:
     shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
     lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
     if state.held > len(state.leases):
-        lines.append(f"and {state.held - len(state.leases)} more leases")
+        others = state.held - len(state.leases)
+        lines.append(f"and {others} other leases: limit show {quoted(state.key)} --page N")
     if not is_tenants:
         return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
     waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]

@@ -100,11 +100,6 @@ def _read_limit(text: str) -> Limit:
     )
 
 
-def limit_numbered(text: str) -> Limit:
-    """Return a limit by its key and numbers."""
-    return _read_limit(f"{text}|w")
-
-
 def shape_of(text: str) -> str:
     """Return the text of limits, or of a lane, with ``#`` in place of each number.
 
@@ -123,23 +118,6 @@ def _with_placeholders(found: re.Match[str]) -> str:
 def without_whole(text: str) -> str:
     """Return limits without that of the whole queue, which a waiting task does not have."""
     return write_limits(tuple(limit for limit in read_limits(text) if limit.of != WHOLE))
-
-
-def of_one_key(limits: tuple[Limit, ...]) -> list[Limit]:
-    """Return one limit for each key, with the windows of all, to count a start once per key."""
-    found: dict[str, Limit] = {}
-    for limit in limits:
-        same = found.get(limit.key)
-        found[limit.key] = limit if same is None else _both(same, limit)
-    return list(found.values())
-
-
-def _both(one: Limit, other: Limit) -> Limit:
-    # Wider spacing is stricter.
-    throttles = [each for each in (one.throttle, other.throttle) if each]
-    throttle = max(throttles, key=lambda each: each[1] / each[0], default=None)
-    rates = one.rates if one.rates == other.rates else one.rates + other.rates
-    return one._replace(rates=rates, throttle=throttle)
 
 
 def window_text(window: tuple[int, int]) -> str:

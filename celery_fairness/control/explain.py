@@ -21,11 +21,10 @@ from celery_fairness.control.ancestors import ancestors_of, with_ancestors
 from celery_fairness.control.find_task import Place
 from celery_fairness.control.find_task import running as running_tasks
 from celery_fairness.control.forecast import HeldSlots, wait_for_limit
-from celery_fairness.control.holds import logical_now, server_now
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import Row, TaskHead, group_of, whole_of
 from celery_fairness.control.positions import Turns, means_of
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, logical_now, server_now
 from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM

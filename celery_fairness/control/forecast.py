@@ -18,7 +18,6 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.keys import Row
 from celery_fairness.control.opening import starts_wait_seconds
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.tenant_state import with_row
 from celery_fairness.limiter.types import HeldLease, LimitState
 
 #: Steps of a binary search for a time, which make it exact enough.
@@ -100,6 +99,21 @@ class HeldSlots:
         if not self.holders:
             return None
         return wait_for_ends(self.holders, self.held, before.tasks + 1, before.takes)
+
+
+def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
+    """Return a lease with the facts in its task's row."""
+    return replace(
+        lease,
+        owner=row.owner,
+        queue=row.queue,
+        state=row.state,
+        task=row.task.name,
+        charged=row.task.key,
+        task_id=row.task.task_id or row.task.tag,
+        held_seconds=None if row.since is None else max(0.0, (logical - row.since) / 1000),
+        usual_seconds=None if row.mean_ms is None else row.mean_ms / 1000,
+    )
 
 
 def wait_for_ends(

@@ -18,12 +18,12 @@ from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
-from celery_fairness.control.holds import read_override_row, server_now, stops_of
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Reader
+from celery_fairness.control.snapshot import stops_of
 from celery_fairness.errors import got
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import KeyOverride, KeyStops
+from celery_fairness.limiter.types import KeyStops
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Overridden
@@ -110,14 +110,9 @@ class Holding:
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
-        found = self.overridden(key)
+        had = "override" in self._limiter.look(key)
         self._run(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
-        return found is not None
-
-    def overridden(self, key: str) -> KeyOverride | None:
-        """Return a key's override."""
-        row = self._reader.read("HGET", self._reader.keys.overrides, key)
-        return read_override_row(key, row, server_now(self._reader)) if row else None
+        return had
 
     @property
     def _rules(self) -> tuple[int, str]:

@@ -1,27 +1,20 @@
-"""Checks whether a limit blocks a task, and until when, by the rules of the next claim or gate.
-
-It reads the limits themselves. So it shows a hold even if no worker has claimed since.
-"""
+"""The limits of a task, each with its snapshot: whether it blocks the task, and until when."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit
-from celery_fairness.config.queue_limits import QueueNumbers, QueueRow, read_row
-from celery_fairness.control.holds import judged_by, server_now, with_holds
+from celery_fairness.config.limit_spec import WHOLE, Limit
+from celery_fairness.config.queue_limits import QueueNumbers, read_row
 from celery_fairness.control.keys import Row
-from celery_fairness.control.limit_in_force import Kind, LimitInForce, LimitReason, limit_in_force
-from celery_fairness.control.opening import starts_wait_seconds
+from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.control.scan import Reader
+from celery_fairness.control.snapshot import Snapshot
 from celery_fairness.control.stats import Stats
-from celery_fairness.control.tenant_state import with_rows
 from celery_fairness.control.views import Blocker, TaskLimit
-from celery_fairness.control.waiters import numbered, row_of
-from celery_fairness.limiter.types import KeyOverride, LimitState
+from celery_fairness.limiter.types import LimitState
 
 
 class Judged(NamedTuple):
@@ -97,28 +90,14 @@ class Judge:
         self._rows = rows
 
     def of_tenant(self, key: str, written: str, parked: str = "") -> Judged:
-        """Check the limit of a tenant's tier.
-
-        Args:
-            key: Key of the tier limit.
-            written: The tenant in its form in keys.
-            parked: The tier of its parked task, or "" for a task in a lane.
-        """
-        state = self._looker.of_waiting(self._reader, key, written, parked)
-        own = state.limit
-        if own == 0:
-            # The 0 may come from a pause or an override. Read the limit without them.
-            own = self._looker.tier_limit(self._reader, key, written, parked)
-        # A tenant's key cannot cool down.
-        return self._judged(Limit(key, own), state, cools=False)
+        """Check the limit of a tenant's tier; see ``Stats.of_waiting``."""
+        return _judged(self._looker.of_waiting(key, written, parked))
 
     def of_task(self, limits: Iterable[Limit]) -> Iterator[Judged]:
         """Check the limits that a task brings."""
         for each in limits:
-            row = row_of(self._reader, each.key) if each.of == OF_QUEUE else None
-            local = row.numbers.local if row is not None and row.parts else None
-            own = numbered(self._reader, each)
-            yield self._of_key(own, local, "tasks" if row is None else _kind_of(row))
+            found = self._looker.of_limit(each)
+            yield self._with_local(_judged(found), found.state.local_limit)
 
     def of_queue(self) -> Iterator[Judged]:
         """Check the limit of the whole queue, if it has one."""
@@ -126,19 +105,13 @@ class Judge:
         if text:
             row = read_row(text)
             numbers = QueueNumbers() if row.parts else row.numbers
-            yield self._of_key(numbers.limit(row.key, WHOLE), numbers.local, _kind_of(row))
+            found = self._looker.of_limit(numbers.limit(row.key, WHOLE))
+            yield self._with_local(_judged(found), numbers.local)
 
-    def _of_key(self, own: Limit, local: int | None, kind: Kind) -> Judged:
-        state = self._looker.inspect(own.key)
-        if state.stops is None:
-            # On the gate path the state has no holds yet.
-            state = with_holds(self._reader, state)
-            state = replace(state, leases=tuple(with_rows(self._reader, state.key, state.leases)))
-        reason = LimitReason(kind=kind, limit=own.concurrency)
-        judged = self._judged(own, state, reason)
+    def _with_local(self, judged: Judged, local: int | None) -> Judged:
         if local is None or not self._looker.enforced:
             return judged
-        held = self._fewest_held(own.key) if local else 0
+        held = self._fewest_held(judged.limit.key) if local else 0
         return judged._replace(
             local=local, full=held if held is not None and held >= local else None
         )
@@ -154,39 +127,8 @@ class Judge:
                 held[row.owner] += key in row.keys
         return min(held.values(), default=None)
 
-    def _judged(
-        self,
-        own: Limit,
-        state: LimitState,
-        reason: LimitReason | None = None,
-        *,
-        cools: bool = True,
-    ) -> Judged:
-        override, stops, enforced = state.override, state.stops, self._looker.enforced
-        limit = own if override is None else judged_by(own, override)
-        in_force = limit_in_force(state, reason)
-        judged, ends = Judged(limit, in_force, state), list[float | None]()
-        if stops is not None and stops.paused:
-            ends.append(stops.pause_seconds)
-        if limit.concurrency == 0:
-            ends.append(self._ends_in(override) if own.concurrency != 0 else None)
-        cool_down = stops.cool_down_seconds if stops is not None and cools else 0.0
-        if ends:
-            known = [cool_down, *(end for end in ends if end is not None)]
-            return judged._replace(closed="paused", opens_in=None if None in ends else max(known))
-        if cool_down:
-            return judged._replace(closed="cool-down", opens_in=cool_down)
-        if enforced and limit.concurrency is not None and state.held >= limit.concurrency:
-            return judged._replace(closed="concurrency")
-        opens_in = starts_wait_seconds(self._reader, limit) if enforced else 0.0
-        return judged._replace(closed="rate", opens_in=opens_in) if opens_in else judged
 
-    def _ends_in(self, override: KeyOverride | None) -> float | None:
-        if override is None or override.expires_at is None:
-            return None
-        return max(0.0, override.expires_at - server_now(self._reader) / 1000)
-
-
-def _kind_of(row: QueueRow) -> Kind:
-    """Return the source of a queue's numbers."""
-    return "settings" if row.by_operator is None else "queue"
+def _judged(found: Snapshot) -> Judged:
+    state = found.state
+    closed = "rate" if state.blocked_by == "throttle" else state.blocked_by
+    return Judged(found.limit, found.in_force, state, closed, state.opens_in_seconds)

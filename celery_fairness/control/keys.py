@@ -13,8 +13,6 @@ from celery_fairness.config.limit_spec import shape_of
 from celery_fairness.control.event_types import KEPT_APART
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Scores of a limit at which tasks wait: exhausted, or on hold.
-CLOSED, PAUSED = -1.0, -2.0
 #: Characters before the tag of a scheduled task.
 ORDER_LENGTH = 17
 #: Fields of a task's head.
@@ -148,6 +146,7 @@ class Keys:
         self.tasks = prefix + "tasks"
         self.virtual = prefix + "virtual"
         self.waiting = prefix + "waiting"
+        self.waiting_at = prefix + "waiting_at"
         self.workers = prefix + "workers"
 
     def of(self, kind: str, name: str) -> str:
@@ -222,6 +221,12 @@ def read_row(tag: str, text: str | None, head: str | None) -> Row | None:
     _, owner, state, since, mean, keys, _ = match.groups()
     times = [None if each is None else int(each) for each in (since, mean)]
     return Row(owner, state, task, tuple(keys.split(",")), *times)
+
+
+def keys_of_row(text: str) -> tuple[str, ...]:
+    """Return the keys in which the lease of a row of ``running`` counts."""
+    match = _ROW.fullmatch(text)
+    return () if match is None else tuple(match[6].split(","))
 
 
 # -- lanes ----------------------------------------------------------------------------------------

@@ -72,14 +72,11 @@ class LimitsApi:
             ValueError: A number is out of range.
             LimiterUnavailable: Redis does not answer.
         """
-        for name, number, most in (("page", page, None), ("per_page", per_page, LONGEST_PAGE)):
-            whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole or number < 1 or (most is not None and number > most):
-                to = "on" if most is None else f"to {most}"
-                raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")
+        _check_whole("page", page)
+        _check_whole("per_page", per_page, LONGEST_PAGE)
         return self._inspector.page(page, per_page)
 
-    def inspect(self, key: str) -> Inspection:
+    def inspect(self, key: str, page: int = 1) -> Inspection:
         """Return what a key holds and may hold now, in the form of the Open Job Spec.
 
         ``model_dump(mode="json")`` is its object: ``key``, ``concurrency``, ``rate``, ``throttle``,
@@ -93,20 +90,23 @@ class LimitsApi:
             key: The key of a limit, such as ``api.stripe.com``; of a queue: ``queue:{queue}``; of a
                 tenant: ``tenant:{tenant}``, or ``tenant:{tenant}:{service}`` if the setting
                 ``tier_scope`` is ``service``.
+            page: The number of the page of ``leases``, and of the limits in ``waited``, from 1. A
+                page has at most a hundred of each.
 
         Raises:
             NotFound: Nothing is known of the key.
-            ValueError: The key has another form.
+            ValueError: The key has another form, or the page is out of range.
             LimiterUnavailable: Redis does not answer.
         """
+        _check_whole("page", page)
         try:
-            return self._inspector.inspect(key)
+            return self._inspector.inspect(key, page)
         except NotFound:
             queue = self._queues.queue_of(key) if key.startswith(PREFIX) else ""
             if not queue or queue_key(queue) == key:
                 raise
             # The queue has a colon in its name, so its key is a hash.
-            return self._inspector.inspect(queue_key(queue))
+            return self._inspector.inspect(queue_key(queue), page)
 
     def is_known(self, key: str) -> bool:
         """Return whether anything is known of a key; False also if the key has no valid form.
@@ -287,3 +287,10 @@ class LimitsApi:
         except (NotFound, ValueError):
             return False
         return True
+
+
+def _check_whole(name: str, number: Any, most: int | None = None) -> None:
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or number < 1 or (most is not None and number > most):
+        to = "on" if most is None else f"to {most}"
+        raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")

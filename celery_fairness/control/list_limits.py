@@ -1,37 +1,35 @@
 """Every key of which anything is known, in the order of their names.
 
-Weakness: to find them, the names of all keys of the installation are read.
+Each table that has keys is read in pages. Other keys of the Redis are not read.
 """
 
 from __future__ import annotations
 
-from celery_fairness.control.holds import logical_now
-from celery_fairness.control.scan import Reader
+from collections.abc import Iterator
+
+from celery_fairness.control.keys import Keys, keys_of_row
+from celery_fairness.control.scan import Reader, logical_now
 from celery_fairness.scheduler.types import SYSTEM
 
-#: TaskFilter of keys that a limit's key stands behind.
-_KINDS = ("account", "leases", "waited", "window")
 #: As the Open Job Spec's routes have them (10.3).
 PAGE_LENGTH, LONGEST_PAGE = 20, 100
 
 
 def known_keys(reader: Reader) -> list[str]:
     """Return the keys of tenants and limits that are used, or were just now, or were changed."""
-    found: set[str] = set()
-    for name in reader.scan():
-        kind, colon, key = name.partition(":")
-        if colon and kind in _KINDS:
-            found.add(key)
-    keys = reader.keys
-    found.update(reader.members(keys.paused))
-    for command, table in (
-        ("ZSCAN", keys.paused_until),
-        ("ZSCAN", keys.cooled),
-        ("HSCAN", keys.overrides),
-        ("HSCAN", keys.queue_keys),
-    ):
-        found.update(key for key, _ in reader.pairs(command, table))
+    return sorted(set(_known(reader, reader.keys)) - {SYSTEM})
+
+
+def _known(reader: Reader, keys: Keys) -> Iterator[str]:
+    yield from reader.members(keys.paused)
+    tables = [("ZSCAN", name) for name in (keys.paused_until, keys.cooled)]
+    tables += [("HSCAN", name) for name in (keys.overrides, keys.queue_keys, keys.waiting_at)]
+    for queue, _ in reader.pairs("HSCAN", keys.waiting):
+        tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]
+    for command, table in tables:
+        yield from (key for key, _ in reader.pairs(command, table))
+    for _, row in reader.pairs("HSCAN", keys.running):
+        yield from keys_of_row(row)
     logical = logical_now(reader)
     lately = reader.pairs("ZSCAN", keys.idle)
-    found.update(key.strip() for key, until in lately if float(until) > logical)
-    return sorted(found - {SYSTEM})
+    yield from (key.strip() for key, until in lately if float(until) > logical)

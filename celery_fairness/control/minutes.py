@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from celery_fairness.control.holds import server_now
-from celery_fairness.control.scan import Command, Reader, batches
+from celery_fairness.control.scan import Command, Reader, batches, server_now
 from celery_fairness.control.views import Minute, MinuteCount, WaitCount
 from celery_fairness.util.durations import seconds
 

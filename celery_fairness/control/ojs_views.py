@@ -241,6 +241,21 @@ class Inspection(Value):
         return self.state.full_in
 
     @property
+    def ended_unswept(self) -> int:
+        """Leases that have ended and that no call has removed yet; ``held`` is without them."""
+        return self.state.ended_unswept
+
+    @property
+    def blocked_by(self) -> str:
+        """Why no task of the key starts now, such as ``rate``; "" if one may start."""
+        return self.state.blocked_by
+
+    @property
+    def opens_in_seconds(self) -> float | None:
+        """The time until ``blocked_by`` ends by itself; None if an end or a person is needed."""
+        return self.state.opens_in_seconds
+
+    @property
     def judged_by(self) -> int | None:
         """Version of the published tiers by which the tenant was found at its limit."""
         return self.state.judged_by

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.control.holds import logical_now
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, logical_now
 
 
 def starts_wait_seconds(reader: Reader, limit: Limit, before: int = 0) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from celery_fairness.control.keys import Keys, group_of, order_key
+from celery_fairness.control.keys import Keys
 from celery_fairness.store.connection import Connection
 
 Item = TypeVar("Item")
@@ -90,8 +90,10 @@ class Reader:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""
         for part in self._walk(command, key):
             if isinstance(part, dict):
-                # A cluster returns a hash as a mapping.
+                # A cluster returns a hash as a mapping, and a sorted set in pairs.
                 yield from part.items()
+            elif part and isinstance(part[0], tuple):
+                yield from part
             else:
                 yield from zip(part[::2], part[1::2], strict=True)
 
@@ -104,26 +106,25 @@ class Reader:
                 return
 
 
+def server_now(reader: Reader) -> int:
+    """Return the server's time in ms."""
+    answer = reader.read("TIME")
+    # A cluster answers for each of its nodes.
+    now, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    return int(now) * 1000 + int(micros) // 1000
+
+
+def logical_now(reader: Reader) -> float:
+    """Return the logical time in ms that the next call will have; 0 if there is none yet."""
+    logical, seen = reader.read("HMGET", reader.keys.clock, "logical", "seen")
+    if not (logical and seen):
+        return 0.0
+    # No function has moved the clock since then.
+    return float(logical) + max(0, server_now(reader) - int(seen))
+
+
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield ``items`` in lists of at most ``size``."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def orders_of(reader: Reader, key: str, queue: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the wait groups of a tenant's blocked lanes, and all its lanes.
-
-    If there are more than ``LANES_AT_MOST``, each list has one more than that.
-    """
-    keys = reader.keys
-    flat = reader.read(
-        *("ZRANGE", keys.of("parked", f"{key} {queue}"), 0, LANES_AT_MOST, "WITHSCORES")
-    )
-    lanes = zip(flat[::2], flat[1::2], strict=True)
-    groups = tuple(dict.fromkeys(group_of(key, lane, alone) for lane, alone in lanes))
-    orders: list[Command] = [
-        ("ZRANGE", order_key(keys, key, group, queue), 0, LANES_AT_MOST) for group in ("", *groups)
-    ]
-    found = {lane: None for order in reader.together(orders) for lane in order}
-    return groups, tuple(found)[: LANES_AT_MOST + 1]

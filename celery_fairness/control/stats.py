@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control import queue_rows as queues
-from celery_fairness.control import tenant_state as tenant
-from celery_fairness.control import waiters as waited
 from celery_fairness.control.check import Progress, check
-from celery_fairness.control.holds import with_holds
 from celery_fairness.control.keys import Keys
-from celery_fairness.control.limit_in_force import limit_in_force
 from celery_fairness.control.minutes import minutes
 from celery_fairness.control.scan import Reader
+from celery_fairness.control.snapshot import Snapshot, of_unknown_tier, read_snapshot, snapshot_of
 from celery_fairness.control.views import (
     Check,
     KeyRejections,
@@ -36,7 +34,6 @@ from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
-from celery_fairness.limiter.types import LimitState
 from celery_fairness.scheduler.types import SYSTEM, Rules
 from celery_fairness.util.durations import milliseconds
 
@@ -67,82 +64,107 @@ class Stats:
             if claims:
                 self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
-    def inspect(self, key: str) -> LimitState:
-        """Return the state of a key; see ``LimitsApi.inspect``."""
-        if key == SYSTEM and self._reader is not None:
-            state = self._limiter.inspect(key, "", self._settings.default_tier)
-            state = replace(state, tier="", limit=None, weight=1.0)
-            return tenant.with_dispatch(self._reader, state)
+    def inspect(self, key: str, declared: Limit | None = None, first: int = 0) -> Snapshot:
+        """Return the snapshot of a key; see ``LimitsApi.inspect``.
+
+        Args:
+            key: The key, as a person writes it.
+            declared: The limit that this app declares for it.
+            first: Index of the first lease in the answer, from 0.
+
+        Raises:
+            ValueError: The key has another form.
+        """
         kind, _, name = key.partition(":")
+        if key == SYSTEM and self.claims:
+            found = self._look(key, first=first)
+            return replace(found, state=replace(found.state, weight=1.0))
         if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
             key = queue_key(name)
-        if kind != "tenant" and self._reader is not None and KEY_PATTERN.fullmatch(key):
-            state = self._limiter.inspect(key, "", self._settings.default_tier)
-            state = replace(state, tier="", limit=None, parked=self._limiter.parked(key))
-            return waited.with_waited(self._reader, state)
-        if (
-            kind != "tenant"
-            and KEY_PATTERN.fullmatch(key)
-            and isinstance(self._limiter, RedisLimiter)
-        ):
-            state = self._limiter.inspect(key, "", self._settings.default_tier)
-            return replace(state, tier="", limit=None, parked=self._limiter.parked(key))
+        of_limit = kind != "tenant" and KEY_PATTERN.fullmatch(key)
+        if of_limit and isinstance(self._limiter, RedisLimiter):
+            return self._look(key, declared=declared, first=first)
         by_service = self._settings.tier_scope == "service"
-        found = read_tier_key(key, by_service)
-        if found is None:
+        tenant = read_tier_key(key, by_service)
+        if tenant is None:
             form = "tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
             form = form if by_service else "tenant:{tenant}"
             raise ValueError(f"key: expected {form}, got: {got(key)}")
-        name, service = found
-        who = reserved(name)
-        limit_key = tier_key(who, service)
-        state = self._of_tenant(self._reader, limit_key, who)
-        if self._reader is None:
-            return state
-        return tenant.with_dispatch(self._reader, state, tier_key(who, None) if service else "")
+        who = reserved(tenant[0])
+        return self._of_tenant(tier_key(who, tenant[1]), who, declared, first)
 
-    def _of_tenant(self, reader: Reader | None, key: str, who: str) -> LimitState:
-        """Return the state of a tenant's key, with the tier that applies to its next task.
+    def of_known(self, key: str, declared: Limit | None = None) -> Snapshot:
+        """Return the snapshot of a key in its form in Redis."""
+        kind, _, written = key.partition(":")
+        if kind != "tenant":
+            return self._look(key, declared=declared)
+        if self._settings.tier_scope == "service":
+            written = written.rpartition(":")[0]
+        return self._of_tenant(key, reserved(written), declared)
+
+    def _of_tenant(self, key: str, who: str, declared: Limit | None, first: int = 0) -> Snapshot:
+        """Return the snapshot of a tenant's key, with the tier that applies to its next task.
 
         Args:
-            reader: The reader of the installation, or None on the gate path.
-            key: Key of the tenant's tier limit.
+            key: The key.
             who: The tenant, or its hash if the tenant is unknown.
+            declared: The limit that this app declares for the key.
+            first: Index of the first lease.
         """
         self._directory.look()
-        waits = "" if reader is None else tenant.tier_of_waiting(reader, key)
-        answer = TierAnswer(waits) if waits else self._directory.answer(who)
-        # The limiter uses a published record before the tier that this process has cached.
-        published = self._limiter.published_tenant(who) is not None
-        state = self._limiter.inspect(key, who, answer.tier)
-        judged = self._limiter.published_tiers()[1] or self._settings.tiers
-        state = replace(
-            state,
-            weight=judged[state.tier].weight if state.tier in judged else 1.0,
-            published=published,
-            parked=self._limiter.parked(key),
-        )
-        if not answer.unknown or published:
-            return state
-        return replace(state, tier="", limit=None, weight=None, unknown=answer.unknown)
+        answer = self._waits_by(key) or self._directory.answer(who)
+        tier = "" if answer.unknown else answer.tier
+        found = self._look(key, who, tier, declared=declared, first=first)
+        if found.state.tier or not answer.unknown:
+            return found
+        return of_unknown_tier(found, answer.unknown)
+
+    def _waits_by(self, key: str) -> TierAnswer | None:
+        """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
+        if self._reader is None:
+            return None
+        tier = self._reader.read("HGET", self._reader.keys.of("account", key), "tier")
+        return TierAnswer(tier) if tier else None
+
+    def _look(
+        self,
+        key: str,
+        who: str = "",
+        tier: str = "",
+        *,
+        limit: str = "",
+        declared: Limit | None = None,
+        first: int = 0,
+    ) -> Snapshot:
+        if not isinstance(self._limiter, RedisLimiter):
+            return snapshot_of(self._limiter.inspect(key, who, tier))
+        app = "" if declared is None else declared.numbers
+        return read_snapshot(key, self._limiter.look(key, who, tier, limit, app, first))
+
+    def of_limit(self, limit: Limit) -> Snapshot:
+        """Return the snapshot of the key of a task's limit, with the numbers of this limit."""
+        return self._look(limit.key, limit=limit.text)
+
+    def of_waiting(self, key: str, written: str, parked: str = "") -> Snapshot:
+        """Return the snapshot of a tenant with waiting tasks, with its tier's limit alone.
+
+        Args:
+            key: Key of its tier limit.
+            written: The tenant in its form in keys.
+            parked: The tier of its parked task, or "" for a task in a lane.
+        """
+        tier = parked or self._settings.default_tier
+        return self._look(key, Reserved(written), tier, limit=key)
 
     def tenant_limit(self, who: str, tier: str, service: str | None) -> TenantLimit:
         """Return a short summary of a tenant; see ``TenantsApi.limit``."""
-        key, waiting = tier_key(who, service), self._limiter.parked(tier_key(who, service))
-        if not isinstance(self._limiter, RedisLimiter):
-            state = self._limiter.inspect(key, who, tier)
-        else:
-            reader = Reader(self._limiter.connection, Keys(self._limiter.prefix))
-            waits_by, in_lanes = tenant.waiting_in_lanes(reader, key)
-            waiting += in_lanes
-            state = self._limiter.inspect(key, who, waits_by or tier)
-            state = with_holds(reader, state, tier_key(who, None) if service else "")
+        found = self._look(tier_key(who, service), who, tier)
         return TenantLimit(
-            key=key,
-            tier=state.tier,
-            in_force=limit_in_force(state),
-            held=state.held,
-            waiting=waiting,
+            key=found.state.key,
+            tier=found.state.tier,
+            in_force=found.in_force,
+            held=found.state.held,
+            waiting=found.waiting_count,
         )
 
     @property
@@ -170,43 +192,6 @@ class Stats:
         tiers = self._limiter.published_tiers()[1] or self._settings.tiers
         default = self._settings.default_tier
         return {"": tiers.get(default) or self._settings.tiers[default], **tiers}
-
-    def of_waiting(self, reader: Reader, key: str, written: str, parked: str = "") -> LimitState:
-        """Return the state of a tenant with waiting tasks, with the tier that a claim uses.
-
-        Args:
-            reader: The reader of the installation.
-            key: Key of its tier limit, or ``_system``.
-            written: The tenant in its form in keys.
-            parked: The tier of its parked task, or "" for a task in a lane.
-        """
-        if key == SYSTEM:
-            return self.inspect(key)
-        state = self._of_tier(reader, key, written, parked)
-        of_all = tier_key(Reserved(written), None)
-        state = with_holds(reader, state, of_all if of_all != key else "")
-        return replace(state, leases=tuple(tenant.with_rows(reader, state.key, state.leases)))
-
-    def tier_limit(self, reader: Reader, key: str, written: str, parked: str = "") -> int | None:
-        """Return the limit of such a tenant without holds and overrides; None is unlimited."""
-        return self._of_tier(reader, key, written, parked).limit
-
-    def _of_tier(self, reader: Reader, key: str, written: str, parked: str) -> LimitState:
-        waits = "" if parked else tenant.tier_of_waiting(reader, key)
-        tier = parked or waits or self._settings.default_tier
-        return self._limiter.inspect(key, Reserved(written), tier)
-
-    def of_known(self, reader: Reader, key: str) -> LimitState:
-        """Return the state of a key in its form in Redis."""
-        kind, _, written = key.partition(":")
-        if kind != "tenant":
-            return self.inspect(key)
-        of_all = ""
-        if self._settings.tier_scope == "service":
-            written = written.rpartition(":")[0]
-            of_all = tier_key(Reserved(written), None)
-        state = self._of_tenant(reader, key, reserved(written))
-        return tenant.with_dispatch(reader, state, of_all)
 
     def status(self, known_queues: Iterable[str] = ()) -> Status:
         """Return the status of the installation; see ``StatsApi.status``."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.holds import server_now
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import WorkerStatus
 
 #: Most workers in an answer.

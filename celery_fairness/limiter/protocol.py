@@ -167,10 +167,6 @@ class Limiter(Protocol):
         """Release the reservations of a promoted task that ended before it reached a gate."""
         ...
 
-    def parked(self, key: str) -> int:
-        """Return the number of parked tasks that wait at ``key``."""
-        ...
-
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""
         ...

@@ -114,8 +114,9 @@ class RedisLimiter:
         try:
             self._redis.load_library(self._names.prefix)
             # This call writes nothing and checks the schema.
-            args = ("", "", self._lease_ms, *self._tier_args(""), self._now_text())
-            self._redis.execute(calls.INSPECT, self._names.prefix, args)
+            self._redis.execute(
+                calls.INSPECT, self._names.prefix, self._look_args("", "", "", "", "", 0)
+            )
         except LibraryUnusable:
             raise
         except ResponseError as error:
@@ -263,25 +264,53 @@ class RedisLimiter:
         args = self._free_args("promises", ((message, key) for key in keys))
         self._redis.run(calls.FREE, self._names.prefix, args)
 
-    def parked(self, key: str) -> int:
-        """Return the number of parked tasks that wait at ``key``."""
-        return int(self._redis.read("HGET", self._names.gate_waiting, key) or 0)
-
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout."""
         self._listener.wait(self._names.gate_bell, timeout_seconds)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return the state of ``key``."""
-        names = self._names
-        tenant_key = names.tenant(tenant).removeprefix(names.prefix)
-        args = (key, tenant_key, self._lease_ms, *self._tier_args(tier), self._now_text())
-        held, limit, judged, *shown = self._redis.run(calls.INSPECT, names.prefix, args)
+        found = self.look(key, tenant, tier)
         leases = tuple(
-            HeldLease(id_, seconds(ends_in_ms))
-            for id_, ends_in_ms in zip(shown[::2], shown[1::2], strict=True)
+            HeldLease(each["id"], seconds(each["ends_ms"])) for each in found.get("leases", ())
         )
-        return LimitState(key, judged, None if limit < 0 else limit, held, leases)
+        return LimitState(key, found.get("tier", ""), found.get("entitled"), found["held"], leases)
+
+    def look(
+        self,
+        key: str,
+        tenant: str = "",
+        tier: str = "",
+        limit: str = "",
+        app: str = "",
+        first: int = 0,
+    ) -> Mapping[str, Any]:
+        """Return the snapshot of a key as the function ``inspect`` has it.
+
+        Args:
+            key: The key.
+            tenant: The tenant whose key it is. "" if it is no tenant's.
+            tier: The tenant's tier as this process knows it. "" if it does not.
+            limit: The text of a limit of a task, to see its numbers. The key itself shows the limit
+                of the tenant's tier alone. "" shows the numbers of the key.
+            app: The numbers that this app declares for the key, as text.
+            first: Index of the first lease in the answer.
+        """
+        args = self._look_args(key, tenant, tier, limit, app, first)
+        answer = self._redis.run(calls.INSPECT, self._names.prefix, args)
+        return cast("Mapping[str, Any]", json.loads(answer))
+
+    def _look_args(
+        self, key: str, tenant: str, tier: str, limit: str, app: str, first: int
+    ) -> tuple[Any, ...]:
+        names = self._names
+        tenant_key = names.tenant(tenant).removeprefix(names.prefix) if tenant else ""
+        tiers = {
+            name: (_limit_text(each.concurrency), float(each.weight))
+            for name, each in self._tiers.items()
+        }
+        known = (self._lease_ms, tier, self._default, json.dumps(tiers), self._enforcement)
+        return key, tenant_key, *known, limit, app, first, self._now_text()
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force."""

@@ -346,8 +346,7 @@ class LimitState:
     Attributes:
         key: The limit's key.
         tier: The tenant's tier. "" if the key is no tenant's.
-        limit: The concurrency in force. None is unlimited, 0 is paused. For a key of tasks it is
-            None, because its numbers come with the tasks (``waited``).
+        limit: The concurrency in force. None is unlimited or unknown, 0 is paused.
         held: The number of live leases.
         leases: The first hundred of them, the one that ends first at the top.
         weight: The tenant's share among waiting tenants. None if the key is no tenant's.
@@ -370,6 +369,12 @@ class LimitState:
         unknown: Why the tenant's tier is unknown, for example because its resolver failed. Then
             ``tier`` is "", and ``limit`` and ``weight`` are None unless an operator set them. ""
             if the tier is known.
+        ended_unswept: The number of leases that have ended and that no call has removed yet. They
+            are not among ``held``.
+        blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
+            ``rate`` or ``throttle``. "" if one may start.
+        opens_in_seconds: The time until this reason ends by itself. None if that needs the end of a
+            lease or an operator, or if nothing is in the way.
     """
 
     key: str
@@ -391,13 +396,14 @@ class LimitState:
     own_number: bool = False
     entitled: int | None = None
     unknown: str = ""
+    ended_unswept: int = 0
+    blocked_by: str = ""
+    opens_in_seconds: float | None = None
 
     @property
     def known(self) -> bool:
         """Whether Redis has anything about this key."""
         stopped = self.stops is not None and self.stops.stopped
         steered = stopped or self.override is not None or self.parked
-        # A limit without a tier belongs to a queue.
-        of_queue = not self.tier and not self.unknown and self.limit is not None
         counted = self.held or self.waiting or self.waited or self.published
-        return bool(counted or steered or of_queue)
+        return bool(counted or steered)

@@ -1,7 +1,7 @@
 """The numbers of an override, in the text form that Redis stores.
 
 An operator sets them for a key, until a time or until they are cleared. The operator's name and
-reason are not here: ``control/holding.py`` writes them, and ``control/holds.py`` reads them.
+reason are not here: ``control/holding.py`` writes them, and ``control/snapshot.py`` reads them.
 
 An override has some numbers of a limit, higher or lower ones. For the others the tasks' own numbers
 apply. It changes only the numbers: the counted starts and leases stay those of the key. For a

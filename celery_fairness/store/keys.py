@@ -33,8 +33,6 @@ class Names:
         self.ends = prefix + "ends"
         #: The wake-ups of promoters.
         self.gate_bell = prefix + "gate_bell"
-        #: The number of parked tasks that wait at each key.
-        self.gate_waiting = prefix + "gate_waiting"
 
     @property
     def prefix(self) -> str:

@@ -176,11 +176,6 @@ class FakeLimiter(Limiter):
         """Record the call."""
         self._record("release_reservation", message, keys)
 
-    def parked(self, key: str) -> int:
-        """Return 0."""
-        self._record("parked", key)
-        return 0
-
     def await_parked(self, timeout_seconds: float) -> None:
         """Return at once."""
         self._record("await_parked", timeout_seconds)

@@ -135,7 +135,11 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
     }
     assert found == {
         "key": "tenant:42",
-        "concurrency": {"limit": 1, "active": 1, "available": 0},
+        "concurrency": {
+            "limit": 1,
+            "active": 1,
+            "available": 0,
+        },
         "waiting_count": 2,
         "tier": "free",
         "limit": 1,
@@ -155,6 +159,9 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             ],
         },
         "held": 1,
+        "ended_unswept": 0,
+        "blocked_by": "concurrency",
+        "opens_in_seconds": None,
         "weight": 1.0,
         "published": False,
         "waiting": [{"queue": "celery", "rank": 5, "tasks": 2}],

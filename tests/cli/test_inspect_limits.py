@@ -7,8 +7,6 @@ import json
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control import scan
-from celery_fairness.control import waiters as waited
 from celery_fairness.limiter.types import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
@@ -34,8 +32,8 @@ def limited(client):
 
 def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
     found = fairness.limits.inspect("api.stripe.com")
-    # The limit is that of the task that was put last.
-    assert (found.key, found.tier, found.limit, found.held) == ("api.stripe.com", "", 0, 1)
+    # A 0 stops its own task, and is no number of the key.
+    assert (found.key, found.tier, found.limit, found.held) == ("api.stripe.com", "", 1, 1)
     assert found.known
     (lease,) = found.leases
     assert (lease.charged, lease.task, lease.queue) == ("tenant:a", "shop.pay", "celery")
@@ -77,19 +75,6 @@ def test_what_waits_at_a_key_with_room_again_is_available(limited, fairness, cli
     ]
 
 
-def test_more_tenants_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
-    monkeypatch.setattr(waited, "TENANTS_AT_MOST", 1)
-    counts = [
-        (each.tenants, each.tasks) for each in fairness.limits.inspect("api.stripe.com").waited
-    ]
-    assert counts == [(2, None), (1, 1)]
-
-
-def test_more_groups_than_are_asked_are_only_numbered(limited, fairness, monkeypatch):
-    monkeypatch.setattr(waited, "GROUPS_AT_MOST", 0)
-    assert [each.tasks for each in fairness.limits.inspect("off").waited] == [None]
-
-
 def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
     found = fairness.limits.inspect("tenant:b")
     assert found.waiting == (WaitingLane("celery", 5, 1), WaitingLane("celery", 0, 2))
@@ -98,12 +83,6 @@ def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
     assert found.waited == ()
     lines = run("limit", "show", "tenant:b").output.splitlines()
     assert lines[2] == "blocked: all its tasks in celery wait for other limits"
-
-
-def test_a_tenant_with_many_lanes_is_counted_to_a_bound(limited, fairness, monkeypatch):
-    monkeypatch.setattr("celery_fairness.control.tenant_state.LANES_AT_MOST", 1)
-    monkeypatch.setattr(scan, "LANES_AT_MOST", 1)
-    assert fairness.limits.inspect("tenant:b").waiting == (WaitingLane("celery", 5, 1),)
 
 
 def test_the_command_shows_a_key(limited, run):

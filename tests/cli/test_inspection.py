@@ -280,8 +280,9 @@ def test_s43_s42_a_cool_down_is_in_the_times(fairness, world):
 
 def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
     world.start("t1", "a", limits_text((RateLimitPolicy("api", rate="1/PT1H").limit(),)))
-    for number, limit in enumerate((1, 0, 3, 2)):
-        policy = RateLimitPolicy("api", limit, rate="1/PT2H")
+    # A 0 stops its own task, and is no number of the key.
+    for number, (own, limit) in enumerate(((1, 1), (0, 1), (3, 3), (2, 2))):
+        policy = RateLimitPolicy("api", own, rate="1/PT2H")
         world.wait(f"w{number}", f"u{number}", limits_text((policy.limit(),)))
         found = fairness.limits.inspect("api")
         assert (found.limit, found.rate.period) == (limit, "PT2H")
@@ -300,6 +301,9 @@ def test_d14_what_waits_is_counted_wherever_it_does(client, make_fairness):
     assert counts == {"api": 5, "db": 2, "tenant:u0": 4}
     world.settle(running, Verdict.HEAD)
     assert dumped(fairness, "api")["waiting_count"] == 6
+    fairness.tasks.cancel("w2")
+    counts = {key: dumped(fairness, key)["waiting_count"] for key in ("api", "db")}
+    assert counts == {"api": 5, "db": 1}
 
 
 def test_d14_what_a_gate_has_parked_is_counted_for_each_of_its_limits(fairness, world):

@@ -107,7 +107,7 @@ def test_a_task_that_its_worker_alone_refuses_is_not_parked(limiter: Limiter) ->
     request = ask("w1")
     assert isinstance(limiter.acquire(request), Rejected)
     assert limiter.park(request, "m") is Parking.ASK_AGAIN
-    assert limiter.parked("queue:emails") == 0
+    assert limiter.look("queue:emails")["parked"] == 0
 
 
 def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised(

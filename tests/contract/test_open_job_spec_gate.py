@@ -225,7 +225,7 @@ def test_s09_a_task_over_its_rate_waits_and_starts_when_that_is_open(
     assert (answer.action, limiter.counts()) == ("wait", {"limited": 1})
     assert limiter.park(late, "as it came") is Parking.PARKED
     assert limiter.promote(1, "p").tasks == ()
-    assert limiter.parked("api") == 1
+    assert limiter.look("api")["parked"] == 1
     for _ in range(13):
         clock.advance(5)
         limiter.renew([])

@@ -233,7 +233,7 @@ def test_what_a_dead_promoter_had_waits_again_in_its_place(
     drops = Limit("api", 1, on_limit="drop")
     take(limiter, drops)
     assert promote(limiter) == []
-    assert limiter.parked("api") == 1
+    assert limiter.look("api")["parked"] == 1
     assert limiter.unpark(["a"], "cancelled") == 1
 
 
@@ -273,7 +273,7 @@ def test_a_task_whose_copy_has_started_is_not_promoted_again(
     # It comes to a gate that asks nothing, and waits here no longer.
     came = again(request, first)
     assert isinstance(limiter.acquire(came, Enforcement.OFF), Admitted)
-    assert limiter.parked("api") == 0
+    assert limiter.look("api")["parked"] == 0
     assert promote(limiter, 16, Enforcement.OFF) == []
 
 
@@ -295,10 +295,10 @@ def test_a_task_that_needs_two_limits_moves_from_one_to_the_other_with_its_age(
     api, db = take(limiter, ONE), take(limiter, OTHER)
     park(limiter, ask("a", ONE, OTHER))
     park(limiter, ask("b", OTHER))
-    assert (limiter.parked("api"), limiter.parked("db")) == (1, 1)
+    assert (limiter.look("api")["parked"], limiter.look("db")["parked"]) == (1, 1)
     limiter.release([api])
     assert promote(limiter) == []
-    assert (limiter.parked("api"), limiter.parked("db")) == (0, 2)
+    assert (limiter.look("api")["parked"], limiter.look("db")["parked"]) == (0, 2)
     limiter.release([db])
     assert names(promote(limiter)) == ["a"]
 
@@ -449,9 +449,9 @@ def test_a_promoter_that_says_late_what_it_published_is_believed(
         clock.advance(5)
         limiter.renew([])
     assert promote(limiter) == []
-    assert limiter.parked("api") == 2
+    assert limiter.look("api")["parked"] == 2
     assert limiter.unpark(["a"]) == 1
-    assert limiter.parked("api") == 1
+    assert limiter.look("api")["parked"] == 1
     clock.now_ms = expires_ms
     assert promote(limiter) == []
 
@@ -489,7 +489,7 @@ def test_a_tier_parks_where_its_setting_says_so(
     request = ask("a", tenant="42")
     park(limiter, request)
     park(limiter, ask("b", ONE, tenant="42"))
-    assert limiter.parked("tenant:42") == 2
+    assert limiter.look("tenant:42")["parked"] == 2
     take(limiter, tenant="43")
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
@@ -545,7 +545,7 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
     take(limiter, Limit("api"))
     park(limiter, again(request, promoted))
     assert limiter.unpark(["a"]) == 0
-    assert limiter.parked("api") == 1
+    assert limiter.look("api")["parked"] == 1
 
 
 def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(

@@ -137,7 +137,7 @@ def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
     assert names(promote(limiter)) == ["old"]
     limiter.release_reservation("old", ["api"])
     limiter.release([held])
-    assert limiter.parked("api") == 1
+    assert limiter.look("api")["parked"] == 1
 
 
 def test_d03_a_retry_and_a_copy_declare_no_numbers(limiter: Limiter) -> None:

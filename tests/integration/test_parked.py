@@ -32,7 +32,7 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 
 def await_parked(shop: Shop, count: int, key: str = KEY) -> None:
     def parked() -> None:
-        assert parts_of(shop.fairness).limiter.parked(key) == count
+        assert parts_of(shop.fairness).limiter.look(key)["parked"] == count
 
     eventually(parked, RESULT_SECONDS)
     assert shop.fairness.check().findings == ()

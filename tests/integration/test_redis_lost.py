@@ -143,7 +143,10 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     held = [send("41", mail), send("42", paused), send("43")]
 
     def stopped_tasks_wait() -> None:
-        assert [parts_of(fairness).limiter.parked(key) for key in ("mail", "paused")] == [1, 1]
+        assert [parts_of(fairness).limiter.look(key)["parked"] for key in ("mail", "paused")] == [
+            1,
+            1,
+        ]
         # Who is refused by the tier comes again and again.
         before = fairness.stats.rejections().tiers.get("free", 0)
         eventually(
@@ -156,7 +159,8 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
 
     eventually(
         lambda: (
-            parts_of(fairness).limiter.parked("mail") + parts_of(fairness).limiter.parked("paused")
+            parts_of(fairness).limiter.look("mail")["parked"]
+            + parts_of(fairness).limiter.look("paused")["parked"]
             == 2
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 
 import pytest
@@ -45,8 +46,9 @@ class Limiter:
         return answer[:6], lives
 
     def inspect(self):
-        of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", 1, "free", 0, self.now)
-        return self.run(calls.INSPECT, (), *of_tenant)[0]
+        tiers = json.dumps({"basic": ("1", 1.0), "free": ("0", 1.0)})
+        of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", "free", tiers)
+        return json.loads(self.run(calls.INSPECT, (), *of_tenant, "on", "", "", 0, self.now)[0])
 
     def renew(self, *leases, epoch=""):
         slots = chain.from_iterable((lease, "tenant:42") for lease in leases)
@@ -113,7 +115,7 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     limiter.acquire("l1")
     assert limiter.acquire("l2", next_serial="s1")[0][0] == 0
     limiter.acquire("l2", limit=2, serial="s1")
-    kept = {NAMES.clock, NAMES.counts, NAMES.exceeded, LEASES}
+    kept = {NAMES.clock, NAMES.counts, NAMES.exceeded, LEASES, f"{NAMES.prefix}idle"}
     assert set(client.keys(NAMES.prefix + "*")) == {*kept, f"{NAMES.prefix}freed:tenant:42"}
 
 
@@ -132,8 +134,12 @@ def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
     client.zadd(
         LEASES, {"gate": NOW + 5_000, "claimed.1": "+inf", "late.1": "+inf", "lost": "+inf"}
     )
-    shown = ["gate", 5_000, "claimed.1", 7_000, "late.1", 0, "lost", 0]
-    assert limiter.inspect() == [4, 1, "basic", *shown]
+    found = limiter.inspect()
+    shown = [(each["id"], each["ends_ms"]) for each in found["leases"]]
+    assert shown == [("gate", 5_000), ("claimed.1", 7_000), ("lost", 0)]
+    # The call that removes a lease that has ended frees its slot.
+    assert (found["held"], found["ended_unswept"]) == (3, 1)
+    assert (found["tier"], found["entitled"]) == ("basic", 1)
 
 
 def test_a_publication_answers_with_its_code_and_the_version(limiter, client):

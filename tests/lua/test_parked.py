@@ -52,8 +52,7 @@ def test_who_parks_nothing_pays_a_word_of_the_clock_when_a_slot_frees(
     # The key is known for a while, and how long its slot was held.
     took = {"zscore": 1, "hget": 1, "hset": 1, "pexpire": 1}
     assert ran == {"fcall": 1, "zrem": 3, "hmget": 1, "zadd": 1, "exists": 1} | took
-    # A tenant's key has no record that could be forgotten.
-    assert client.zrange(f"{NAMES.prefix}idle", 0, -1) == [" api"]
+    assert client.zrange(f"{NAMES.prefix}idle", 0, -1) == [" tenant:42", " api"]
     limiter.promote(16, "s")
     with commands() as ran:
         assert limiter.promote(16, "s").sleep_seconds is None

@@ -275,7 +275,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
     answer = deliver(world, spaced, id="t2")
     assert ("traced" if answer == "traced" else "parked") == outcome
     assert waited == slept
-    assert world.limiter.parked("api") == (outcome == "parked")
+    assert world.limiter.look("api")["parked"] == (outcome == "parked")
 
 
 def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_sent_back(
@@ -285,7 +285,7 @@ def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_se
     spaced = {"key": "api", "throttle": {"limit": 100, "period": "PT1S"}}
     assert deliver(world, spaced) == "traced"
     assert deliver(world, spaced, id="t2") != "traced"
-    assert (world.limiter.parked("api"), countdowns(world)) == (1, [])
+    assert (world.limiter.look("api")["parked"], countdowns(world)) == (1, [])
 
 
 def test_a_task_without_the_value_that_its_queue_asks_for_is_charged_to_a_tenant_of_its_own(

@@ -402,7 +402,7 @@ function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns
   if not task then return end
   local closed = Limits.why_closed(ctx, refused, rules)
   Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)
-  Lanes.task_left(ctx, queue, key)
+  Lanes.task_left(ctx, queue, key, lane)
   Lanes.leave_ring(ctx, queue, key)
   local expires = ctx.prefix .. "expires:" .. queue
   local ends_at = rules.expiring and redis.call("ZSCORE", expires, tag)

@@ -137,6 +137,16 @@ function Lanes.will_wait(ctx, queue, task, since)
   return known
 end
 
+-- A task begins to wait in a lane (by 1), or leaves it (by -1). Accounts and `waiting` count what waits of a tenant
+-- and of a queue. So the keys of these two are not counted here.
+function Lanes.count_limits(ctx, queue, lane, by)
+  local limits = Lanes.limits_of(lane)
+  if limits == "" then return end
+  for key in string.gmatch(Tasks.keys_of("", limits), "[^,]+") do
+    if string.sub(key, 1, 7) ~= "tenant:" and key ~= "queue:" .. queue then Limits.count_waiting(ctx, key, by) end
+  end
+end
+
 -- A task begins to wait in its lane, at the place of its sequence number. If `is_put`, it waits for the first time.
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
@@ -152,6 +162,7 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
     redis.call("SADD", ctx.prefix .. Lanes.names_name(key, Lanes.class_of(lane), queue), task.name)
   end
   Lanes.note_tier(ctx, queue, task, is_put, known[1], known[2])
+  if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
   redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
   if redis.call("HINCRBY", ctx.prefix .. "account:" .. key, "q:" .. queue, 1) == 1 then
     Active.enter(ctx, queue, key)
@@ -227,7 +238,8 @@ end
 
 -- A task has left its lane. If the tenant was charged for it, `finish` and `virtual` are as for leave.
 -- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
-function Lanes.task_left(ctx, queue, key, finish, waiting, virtual)
+function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
+  Lanes.count_limits(ctx, queue, lane, -1)
   local account = ctx.prefix .. "account:" .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. "waiting", queue, -1)
@@ -261,7 +273,7 @@ function Lanes.remove(ctx, task)
   local is_gone = Lanes.note_first(ctx, queue, key, lane, Lanes.order_name(key, group, queue))
   if is_gone then Lanes.forget_lane(ctx, queue, key, lane) end
   Lanes.left_group(ctx, queue, key, group)
-  Lanes.task_left(ctx, queue, key)
+  Lanes.task_left(ctx, queue, key, lane)
   Lanes.leave_ring(ctx, queue, key)
   return true
 end
@@ -312,7 +324,7 @@ function Lanes.forget_waiting(ctx, queue)
     end
     local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
     if tag then Lanes.forget_task(ctx, queue, tag) end
-    Lanes.task_left(ctx, queue, key)
+    Lanes.task_left(ctx, queue, key, lane)
     if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
     gone = gone + 1
   end

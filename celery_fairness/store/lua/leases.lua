@@ -167,6 +167,7 @@ function Leases.take_slot(ctx, key, lease, ends)
   local leases = ctx.prefix .. "leases:" .. key
   redis.call("ZADD", leases, Rates.whole(ends), lease)
   redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
+  Rates.known_until(ctx, key, ends)
 end
 
 -- A task starts that has `limit`. Leases of tenants' keys are not noted. The caller that gives such a slot back

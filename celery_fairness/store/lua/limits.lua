@@ -114,6 +114,16 @@ function Limits.refusal(ctx, words, rules)
   return at and Limits.refused_by(at, action, by, again_ms, why, longest)
 end
 
+-- A task with these keys begins to wait (by 1), or waits no longer (by -1). The keys have commas between them.
+-- `waiting_at` counts for each key the tasks that wait with a limit of it, for people who look.
+function Limits.count_waiting(ctx, keys, by)
+  for key in string.gmatch(keys, "[^,]+") do
+    if redis.call("HINCRBY", ctx.prefix .. "waiting_at", key, by) <= 0 then
+      redis.call("HDEL", ctx.prefix .. "waiting_at", key)
+    end
+  end
+end
+
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
 function Limits.full_here(ctx, words, look, rules)
   for word in string.gmatch(words, "[^,]+") do

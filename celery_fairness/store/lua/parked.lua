@@ -288,12 +288,21 @@ function Parked.still_parked(ctx)
   return false
 end
 
+-- Removes the record of a task, which counted at each key of the task. Returns how many records there were.
+function Parked.forget_record(ctx, tag)
+  local record = redis.call("HGET", ctx.prefix .. "gate_tasks", tag)
+  if not record then return 0 end
+  local task = Parked.read_parked(record)
+  Limits.count_waiting(ctx, Tasks.keys_of(task.key, task.words), -1)
+  return redis.call("HDEL", ctx.prefix .. "gate_tasks", tag)
+end
+
 -- Forgets a task that is on its broker again, or that exists nowhere any more.
 function Parked.forget_parked(ctx, key, tag, places)
   Parked.leave_gate(ctx, key, tag, places)
   redis.call("ZREM", ctx.prefix .. "gate_promoted", tag)
   redis.call("ZREM", ctx.prefix .. "gate_expires", tag)
-  local known = redis.call("HDEL", ctx.prefix .. "gate_tasks", tag)
+  local known = Parked.forget_record(ctx, tag)
   Parked.still_parked(ctx)
   return known
 end

@@ -42,6 +42,29 @@ function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
   return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
 end
 
+-- Returns how many starts of a key a window of `period_ms` has that ends now. Also returns the time until it has
+-- fewer, or fewer than `starts`. The times of the log do not fall, so a few entries are enough to find the first
+-- start of the window.
+function Rates.count_in(ctx, key, starts, period_ms, logical)
+  local log, window = ctx.prefix .. "starts:" .. key, redis.call("HMGET", ctx.prefix .. "window:" .. key, "count", "most")
+  local first, last, gone = 0, redis.call("ZCARD", log), nil
+  local count, size = tonumber(window[1]), last
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    local at = string.match(redis.call("ZRANGE", log, middle, middle)[1], "%d+$")
+    if at + period_ms + 1 > logical then last = middle else first = middle + 1 end
+  end
+  if first == size or not count then return 0, 0 end
+  if first > 0 then
+    gone = tonumber(string.match(redis.call("ZRANGE", log, first - 1, first - 1)[1], "^%d+"))
+  else
+    -- The first entry may stand for starts of its part that the log does not have.
+    local part = math.max(1, math.ceil(tonumber(window[2]) / PARTS))
+    gone = math.max(0, tonumber(string.match(redis.call("ZRANGE", log, 0, 0)[1], "^%d+")) - part)
+  end
+  return count - gone, Rates.rate_wait_ms(ctx, key, count, math.min(starts, count - gone), period_ms, logical)
+end
+
 function Rates.interval_of(throttle)
   local starts, period_ms = string.match(throttle, "^(%d+)/(%d+)")
   return starts and tonumber(period_ms) / tonumber(starts) or 0
@@ -115,6 +138,11 @@ function Rates.stay_known(ctx, keys, logical)
     end
     redis.call("ZADD", ctx.prefix .. "idle", unpack(known))
   end
+end
+
+-- A lease of a key begins or is renewed that ends by itself. The key is known until the lease ends.
+function Rates.known_until(ctx, key, ends)
+  redis.call("ZADD", ctx.prefix .. "idle", "GT", Rates.whole(ends), " " .. key)
 end
 
 -- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.

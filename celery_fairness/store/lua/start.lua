@@ -75,7 +75,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   Stats.note_start(rules, task, found.verdict.tier, queue)
   if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
-  if Lanes.task_left(ctx, queue, key, finish, waiting, rules.virtual[queue]) > 0 then
+  if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
     if found.is_out then ring = full end
     redis.call("ZADD", ring, finish, key)

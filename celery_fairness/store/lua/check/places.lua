@@ -180,6 +180,7 @@ function Places.tag(it, name, tag)
   if not redis.call("ZSCORE", ctx.prefix .. "lane:" .. name, tag) then return end
   Check.found(it, "task_without_message", "lane:" .. name, tag, function()
     redis.call("ZREM", ctx.prefix .. "lane:" .. name, tag)
+    Lanes.count_limits(ctx, queue, lane, -1)
     redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
     if task then Tasks.delete(ctx, task) end
     redis.call("HDEL", ctx.prefix .. "messages", tag)

@@ -100,6 +100,7 @@ local function acquire_of_tier(ctx, args, logical, now)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   redis.call("ZADD", leases, string.format("%.0f", logical + lease_ms), lease_id)
   redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
+  Rates.known_until(ctx, key, logical + lease_ms)
   local code = (over and enforcement == "observe") and 2 or 1
   return {code, held + 1, limit, -1, version, tier, "", "w"}
 end

@@ -1,42 +1,397 @@
 --[[
-  inspect: return what a key holds now. The function writes nothing.
+  inspect: one snapshot of a key, by the rules of the next claim. The function writes nothing, so a replica can
+  answer too. The clock is read and not moved on.
 
   keys[1] prefix        str   what every key of the installation begins with
 
-  args[1] key           str   of the limit
-  args[2] tenant_key    str   of the tenant's record, without the prefix
-  args[3] lease_ms      int   how long a lease lives without a renewal
-  args[4] tier          str   the tenant's tier as the caller holds it
-  args[5] concurrency   str   that tier's, as the caller holds it (an integer, "unlimited" or "")
-  args[6] default_tier  str   for a tier that is not known
-  args[7] default_limit str   of the default tier, an integer or "unlimited"
-  args[8] frozen_ms     str   "" in production (server TIME); set only by tests
+  args[1]  key           str  of a limit, of a queue, or of a tenant
+  args[2]  tenant_key    str  of the tenant's record, without the prefix; "" if the key is no tenant's
+  args[3]  lease_ms      int  how long a lease lives without a renewal
+  args[4]  tier          str  the tenant's tier as the caller holds it
+  args[5]  default_tier  str  for a tier that is not known
+  args[6]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
+  args[7]  enforcement   str  "on", "observe" or "off"
+  args[8]  limit         str  a limit of a task, whose numbers are shown; "" shows the numbers of the key
+  args[9]  app           str  what the caller's app declares, CONCURRENCY|RATES|THROTTLE; "" is nothing
+  args[10] first         int  index of the first lease, and of the first limit with waiting tasks
+  args[11] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns {held, limit, tier, id, ends_in_ms, ...}. The limit -1 is unlimited. The answer has the first hundred
-  leases.
+  Returns JSON. Times are in ms. A field without a value is left out. `celery_fairness/control/snapshot.py` reads
+  it, and names what each field means.
 ]]
--- One answer has at most this many leases.
-local SHOW_AT_MOST = 100
+-- One page has at most 100 leases and 100 limits.
+local PAGE = 100
+-- One call looks at most at this many ended leases, and at this many queues of a tenant.
+local ENDED_AT_MOST = 1000
+local QUEUES_AT_MOST = 100
+-- One call counts the tasks of at most 1000 lanes, and the tenants of at most 1000 groups.
+local LANES_AT_MOST = 1000
+local GROUPS_AT_MOST = 1000
+
+-- Returns an array that is an array in JSON too, even if it is empty.
+local function list(items)
+  return #items > 0 and items or nil
+end
+
+local function pairs_of(windows)
+  local found = {}
+  for starts, period_ms in Rates.windows_of(windows) do found[#found + 1] = {starts, period_ms} end
+  return found
+end
+
+-- Returns numbers in the form of the answer.
+local function numbers_of(limit)
+  return {concurrency = limit.concurrency, rates = list(pairs_of(limit.rates)), throttle = pairs_of(limit.throttle)[1]}
+end
+
+-- Returns how many leases live, how many have ended and still stand in the table, and which of these a claim took.
+local function count_leases(ctx, key, logical)
+  local leases = ctx.prefix .. "leases:" .. key
+  local held, gone = redis.call("ZCOUNT", leases, "(" .. Rates.whole(logical), "+inf"), {}
+  local unswept = redis.call("ZCARD", leases) - held
+  local ended = held == 0 and {} or redis.call(
+    "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", Rates.whole(logical), "LIMIT", 0, ENDED_AT_MOST)
+  local ends = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
+  for index = 1, #ended do
+    if ends[index] == "inf" then
+      gone[ended[index]] = true
+      held, unswept = held - 1, unswept + 1
+    end
+  end
+  return held, unswept, gone
+end
+
+-- Adds to a lease of a claim its own end, and what is known of its task.
+local function add_task(ctx, lease, logical)
+  local ends = redis.call("ZSCORE", ctx.prefix .. "ends", lease.id)
+  lease.ends_ms = math.max(0, tonumber(ends or logical) - logical)
+  local row, tag = Tasks.read_running(ctx, lease.id)
+  local task = row and Tasks.read(ctx, tag)
+  if not task then return end
+  local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
+  lease.owner, lease.state, lease.queue, lease.task, lease.charged = row.owner, row.state, task.queue, task.name, task.key
+  lease.task_id, lease.limits = task.id ~= "" and task.id or tag, task.limits
+  lease.held_ms, lease.usual_ms = at and math.max(0, logical - at), tonumber(usual)
+end
+
+-- Returns a page of the leases that live, the soonest end first. A lease of a claim counts without an end.
+local function leases_of(ctx, key, first, gone, logical)
+  local found, ids = {}, {}
+  local shown = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(logical), "+inf",
+    "WITHSCORES", "LIMIT", first, PAGE)
+  for index = 1, #shown, 2 do
+    local lease = {id = shown[index], ends_ms = tonumber(shown[index + 1]) - logical}
+    if not gone[lease.id] then
+      found[#found + 1], ids[#ids + 1] = lease, lease.id
+    end
+  end
+  if #ids == 0 then return found end
+  local began = redis.call("ZMSCORE", ctx.prefix .. "began:" .. key, unpack(ids))
+  local mean = redis.call("HGET", ctx.prefix .. "pace:" .. key, "mean")
+  for index = 1, #ids do
+    local lease = found[index]
+    if began[index] then lease.held_ms, lease.usual_ms = math.max(0, logical - began[index]), tonumber(mean) end
+    if lease.ends_ms == math.huge then add_task(ctx, lease, logical) end
+  end
+  return found
+end
+
+-- Returns the lanes of a tenant in a queue: the ready ones, and those of each parked class. `most` is how many it
+-- reads of each order.
+local function lanes_of(ctx, key, queue, most)
+  local orders, seen, lanes = {Lanes.order_name(key, nil, queue)}, {}, {}
+  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, most - 1)
+  for index = 1, #classes do
+    local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, classes[index]), queue)
+    if not seen[order] then orders[#orders + 1], seen[order] = order, true end
+  end
+  for index = 1, #orders do
+    local some = redis.call("ZRANGE", ctx.prefix .. orders[index], 0, most - 1)
+    for place = 1, #some do lanes[#lanes + 1] = some[place] end
+    if #lanes >= most then return lanes end
+  end
+  return lanes
+end
+
+local function length_of(ctx, key, lane, queue)
+  return redis.call("ZCARD", ctx.prefix .. Lanes.tags_name(key, lane, queue))
+end
+
+-- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
+local function add_places(ctx, key, answer)
+  local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "account:" .. key), LANES_AT_MOST, {}
+  for index = 1, #flat, 2 do
+    local queue = string.match(flat[index], "^q:(.*)$")
+    if queue then
+      queues[#queues + 1] = queue
+      answer.waiting_count = answer.waiting_count + flat[index + 1]
+    end
+    if flat[index] == "closed" then answer.closed = true end
+  end
+  table.sort(queues)
+  local full, lanes = {}, {}
+  for index = 1, math.min(#queues, QUEUES_AT_MOST) do
+    local queue, ranks = queues[index], {}
+    if redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key) then full[#full + 1] = queue end
+    local its = left > 0 and lanes_of(ctx, key, queue, left) or {}
+    for place = 1, math.min(#its, left) do
+      local rank = string.sub(its[place], 1, 1)
+      ranks[rank] = (ranks[rank] or 0) + length_of(ctx, key, its[place], queue)
+    end
+    left = left - #its
+    for rank = 9, 0, -1 do
+      local tasks = ranks[tostring(rank)] or 0
+      if tasks > 0 then lanes[#lanes + 1] = {queue, rank, tasks} end
+    end
+  end
+  answer.full_in, answer.waiting = list(full), list(lanes)
+  -- 0 means that a put has changed the tier since.
+  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. "closed", key) or 0)
+  if judged_by ~= 0 then answer.judged_by = math.abs(judged_by) - 1 end
+end
+
+-- Returns how many tenants wait in the groups of a limit, and how many tasks. Both stop to count when nothing of
+-- `left` is left. Then the tenants are a lower bound, and the tasks are nil.
+local function count_waiters(ctx, place, queue, left)
+  local wait, tenants, tasks = ctx.prefix .. "wait:" .. place, 0, 0
+  local groups = left.groups > 0 and redis.call("ZRANGE", wait, 0, left.groups - 1) or {}
+  left.groups = left.groups - #groups
+  for index = 1, #groups do
+    local name = "group:" .. groups[index] .. " " .. queue
+    local members = redis.call("ZCARD", ctx.prefix .. name)
+    tenants = tenants + members
+    local its = tasks and members <= left.lanes and redis.call("ZRANGE", ctx.prefix .. name, 0, -1) or {}
+    for member = 1, #its do
+      local order = ctx.prefix .. Lanes.order_name(its[member], groups[index], queue)
+      local lanes = left.lanes > 0 and redis.call("ZRANGE", order, 0, left.lanes) or {}
+      for lane = 1, #lanes do tasks = tasks + length_of(ctx, its[member], lanes[lane], queue) end
+      left.lanes = left.lanes - math.max(1, #lanes)
+    end
+    if #its < members or left.lanes < 0 then tasks = nil end
+  end
+  -- Each group has a tenant at least.
+  local others = redis.call("ZCARD", wait) - #groups
+  if others > 0 then tasks = nil end
+  return tenants + others, tasks
+end
+
+-- Gives a limit the numbers that a claim starts from: the newest of its key, or those of its queue.
+local function use_numbers(ctx, limit, rules)
+  if limit.of_queue then
+    Config.use_numbers(ctx, limit, rules)
+  elseif limit.asks then
+    Limits.use_newest(ctx, limit, rules)
+  end
+  return limit
+end
+
+-- Returns the limits of a key at which claims found tasks to wait. `cools` is whether only a cool-down stops the key.
+local function waited_of(ctx, key, first, cools, rules)
+  local places = redis.call("LRANGE", ctx.prefix .. "waited:" .. key, first, first + PAGE - 1)
+  local found, left = {}, {groups = GROUPS_AT_MOST, lanes = LANES_AT_MOST}
+  table.sort(places)
+  for index = 1, #places do
+    local name, queue = string.match(places[index], "^(%S+) (.*)$")
+    local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name))
+    if looked then
+      local limit = use_numbers(ctx, Limits.read_limit(name), rules)
+      local row = numbers_of(limit)
+      row.queue, row.tenants, row.tasks = queue, count_waiters(ctx, places[index], queue, left)
+      -- The score of a partition is lower by the version of its queue's numbers.
+      row.state = cools and limit.concurrency ~= 0 and "cool-down" or "paused"
+      if looked >= 0 then row.state = "available" elseif looked > Blocked.PAUSED then row.state = "exhausted" end
+      found[#found + 1] = row
+    end
+  end
+  return found
+end
+
+-- Returns the limit of a key that the first task has which a claim found to wait at the key.
+local function waiting_limit(ctx, key)
+  local place = redis.call("LINDEX", ctx.prefix .. "waited:" .. key, 0)
+  if not place then return nil end
+  local queue = string.match(place, "^%S+ (.*)$")
+  local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. place, 0, 0)[1]
+  local tenant = group and redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
+  local lane = tenant and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(tenant, group, queue), 0, 0)[1]
+  return lane and "," .. Lanes.limits_of(lane)
+end
+
+-- Returns CONCURRENCY|RATES|THROTTLE of a key whose newest numbers are forgotten, or nil. They are those of a task
+-- that waits, of one that runs, of the last start, or of the caller's app.
+local function numbers_of_tasks(ctx, key, leases, app)
+  local words = waiting_limit(ctx, key) or ""
+  for index = 1, #leases do words = words .. "," .. (leases[index].limits or "") end
+  for of, numbers in string.gmatch(words, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
+    if of == key then return numbers end
+  end
+  local asked = redis.call("HGET", ctx.prefix .. "window:" .. key, "asked")
+  -- At a gate a limit without a rate has its last number here.
+  local slots = not asked and redis.call("HGET", ctx.prefix .. "pace:" .. key, "asked")
+  return asked or slots and slots .. "||" or app ~= "" and app or nil
+end
+
+-- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
+local function of_tier(key, answer)
+  local kind = answer.own_number and "own" or "tier"
+  return {key = key, concurrency = answer.entitled, rates = "", throttle = ""},
+    answer.tier and {kind = kind, limit = answer.entitled, tier = answer.tier}
+end
+
+-- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
+local function of_task(ctx, word, rules)
+  local limit, kind = use_numbers(ctx, Limits.read_limit(word), rules), "tasks"
+  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", string.match(limit.key, "^queue:[^:]+") or "")
+  local row = queue and Config.queue_row(ctx, queue, rules)
+  if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
+  if limit.of_queue and not limit.of_parts then limit.of_process = nil end
+  return limit, {kind = kind, limit = limit.concurrency}
+end
+
+-- Returns the numbers of a key without an override, and the reason for its concurrency. If no number is known, there
+-- is no reason.
+local function own_numbers(ctx, key, leases, app, answer, rules)
+  local limit, reason = of_tier(key, answer)
+  local whole, known = string.match(key, "^queue:[^:]+"), redis.call("GET", ctx.prefix .. "declared:" .. key)
+  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", whole or "")
+  local row = queue and Config.queue_row(ctx, queue, rules)
+  if row and row.parts == (key ~= row.key) then
+    limit.of_process, limit.concurrency, limit.rates, limit.throttle = row.of_process, row.concurrency, row.rates, row.throttle
+    local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
+    reason = kind and {kind = kind, limit = row.concurrency} or nil
+  end
+  if not known and not (whole and reason) then known = numbers_of_tasks(ctx, key, leases, app) end
+  if not known then return limit, reason end
+  -- The stricter number counts.
+  local concurrency, rates, throttle = Config.read_declared(known)
+  local both = Rates.of_one_key({limit, {key = key, rates = rates, throttle = throttle}})[1]
+  local least = math.min(limit.concurrency or math.huge, tonumber(concurrency) or math.huge)
+  both.concurrency, both.of_process = least < math.huge and least or nil, limit.of_process
+  if reason and both.concurrency == limit.concurrency then return both, reason end
+  return both, {kind = whole and "settings" or "tasks", limit = both.concurrency}
+end
+
+-- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
+local function pause_of(ctx, key, of_all, rules)
+  local lasts, of = Config.paused_ms(ctx, key, rules), key
+  local of_tenant = of_all ~= "" and of_all ~= key and Config.paused_ms(ctx, of_all, rules) or 0
+  if of_tenant > lasts then lasts, of = of_tenant, of_all end
+  if lasts == 0 then return nil, 0 end
+  local since, by = string.match(redis.call("HGET", ctx.prefix .. "paused_by", of) or "", "^(%d*) ?(.*)$")
+  return {kind = "paused", limit = 0, ends_ms = lasts < math.huge and rules.now + lasts or nil,
+    since_ms = tonumber(since), by = by, pause_of = of ~= key and of or nil}, lasts
+end
+
+-- Returns the override of a key: what it changes, and its end and its text as they are stored.
+local function override_of(ctx, key, rules)
+  local other = Config.override_of(ctx, key, rules)
+  if not other then return nil end
+  local ends, notes = string.match(redis.call("HGET", ctx.prefix .. "overrides", key), "^[^|]*|[^|]*|[^|]*|(%d*) ?(.*)$")
+  other.ends_ms, other.notes = tonumber(ends), notes
+  return other
+end
+
+-- Returns the window of a limit that is the nearest to its number.
+local function nearest_rate(ctx, limit, logical)
+  local best
+  for starts, period_ms in Rates.windows_of(limit.rates) do
+    local count, wait = Rates.count_in(ctx, limit.key, starts, period_ms, logical)
+    local part, least = count / starts, best and best[3] / best[1]
+    if not best or part > least or part == least and wait > best[4] then best = {starts, period_ms, count, math.ceil(wait)} end
+  end
+  return best
+end
+
+-- Returns the throttle of a limit, and when its next start is due.
+local function throttle_of(ctx, limit, logical)
+  local starts, period_ms = Rates.windows_of(limit.throttle)()
+  if not starts then return nil end
+  local ideal = redis.call("HGET", ctx.prefix .. "window:" .. limit.key, "ideal")
+  return {starts, period_ms, math.max(0, math.ceil(ideal and ideal + period_ms / starts - logical or 0))}
+end
+
+-- Returns why no task may start now, and after how long one may. The time is nil if it takes a person, or the end
+-- of a lease.
+local function blocked_by(ctx, limit, own, pause_ms, cool_ms, override, rules)
+  local stops = pause_ms
+  if limit.concurrency == 0 then
+    local ends = override and own ~= 0 and override.ends_ms
+    stops = math.max(stops, ends and ends - rules.now or math.huge)
+  end
+  if stops > 0 then return "paused", stops < math.huge and math.max(stops, cool_ms) or nil end
+  if cool_ms > 0 then return "cool-down", cool_ms end
+  local wait, _, why = Limits.wait_ms(ctx, limit, rules)
+  if why == "full" then return "concurrency", nil end
+  return why, why and wait
+end
+
+-- Returns whether any table has something of a key.
+local function is_used(ctx, key, answer, queue, logical)
+  local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. "idle", " " .. key) or 0)
+  local counted = answer.held + answer.ended_unswept + answer.waiting_count + answer.parked
+  return counted > 0 or known_until > logical or answer.published == true or queue ~= false
+    or (answer.override or answer.pause or answer.cool_ms) ~= nil
+    or redis.call("EXISTS", ctx.prefix .. "window:" .. key, ctx.prefix .. "waited:" .. key) > 0
+end
+
+-- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
+-- tier adds nothing.
+local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, answer)
+  local waits = redis.call("HGET", ctx.prefix .. "account:" .. key, "tier")
+  local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency")
+  if waits and waits ~= "" then tier = waits end
+  answer.published, answer.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
+  if tier == "" and not record[1] then return end
+  local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
+    tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], {})
+  if redis.call("EXISTS", ctx.prefix .. "tiers") == 0 then weight = tiers[judged] and tiers[judged][2] or 1 end
+  answer.tier, answer.weight, answer.entitled = judged, weight, limit >= 0 and limit or nil
+end
 
 register("inspect", {"no-writes"}, function(keys, args)
-  local ctx, key, tenant_key, lease_ms, frozen_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3]), args[8]
-  local leases, ends = ctx.prefix .. "leases:" .. key, ctx.prefix .. "ends"
+  local ctx, key, tenant_key, lease_ms, tier = {prefix = keys[1]}, args[1], args[2], tonumber(args[3]), args[4]
+  local enforcement, word, app, first, frozen_ms = args[7], args[8], args[9], tonumber(args[10]), args[11]
 
-  local logical = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local tier, limit = Config.entitlement(
-    ctx.prefix .. "tiers", ctx.prefix .. tenant_key, args[4], args[5], args[6], args[7], {})
-  local alive = string.format("(%.0f", logical)
-  local answer = {redis.call("ZCOUNT", leases, alive, "+inf"), limit, tier}
-  local shown = redis.call(
-    "ZRANGEBYSCORE", leases, alive, "+inf", "WITHSCORES", "LIMIT", 0, SHOW_AT_MOST)
-  for index = 1, #shown, 2 do
-    local ends_at = tonumber(shown[index + 1])
-    -- A claimed task's lease counts without an end; the lease itself has one.
-    if ends_at == math.huge then
-      ends_at = math.max(logical, tonumber(redis.call("ZSCORE", ends, shown[index]) or logical))
-    end
-    answer[#answer + 1] = shown[index]
-    answer[#answer + 1] = ends_at - logical
+  local logical, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local held, unswept, gone = count_leases(ctx, key, logical)
+  local rules = {logical = logical, now = now, enforcement = enforcement, look_ms = math.huge, held = {[key] = held}}
+  local answer = {now = now, held = held, ended_unswept = unswept,
+    waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0),
+    parked = tonumber(redis.call("HGET", ctx.prefix .. "gate_waiting", key) or 0)}
+  if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), answer) end
+
+  local leases = leases_of(ctx, key, first, gone, logical)
+  local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)
+  local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0) - logical)
+  local override, limit, reason = override_of(ctx, key, rules), nil, nil
+  if word == key then
+    limit, reason = of_tier(key, answer)
+  elseif word ~= "" then
+    limit, reason = of_task(ctx, word, rules)
+  else
+    limit, reason = own_numbers(ctx, key, leases, app, answer, rules)
   end
-  return answer
+  local own = limit.concurrency
+  if override and override.concurrency ~= "-" then limit.concurrency = tonumber(override.concurrency) end
+  if override and override.rates ~= "-" then limit.rates = override.rates end
+  if override and override.throttle ~= "-" then limit.throttle = override.throttle end
+  answer.blocked_by, answer.opens_ms = blocked_by(ctx, limit, own, pause_ms, cool_ms, override, rules)
+  answer.local_limit, answer.on_limit = limit.of_process, limit.on_limit
+  answer.numbers, answer.reason, answer.override, answer.pause = numbers_of(limit), reason, override, pause
+  answer.rate, answer.throttle = nearest_rate(ctx, limit, logical), throttle_of(ctx, limit, logical)
+  if cool_ms > 0 then answer.cool_ms = cool_ms end
+
+  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", key)
+  -- Every task of a queue waits for the queue's limit.
+  local in_queue = queue and redis.call("HGET", ctx.prefix .. "waiting", queue)
+  answer.waiting_count = answer.waiting_count + (in_queue or 0)
+  if tenant_key ~= "" or key == Tasks.SYSTEM then
+    add_places(ctx, key, answer)
+  else
+    answer.waited = list(waited_of(ctx, key, first, cool_ms > 0 and not pause, rules))
+  end
+  answer.known = is_used(ctx, key, answer, queue, logical)
+  for index = 1, #leases do leases[index].limits = nil end
+  answer.leases = list(leases)
+  return cjson.encode(answer)
 end)

@@ -59,6 +59,8 @@ register("park", {}, function(keys, args)
   Parked.copy_parked(ctx, tag, next_serial, next_serial, seq, memory.told, keep_ms)
   Parked.leave_gate(ctx, key, tag, Parked.parked_places(key, words))
   redis.call("HSET", ctx.prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
+  Parked.forget_record(ctx, tag)
+  Limits.count_waiting(ctx, Tasks.keys_of(key, words), 1)
   redis.call("HSET", ctx.prefix .. "gate_tasks", tag, table.concat(
     {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
   if expires_ms ~= "" then redis.call("ZADD", ctx.prefix .. "gate_expires", expires_ms, tag) end

@@ -43,6 +43,7 @@ register("renew", {"allow-oom"}, function(keys, args)
           redis.call("ZADD", leases, logical_end, held)
           -- This lease has no row in `running`. After this time, a call clears it away (leases.lua).
           redis.call("ZADD", ctx.prefix .. "ends", logical_end, "  " .. key)
+          Rates.known_until(ctx, key, logical_end)
         end
         redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
       end

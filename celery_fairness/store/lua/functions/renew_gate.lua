@@ -20,6 +20,7 @@
 register("renew_gate", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1]}
   local ends, lost, answer = Leases.begin_renewal(ctx, args)
+  local known = {}
   for index = 4, #args, 2 do
     local lease, leases = args[index], ctx.prefix .. "leases:" .. args[index + 1]
     local counts = redis.call("ZSCORE", leases, lease)
@@ -27,8 +28,10 @@ register("renew_gate", {"allow-oom"}, function(keys, args)
     if counts or lost then
       redis.call("ZADD", leases, ends, lease)
       redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
+      known[args[index + 1]] = true
     end
   end
+  for key in pairs(known) do Rates.known_until(ctx, key, ends) end
   -- The gates look again for the leases of each worker (worker_limit.lua).
   if lost and #answer > 1 then redis.call("HINCRBY", ctx.prefix .. "clock", "entered", 1) end
   return answer

@@ -27,7 +27,7 @@ register("unpark", {"allow-oom"}, function(keys, args)
     local copies = redis.call("HMGET", ctx.prefix .. "copy:" .. tag, "current", "next")
     if how == "published" and record and (promoted or copies[1] ~= copies[2]) then
       local task = Parked.read_parked(record)
-      redis.call("HDEL", ctx.prefix .. "gate_tasks", tag)
+      Parked.forget_record(ctx, tag)
       redis.call("ZREM", ctx.prefix .. "gate_expires", tag)
       redis.call("HDEL", ctx.prefix .. "copy:" .. tag, "tries")
       local places = Parked.parked_places(task.key, task.words)

@@ -1,0 +1,222 @@
+"""Reads the snapshot of a key that the function ``inspect`` of the library returns.
+
+The library judges: it computes each number and each time by the rules of the next claim. This
+module only gives the answer its public form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.rates import Rate
+from celery_fairness.control.limit_in_force import LimitInForce, LimitReason, limit_in_force
+from celery_fairness.control.ojs_views import RateState, ThrottleState, at_ms
+from celery_fairness.limiter.types import (
+    HeldLease,
+    KeyOverride,
+    KeyStops,
+    LimitState,
+    WaitedLimit,
+    WaitingLane,
+)
+from celery_fairness.scheduler.calls import Stopped
+from celery_fairness.scheduler.overrides import UNCHANGED
+from celery_fairness.util.durations import Milliseconds, iso_duration, seconds
+from celery_fairness.util.ids import holder_of
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A key at one moment.
+
+    Attributes:
+        state: Its leases, waiting tasks and holds.
+        limit: Its numbers, or those of one limit of a task. An override counts, a pause does not.
+        in_force: The concurrency, and the reasons for it.
+        waiting_count: Waiting tasks of the key in all places, without scheduled ones.
+        rate: The rate that is nearest to its number, or None.
+        throttle: The throttle, or None.
+        known: Whether Redis has anything about the key.
+    """
+
+    state: LimitState
+    limit: Limit
+    in_force: LimitInForce
+    waiting_count: int
+    rate: RateState | None = None
+    throttle: ThrottleState | None = None
+    known: bool = True
+
+
+def snapshot_of(state: LimitState) -> Snapshot:
+    """Return the snapshot of a key of a fake limiter."""
+    return Snapshot(state, Limit(state.key, state.limit), limit_in_force(state), state.parked)
+
+
+def of_unknown_tier(found: Snapshot, why: str) -> Snapshot:
+    """Return the snapshot of a tenant of an unknown tier, with the cause."""
+    state = replace(found.state, unknown=why)
+    return replace(found, state=state, in_force=limit_in_force(state))
+
+
+def read_snapshot(key: str, answer: Mapping[str, Any]) -> Snapshot:
+    """Read the answer of the function for a key in its form in Redis."""
+    stops = _stops(key, answer)
+    concurrency, rates, throttle = _numbers(answer["numbers"])
+    action = {"r": "reschedule", "d": "drop"}.get(answer.get("on_limit", ""), "wait")
+    opens_ms = answer.get("opens_ms")
+    state = LimitState(
+        key=key,
+        tier=answer.get("tier", ""),
+        limit=0 if stops.paused else concurrency,
+        held=answer["held"],
+        leases=tuple(map(_lease, answer.get("leases", ()))),
+        weight=answer.get("weight"),
+        published=answer.get("published", False),
+        waiting=tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
+        closed=answer.get("closed", False),
+        full_in=tuple(answer.get("full_in", ())),
+        judged_by=answer.get("judged_by"),
+        waited=tuple(map(_waited, answer.get("waited", ()))),
+        stops=stops,
+        override=_override(key, answer["override"]) if "override" in answer else None,
+        parked=answer["parked"],
+        local_limit=answer.get("local_limit"),
+        own_number=answer.get("own_number", False),
+        entitled=answer.get("entitled"),
+        ended_unswept=answer["ended_unswept"],
+        blocked_by=answer.get("blocked_by", ""),
+        opens_in_seconds=None if opens_ms is None else seconds(opens_ms),
+    )
+    own = answer.get("reason")
+    reason = None if own is None else LimitReason(**{"limit": None, **own})
+    until = _Until(answer, stops)
+    return Snapshot(
+        state=state,
+        limit=Limit(key, concurrency, rates, throttle, action),
+        in_force=limit_in_force(state, reason),
+        waiting_count=answer["waiting_count"],
+        rate=until.rate(answer["rate"]) if "rate" in answer else None,
+        throttle=until.throttle(answer["throttle"]) if "throttle" in answer else None,
+        known=answer["known"],
+    )
+
+
+class _Until:
+    """The times of windows, which are never before the end of a pause or a cool-down."""
+
+    def __init__(self, answer: Mapping[str, Any], stops: KeyStops) -> None:
+        self._now_ms = answer["now"]
+        self._for_ever = stops.paused and stops.pause_seconds is None
+        self._stopped_ms = 1000 * max(stops.cool_down_seconds, stops.pause_seconds or 0.0)
+
+    def rate(self, window: Sequence[int]) -> RateState:
+        starts, period_ms, count, wait_ms = window
+        return RateState(
+            limit=starts,
+            period=iso_duration(seconds(period_ms)),
+            current_count=count,
+            window_resets_at=self._at(wait_ms),
+        )
+
+    def throttle(self, window: Sequence[int]) -> ThrottleState:
+        starts, period_ms, wait_ms = window
+        return ThrottleState(
+            limit=starts,
+            period=iso_duration(seconds(period_ms)),
+            next_allowed_at=self._at(wait_ms),
+        )
+
+    def _at(self, wait_ms: int) -> Any:
+        if self._for_ever:
+            return None
+        return at_ms(self._now_ms + max(wait_ms, round(self._stopped_ms)))
+
+
+def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
+    """Return the pause and the cool-down of a key.
+
+    Args:
+        key: The key.
+        stopped: The answer of the function library.
+        pause_of: The paused key, if it is another one.
+    """
+    cool_ms, pause_ms, now_ms, since_ms, by = stopped
+    paused = pause_ms != 0
+    return KeyStops(
+        key=key,
+        paused=paused,
+        cool_down_seconds=seconds(cool_ms),
+        pause_seconds=seconds(pause_ms) if pause_ms else None,
+        paused_until=at_ms(now_ms + pause_ms) if pause_ms else None,
+        paused_since=at_ms(since_ms) if paused and since_ms is not None else None,
+        paused_by=by if paused else "",
+        pause_of=pause_of if paused else "",
+        cools_until=at_ms(now_ms + cool_ms) if cool_ms else None,
+    )
+
+
+def _stops(key: str, answer: Mapping[str, Any]) -> KeyStops:
+    now_ms = answer["now"]
+    pause = answer.get("pause", {"ends_ms": now_ms})
+    stopped = Stopped(
+        Milliseconds(int(answer.get("cool_ms", 0))),
+        Milliseconds(pause["ends_ms"] - now_ms) if "ends_ms" in pause else None,
+        now_ms,
+        pause.get("since_ms"),
+        pause.get("by", ""),
+    )
+    return stops_of(key, stopped, pause.get("pause_of", ""))
+
+
+def _override(key: str, row: Mapping[str, Any]) -> KeyOverride:
+    values: dict[str, Any] = {}
+    for name, field in (
+        ("concurrency", "concurrency"),
+        ("rate", "rates"),
+        ("throttle", "throttle"),
+    ):
+        word = row[field]
+        if word == UNCHANGED:
+            continue
+        if name == "concurrency":
+            values[name] = int(word) if word else None
+        else:
+            rates = read_limits(f"{key}||{word}||w")[0].rates
+            values[name] = Rate(rates[0][0], seconds(rates[0][1])).to_ojs() if rates else None
+    notes = json.loads(row["notes"]) if row["notes"] else {}
+    ends_ms = row.get("ends_ms")
+    expires_at = None if ends_ms is None else seconds(ends_ms)
+    return KeyOverride(key, values, expires_at, notes.get("reason"), notes.get("author"))
+
+
+def _numbers(row: Mapping[str, Any]) -> tuple[int | None, tuple[Any, ...], Any]:
+    throttle = row.get("throttle")
+    rates = tuple(map(tuple, row.get("rates", ())))
+    return row.get("concurrency"), rates, None if throttle is None else tuple(throttle)
+
+
+def _waited(row: Mapping[str, Any]) -> WaitedLimit:
+    return WaitedLimit(row["queue"], *_numbers(row), row["state"], row["tenants"], row.get("tasks"))
+
+
+def _lease(row: Mapping[str, Any]) -> HeldLease:
+    # A lease of a gate has no row. Its id has the worker and the task.
+    owner, task_id = ("", "") if "owner" in row else holder_of(row["id"])
+    held_ms, usual_ms = row.get("held_ms"), row.get("usual_ms")
+    return HeldLease(
+        id=row["id"],
+        expires_in_seconds=seconds(row["ends_ms"]),
+        owner=row.get("owner", owner),
+        queue=row.get("queue", ""),
+        state=row.get("state", ""),
+        task=row.get("task", ""),
+        charged=row.get("charged", ""),
+        task_id=row.get("task_id", task_id),
+        held_seconds=None if held_ms is None else seconds(held_ms),
+        usual_seconds=None if usual_ms is None else seconds(usual_ms),
+    )
