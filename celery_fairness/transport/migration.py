@@ -169,7 +169,7 @@ def to_stock(channel: Any, queue: str) -> int:
     while found := session.call(calls.SCHEDULED, [queue, str(AT_MOST)]):
         for tag, message in zip(found[::2], found[1::2], strict=True):
             _push(channel, client, queue, as_text(message))
-            session.call(calls.REMOVE, [queue, as_text(tag)])
+            session.call(calls.REMOVE, [as_text(tag)])
             moved += 1
     return moved
 

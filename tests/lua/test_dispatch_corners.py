@@ -10,6 +10,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Put, Rules, Settle, Settled, Verdict, Waiting
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 from tests.support.lifetimes import run_and_look, slack_ms
+from tests.support.tables import assert_sums_agree, findings
 from tests.support.waiting import eventually
 
 #: More than Redis keeps in a hash as a list, in the order of their coming.
@@ -305,3 +306,28 @@ def test_a_record_that_is_published_again_with_an_end_is_news_when_it_ends(dispa
     eventually(lambda: not client.exists(PREFIX + "tenant:a"))
     dispatch.now += 1_000
     assert len(dispatch.claim().tasks) == 1
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue"])
+def test_a_task_that_leaves_for_another_broker_may_be_in_its_lane_by_then(dispatch, client, scope):
+    dispatch.rules = Rules(priority_scope=scope)
+    dispatch.put("a", eta_ms=NOW + 1000)
+    dispatch.put("a")
+    assert dispatch.run(calls.SCHEDULED, ["q", "10"]) == ["t1", "of t1"]
+    dispatch.now += 1000
+    assert dispatch.tags_of(dispatch.claim(1)) == ["t2"]
+    assert dispatch.find("t1")[0] == "waiting"
+    assert dispatch.run(calls.REMOVE, ["t1"]) == 1
+    assert dispatch.find("t1") is None
+    assert_sums_agree(client, PREFIX)
+    assert findings(client, PREFIX, dispatch.rules, dispatch.now) == []
+
+
+def test_a_task_that_runs_does_not_leave_for_another_broker(dispatch, client):
+    dispatch.put("a", eta_ms=NOW + 1000)
+    dispatch.now += 1000
+    tasks = dispatch.claim().tasks
+    assert dispatch.run(calls.REMOVE, ["t1"]) == 0
+    assert dispatch.find("t1")[0] == "running"
+    assert dispatch.settle(tasks, Verdict.HEAD) == [Settled.SETTLED]
+    assert dispatch.tags_of(dispatch.claim()) == ["t1"]

@@ -22,20 +22,22 @@ register("scheduled", {"no-writes"}, function(keys, args)
 end)
 
 --[[
-  remove: take a task that waits for its time out of its queue. Another broker has it now.
+  remove: take a waiting task out of its queue. Another broker has it now.
+
+  A claim may have moved the task into its lane since `scheduled`, and then it leaves the lane. A task that runs
+  stays as it is.
 
   keys[1]  prefix  str  what every key of the installation begins with
 
-  args[1]  queue   str  where it waits
-  args[2]  tag     str  of the task
+  args[1]  tag     str  of the task
 
-  Returns nothing.
+  Returns 1 if the task waited, otherwise 0.
 ]]
 register("remove", {"allow-oom"}, function(keys, args)
-  local ctx, queue, tag = {prefix = keys[1]}, args[1], args[2]
-  local task = Tasks.read(ctx, tag)
-  if task then redis.call("ZREM", ctx.prefix .. "later:" .. queue, Schedule.member_of(task)) end
-  Lanes.forget_task(ctx, queue, tag)
+  local ctx = {prefix = keys[1]}
+  ctx.ranked = Clock.ranked(ctx)
+
+  return Settle.withdraw(ctx, args[1]) and 1 or 0
 end)
 
 --[[
