@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -93,6 +94,73 @@ def test_a_link_from_a_name_to_a_module_names_something_in_it(page):
         if target.endswith(".py"):
             name = text.strip("`")
             assert name in names_in((page.parent / target).resolve()), f"{name} in {target}"
+
+
+WALK = ROOT / "docs/explanation/walk-of-a-task.md"
+#: A function of a Lua file, or one that clients call.
+LUA_FUNCTION = re.compile(r'^(?:local )?function ([\w.]+)\(|^register\("(\w+)"', re.MULTILINE)
+
+
+def is_python(name: str) -> bool:
+    """Return whether `room.module.Class.method` or `room.module.function` is defined there."""
+    try:
+        value = pkgutil.resolve_name(f"celery_fairness.{name}")
+    except (ImportError, AttributeError, ValueError):
+        return False
+    module = getattr(value, "__module__", None)
+    return callable(value) and f"celery_fairness.{name}".startswith(f"{module}.")
+
+
+def is_lua(name: str) -> bool:
+    """Return whether `file.lua: Module.function` is defined in that file."""
+    path, _, function = name.partition(": ")
+    file = LUA_README.parent / path
+    if not file.is_file():
+        return False
+    return function in {a or b for a, b in LUA_FUNCTION.findall(file.read_text())}
+
+
+def code_names(text: str) -> list[str]:
+    """The names of code in a text: what stands in backquotes and has a dot."""
+    quoted = (" ".join(each.split()) for each in re.findall(r"`([^`]+)`", text))
+    return [each for each in quoted if "." in each]
+
+
+def unknown_names(text: str) -> list[str]:
+    return [
+        name for name in code_names(text) if not (is_lua if ".lua" in name else is_python)(name)
+    ]
+
+
+def test_every_name_in_the_walk_of_a_task_exists():
+    assert unknown_names(WALK.read_text()) == []
+
+
+def test_each_step_of_the_walk_names_what_does_it():
+    ten, table = WALK.read_text().split("## Ten steps")[1].split("## On ")
+    steps = re.split(r"^\d+\. ", ten, flags=re.MULTILINE)[1:]
+    rows = re.findall(r"^\| (?:put|claim|settle) .*$", table, re.MULTILINE)
+    assert (len(steps), len(rows)) == (10, 3)
+    assert [part for part in steps + rows if not code_names(part)] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("worker.gate.Gate.wrap", "worker.gate.Gate.warp"),
+        ("worker.gate.Gate", "worker.gates.Gate"),
+        ("app.task.FairTask.apply_async", "worker.gate"),
+        # The module only imports it.
+        ("message.attribution.attribution_of", "worker.gate.attribution_of"),
+        ("functions/park.lua: park", "functions/park.lua: parked"),
+        ("functions/acquire.lua: acquire", "acquire.lua: acquire"),
+        ("limits.lua: Limits.refusal", "leases.lua: Limits.refusal"),
+        ("limits.lua: Limits.refusal", "limits.lua"),
+    ],
+)
+def test_a_wrong_name_in_a_walk_is_found(right, wrong):
+    assert unknown_names(f"first `{right}`, then `{right}`") == []
+    assert unknown_names(f"first `{right}`, then `{wrong}`") == [wrong]
 
 
 def log_lines() -> Iterator[str]:
