@@ -222,7 +222,7 @@ def test_more_waiting_tenants_than_a_call_counts_have_no_number_of_tasks(crowded
     look = partial(crowded.look, "api")
     (row,) = look()["waited"]
     assert (row["tenants"], row["tasks"], row["state"]) == (100, waits, "exhausted")
-    (row,) = look(made=build({"LANES_AT_MOST": 99}))["waited"]
+    (row,) = look(made=build({"COUNTED_AT_MOST": 99}))["waited"]
     assert (row["tenants"], row.get("tasks")) == (100, None)
     (row,) = look(made=build({"GROUPS_AT_MOST": 0}))["waited"]
     assert (row["tenants"], row.get("tasks")) == (1, None)
