@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Put, Rules, Settle, Settled, Verdict, Waiting
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
@@ -331,3 +332,34 @@ def test_a_task_that_runs_does_not_leave_for_another_broker(dispatch, client):
     assert dispatch.find("t1")[0] == "running"
     assert dispatch.settle(tasks, Verdict.HEAD) == [Settled.SETTLED]
     assert dispatch.tags_of(dispatch.claim()) == ["t1"]
+
+
+@pytest.mark.parametrize("order", ["ABCA", "BACA"])
+def test_a_task_that_comes_back_goes_before_a_later_one_of_another_name(dispatch, order):
+    dispatch.rules = Rules(default_limit=None)
+    for name in order:
+        dispatch.put("a", kind=name)
+    others = [f"t{number}" for number in (1, 2, 3) if order[number - 1] != "A"]
+    claimed = dispatch.claim(3).tasks
+    (first,) = (each for each in claimed if tag_of(each.lease) not in others)
+    dispatch.settle([first], Verdict.HEAD)
+    # Its lane is the only one now, so this claim does not look at the next task of the lane.
+    assert dispatch.tags_of(dispatch.claim(1)) == [tag_of(first.lease)]
+    dispatch.settle([each for each in claimed if each is not first], Verdict.HEAD)
+    assert dispatch.tags_of(dispatch.claim()) == [*others, "t4"]
+
+
+def test_a_lane_that_is_ready_again_goes_before_a_later_task_of_another_lane(dispatch):
+    dispatch.publish_tiers(free=3)
+    api = write_limits([Limit("api", 1)])
+    for limits in (api, "", api, "", ""):
+        dispatch.put("a", limits=limits)
+    first, second, _ = dispatch.claim().tasks
+    dispatch.settle([second], Verdict.HEAD)
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+    # The limit opens, and the tenant is at its own now.
+    dispatch.publish_tiers(free=2)
+    dispatch.settle([first])
+    assert dispatch.claim().tasks == ()
+    dispatch.publish_tiers(free=5)
+    assert dispatch.tags_of(dispatch.claim()) == ["t3", "t5"]

@@ -158,6 +158,7 @@ local LANES_AT_ONCE = 1000
 -- was alone in its order may be older than its first task.
 function Blocked.move_class(ctx, queue, key, class, from, to)
   local names = redis.call("SMEMBERS", ctx.prefix .. Lanes.names_name(key, class, queue))
+  Lanes.note_alone(ctx, queue, key, to)
   for first = 1, #names, LANES_AT_ONCE do
     local lanes, there = {}, {}
     for index = first, math.min(#names, first + LANES_AT_ONCE - 1) do lanes[#lanes + 1] = class .. " " .. names[index] end

@@ -78,6 +78,18 @@ function Lanes.note_first(ctx, queue, key, lane, order)
   return not seq
 end
 
+-- The only lane of an order may stand at an older place than that of its first task (pop). Notes its place, because
+-- other lanes join it. `joined` is a lane that has joined it already, or nil.
+function Lanes.note_alone(ctx, queue, key, order, joined)
+  local first, second, third = unpack(redis.call("ZRANGE", ctx.prefix .. order, 0, 2))
+  if first == joined then
+    first, second = second, third
+  elseif second == joined then
+    second = third
+  end
+  if first and not second then Lanes.note_first(ctx, queue, key, first, order) end
+end
+
 --[[
   groups: the group in which the lanes of a parked class wait.
 ]]
@@ -161,6 +173,7 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   if is_first and task.limits ~= "" then
     redis.call("SADD", ctx.prefix .. Lanes.names_name(key, Lanes.class_of(lane), queue), task.name)
   end
+  if is_first and known[3] then Lanes.note_alone(ctx, queue, key, order, lane) end
   Lanes.note_tier(ctx, queue, task, is_put, known[1], known[2])
   if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
   redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
