@@ -55,7 +55,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   end
   local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. "expires:" .. queue, tag)
   if expires and tonumber(expires) <= rules.now then
-    Lanes.task_left(ctx, queue, key)
+    Lanes.task_left(ctx, queue, key, found.lane)
     Lanes.leave_ring(ctx, queue, key)
     Schedule.expire(ctx, task, rules)
     turns.over = true
