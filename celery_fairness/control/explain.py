@@ -14,23 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from itertools import islice
 
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.control.ancestors import ancestors_of, with_ancestors
 from celery_fairness.control.find_task import Place
-from celery_fairness.control.find_task import running as running_tasks
-from celery_fairness.control.forecast import HeldSlots, wait_for_limit
+from celery_fairness.control.forecast import wait_for_limit
 from celery_fairness.control.judging import Judge, Judged
-from celery_fairness.control.keys import Row, TaskHead, group_of, whole_of
-from celery_fairness.control.positions import Turns, means_of
-from celery_fairness.control.scan import Reader, logical_now, server_now
+from celery_fairness.control.keys import TaskHead, whole_of
+from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
-
-#: Size of the sample of running tasks from which free slots are estimated.
-RUNNING_AT_MOST = 1000
 
 
 def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
@@ -53,8 +47,8 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     )
     if place.state not in ("waiting", "later"):
         return explained()
-    rows = _running(reader)
-    judge = Judge(reader, looker, place.queue, rows)
+    positions = looker.positions(task) if place.state == "waiting" else None
+    judge = Judge(reader, looker, place.queue, positions.rows if positions else ())
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     limits = tuple(each.shown for each in judged)
@@ -62,33 +56,26 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
         by = _put_back_by(reader, place.queue, task, judged)
         return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
-    alone = reader.read(
-        "ZSCORE", reader.keys.of("parked", f"{task.key} {place.queue}"), task.class_
-    )
-    group = group_of(task.key, task.class_, alone)
-    running, means = int(reader.read("HLEN", reader.keys.running)), dict[str, float]()
-    if looker.fairness_by == "runtime":
-        means = means_of(reader, {row.task.key for row in rows if row.queue == place.queue})
-    slots = HeldSlots(rows, running, place.queue, logical_now(reader), means)
-    turns = Turns(reader, place.queue, task, looker, slots)
+    if positions is None:
+        # It has started or ended since it was found.
+        return explained(limits=limits)
     # With priorities over all tenants, later tasks may go first, so there is no estimate.
-    in_ring = None if looker.by_rank else turns.in_ring(group)
-    in_turn = None if in_ring is None else slots.wait(in_ring)
+    in_ring = None if looker.by_rank else positions.before_in_queue()
+    in_turn = None if in_ring is None else positions.slots.wait(in_ring)
     blocked: list[Blocker] = []
     opened: list[float | None] = []
     for each in judged:
         starts_in = None
         if looker.enforced and each.closed in ("", "concurrency", "rate"):
-            before = turns.before(each.limit, group)
-            starts_in = wait_for_limit(reader, each.limit, each.state, before)
+            starts_in = wait_for_limit(reader, each.limit, each.state, positions.before(each.limit))
         # An available limit is exhausted after the starts of the tasks before this one.
         opened += [] if each.closed else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
     ancestors = ancestors_of(reader, names) if blocked else ()
     return explained(
         limits=limits,
-        ahead_in_lane=turns.in_lane(group),
-        ahead_in_ring=turns.ahead_in_ring(),
+        ahead_in_lane=positions.in_lane,
+        ahead_in_ring=positions.in_ring,
         blocked_by=tuple(with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(blocked, in_turn, opened),
     )
@@ -122,7 +109,3 @@ def _latest(
     if None in waits:
         return None
     return max(each for each in (*waits, in_turn, *opened) if each is not None)
-
-
-def _running(reader: Reader) -> list[Row]:
-    return list(islice(running_tasks(reader), RUNNING_AT_MOST))

@@ -217,7 +217,7 @@ def before_it(turns: Sequence[Turn], mine: Turn, of_all: int, places: int = 0) -
         for each in turns
         if each.at <= until and each.key != mine.key
     ]
-    more = of_all / len(turns) if len(turns) < of_all else 1.0
+    more = of_all / len(turns) if 0 < len(turns) < of_all else 1.0
     known = [each.takes for each, _ in [*others, (mine, 0)] if each.takes is not None]
     usual = sum(known) / len(known) if known else 1.0
     all_of_it = [(mine, float(mine.tasks))]

@@ -16,8 +16,6 @@ Command = tuple[Any, ...]
 SCAN_COUNT = 1000
 #: Members that one HSCAN, SSCAN or ZSCAN looks at. Each may be a parked task with its message.
 WALK_COUNT = 100
-#: Lanes of one tenant in one queue that are read. A tenant with many names or limits may have more.
-LANES_AT_MOST = 1000
 
 
 class Reader:

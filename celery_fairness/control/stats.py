@@ -16,8 +16,9 @@ from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key,
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control import queue_rows as queues
 from celery_fairness.control.check import Progress, check
-from celery_fairness.control.keys import Keys
+from celery_fairness.control.keys import Keys, TaskHead
 from celery_fairness.control.minutes import minutes
+from celery_fairness.control.positions import Positions
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.snapshot import Snapshot, of_unknown_tier, read_snapshot, snapshot_of
 from celery_fairness.control.views import (
@@ -156,6 +157,16 @@ class Stats:
         tier = parked or self._settings.default_tier
         return self._look(key, Reserved(written), tier, limit=key)
 
+    def positions(self, task: TaskHead) -> Positions | None:
+        """Return the positions of a task; None if it does not wait any more."""
+        if not isinstance(self._limiter, RedisLimiter):
+            return None
+        scope, by = self._settings.priority_scope, self._settings.fairness_by
+        answer = self._limiter.position(task.tag, by, scope)
+        if answer is None:
+            return None
+        return Positions(answer, task, by_runtime=by == "runtime", enforced=self.enforced)
+
     def tenant_limit(self, who: str, tier: str, service: str | None) -> TenantLimit:
         """Return a short summary of a tenant; see ``TenantsApi.limit``."""
         found = self._look(tier_key(who, service), who, tier)
@@ -176,11 +187,6 @@ class Stats:
     def enforced(self) -> bool:
         """Whether limits are enforced."""
         return self._settings.enforcement is Enforcement.ON
-
-    @property
-    def fairness_by(self) -> str:
-        """The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``."""
-        return self._settings.fairness_by
 
     @property
     def by_rank(self) -> bool:

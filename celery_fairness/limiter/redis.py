@@ -305,12 +305,29 @@ class RedisLimiter:
     ) -> tuple[Any, ...]:
         names = self._names
         tenant_key = names.tenant(tenant).removeprefix(names.prefix) if tenant else ""
-        tiers = {
-            name: (_limit_text(each.concurrency), float(each.weight))
-            for name, each in self._tiers.items()
-        }
-        known = (self._lease_ms, tier, self._default, json.dumps(tiers), self._enforcement)
+        known = (self._lease_ms, tier, self._default, self._tiers_text(), self._enforcement)
         return key, tenant_key, *known, limit, app, first, self._now_text()
+
+    def _tiers_text(self) -> str:
+        return json.dumps(
+            {
+                name: (_limit_text(each.concurrency), float(each.weight))
+                for name, each in self._tiers.items()
+            }
+        )
+
+    def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
+        """Return the place of a task as the function ``explain`` has it; None if it waits no more.
+
+        Args:
+            tag: The task's tag.
+            fairness_by: What a task costs its tenant.
+            scope: What a priority orders, the tasks of a ``tenant`` or of a ``queue``.
+        """
+        tiers = (self._default, self._tiers_text(), self._lease_ms, self._now_text())
+        args = (tag, fairness_by, scope, *tiers)
+        answer = self._redis.run(calls.EXPLAIN, self._names.prefix, args)
+        return cast("Mapping[str, Any]", json.loads(answer)) if answer else None
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force."""

@@ -77,6 +77,7 @@ PUT_OFF = "put_off"
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
 INSPECT = "inspect"
+EXPLAIN = "explain"
 
 
 def put_args(

@@ -2,8 +2,6 @@
 
 #: Bounds of the cost of one task.
 LEAST_COST, LARGEST_COST = 1e-6, 1e6
-#: The expected run time of a task whose tenant has not run any lately, in seconds.
-FIRST_SECONDS = 1.0
 
 
 def cost_of(cost: float, weight: float) -> float:

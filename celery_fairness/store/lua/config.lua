@@ -44,6 +44,17 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
   return tier, tonumber(limit), row and tonumber(row["weight"]) or 1
 end
 
+-- As entitlement, for a caller that has the tiers of its settings: `tiers` holds the concurrency (text) and the weight
+-- by tier. They count until tiers are published.
+function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read)
+  local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
+    tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read)
+  -- No tier has a number as its name.
+  if read[1] == nil then read[1] = redis.call("EXISTS", ctx.prefix .. "tiers") == 1 end
+  if not read[1] then weight = tiers[judged] and tiers[judged][2] or 1 end
+  return judged, limit, weight
+end
+
 --[[
   queues: the limits of queues. A limit counts a queue as a whole, or each partition of it.
 

@@ -20,24 +20,3 @@ register("find", {"no-writes"}, function(keys, args)
   end
   return answer
 end)
-
---[[
-  letters: a page of the dead letters of a queue, the newest first. The function writes nothing.
-
-  keys[1]  prefix  str  what every key of the installation begins with
-
-  args[1]  queue   str  whose dead letters
-  args[2]  first   int  how many are left out
-  args[3]  most    int  how many are returned at most
-
-  Returns rows as `find` does.
-]]
-register("letters", {"no-writes"}, function(keys, args)
-  local ctx, answer, first = {prefix = keys[1]}, {}, tonumber(args[2])
-  local tags = redis.call("ZRANGE", ctx.prefix .. "dead:" .. args[1], first, first + tonumber(args[3]) - 1, "REV")
-  for index = 1, #tags do
-    local found = Find.row_of(ctx, tags[index])
-    if found then answer[#answer + 1] = found end
-  end
-  return answer
-end)

@@ -346,9 +346,7 @@ local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, answer)
   if waits and waits ~= "" then tier = waits end
   answer.published, answer.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
   if tier == "" and not record[1] then return end
-  local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
-    tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], {})
-  if redis.call("EXISTS", ctx.prefix .. "tiers") == 0 then weight = tiers[judged] and tiers[judged][2] or 1 end
+  local judged, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, {})
   answer.tier, answer.weight, answer.entitled = judged, weight, limit >= 0 and limit or nil
 end
 

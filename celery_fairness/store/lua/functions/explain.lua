@@ -1,0 +1,213 @@
+--[[
+  explain: the place of a waiting task among all that may start before it, as one snapshot. The function writes nothing.
+
+  A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, at most
+  TENANTS_AT_MOST of a position, and how many there are.
+
+  keys[1] prefix        str   what every key of the installation begins with
+
+  args[1]  tag           str  of the task
+  args[2]  fairness_by   str  what a task charges, "tasks", "cost" or "runtime"
+  args[3]  scope         str  what a rank orders, the tasks of a "tenant" or of a "queue"
+  args[4]  default_tier  str  for a tier that is not known
+  args[5]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
+  args[6]  lease_ms      int  how long a lease lives without a renewal
+  args[7]  frozen_ms     str  "" in production (server TIME); set only by tests
+
+  Returns JSON, or "" if the task does not wait in a lane. A field without a value is left out.
+  - now, logical: the server's time and the logical time, in ms
+  - in_lane: tasks before it with its priority and limits
+  - in_ring: active tenants before its own
+  - running: how many tasks run. rows: [TAG, ROW, HEAD] of some of them. means: seconds by key, if tasks cost run time
+  - ring: its position among the tenants of its queue
+  - limits: its position at each of its keys, where its tenant's key has only `mine`
+  A position has `mine` (a turn), `of_all` (how many tenants) and `turns`. A turn is [KEY, AT, TASKS, CHARGE, NAMES,
+  MEAN, LIMIT]: the virtual time, the waiting tasks, what each charges, the names of the first, the mean seconds, and how
+  many run at once. -1 stands for no mean and no limit.
+]]
+-- Tenants in the sample of one position, running tasks, lanes that one turn adds up, and tasks whose cost and name stand
+-- for those of their tenant.
+local TENANTS_AT_MOST, RUNNING_AT_MOST, LANES_AT_MOST, FIRST_TASKS = 100, 1000, 100, 2
+-- A tenant without a mean is expected to take this long.
+local FIRST_SECONDS = 1
+
+local function length_of(it, key, lane, queue)
+  return redis.call("ZCARD", it.ctx.prefix .. Lanes.tags_name(key, lane, queue))
+end
+
+local function older_in(it, lane)
+  return redis.call("ZCOUNT", it.ctx.prefix .. Lanes.tags_name(it.task.key, lane, it.task.queue), "-inf",
+    "(" .. Rates.whole(it.task.seq))
+end
+
+-- Returns how many tasks of its tenant go before the task in one order: with its class, and in all lanes.
+local function count_older(it)
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(it.task.key, it.group, it.task.queue), 0,
+    10 * LANES_AT_MOST)
+  local class, of_class, all = Lanes.class_of(Lanes.lane_of(it.task)), 0, 0
+  for index = 1, #lanes do
+    local rank = string.sub(lanes[index], 1, 1)
+    if rank > it.task.rank then
+      all = all + length_of(it, it.task.key, lanes[index], it.task.queue)
+    elseif rank == it.task.rank then
+      local older = older_in(it, lanes[index])
+      all = all + older
+      if Lanes.class_of(lanes[index]) == class then of_class = of_class + older end
+    end
+  end
+  return of_class, all
+end
+
+local function account_of(it, key)
+  local known = redis.call("HMGET", it.ctx.prefix .. "account:" .. key, "tier", "tenant", "mean")
+  if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
+  local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
+    it.tiers, it.read)
+  return limit, weight, tonumber(known[3])
+end
+
+-- Returns the turn of a tenant that is due at a virtual time in a queue or in one of its groups.
+local function turn_of(it, key, at, group, queue)
+  local lanes, tasks = redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, group, queue), 0, LANES_AT_MOST), 0
+  for index = 1, #lanes do tasks = tasks + length_of(it, key, lanes[index], queue) end
+  local names, costs = {}, 0
+  local tags = lanes[1] and redis.call("ZRANGE", it.ctx.prefix .. Lanes.tags_name(key, lanes[1], queue), 0, FIRST_TASKS - 1)
+    or {}
+  for index = 1, #tags do
+    local cost, name = Tasks.cost_of(it.ctx, tags[index])
+    if cost then
+      names[#names + 1] = name
+      costs = costs + cost
+    end
+  end
+  local limit, weight, mean = account_of(it, key)
+  local expected = 1
+  if it.fairness_by == "runtime" then
+    expected = mean or FIRST_SECONDS
+  elseif it.fairness_by == "cost" and #names > 0 then
+    expected = costs / #names
+  end
+  if #names == 0 then names[1] = "" end
+  return {key, at, tasks, Start.attribution_of(expected, weight), names, mean or -1, limit}
+end
+
+-- Adds the turns of the tenants of a sorted set up to a virtual time, while some are left for the sample. `is_there`
+-- returns the virtual time of a tenant that counts. Returns how many there are.
+local function add_turns(it, place, name, until_time, group, queue, is_there)
+  local bound = string.format("%.17g", until_time)
+  local some = it.left > 0 and redis.call("ZRANGEBYSCORE", it.ctx.prefix .. name, "-inf", bound, "WITHSCORES",
+    "LIMIT", 0, it.left) or {}
+  local there = 0
+  for index = 1, #some, 2 do
+    local at = is_there(some[index], tonumber(some[index + 1]))
+    if at then
+      place.turns[#place.turns + 1] = turn_of(it, some[index], at, group, queue)
+      there = there + 1
+    end
+  end
+  it.left = it.left - #some / 2
+  local all = redis.call("ZCOUNT", it.ctx.prefix .. name, "-inf", bound)
+  -- Of those that were not looked at, as many count in proportion.
+  place.of_all = place.of_all + (#some > 0 and math.floor(all * there / (#some / 2)) or all)
+end
+
+local function place_of(it, mine)
+  it.left = TENANTS_AT_MOST
+  return {mine = mine, of_all = 0, turns = {}}
+end
+
+local function until_of(place)
+  return place.mine[2] + place.mine[3] * place.mine[4]
+end
+
+local function as_it_is(_, at) return at end
+
+-- Returns the position among the tenants of the queue, or nil if the tenant has none. A tenant at its limit gets its
+-- turn back when one of its tasks ends. A tenant that is paused, or whose tasks wait for other limits, does not count.
+local function place_in_ring(it, older)
+  local ctx, queue, key = it.ctx, it.task.queue, it.task.key
+  local virtual = Active.virtual_time(ctx, queue)
+  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
+  local finish = not start and redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key)
+  if not start and not finish then return nil end
+  local mine = turn_of(it, key, start and tonumber(start) or math.max(tonumber(finish), virtual), it.group, queue)
+  mine[3] = older
+  local place = place_of(it, mine)
+  add_turns(it, place, "ring:" .. queue, until_of(place), nil, queue, as_it_is)
+  add_turns(it, place, "full:" .. queue, until_of(place), nil, queue, function(other, at)
+    local judged = redis.call("ZSCORE", ctx.prefix .. "closed", other)
+    return judged and tonumber(judged) >= 0 and math.max(at, virtual)
+  end)
+  return place
+end
+
+-- Returns the position at a shared limit, over all queues.
+local function place_at_limit(it, limit_key, older)
+  local ctx, queue, key = it.ctx, it.task.queue, it.task.key
+  local name = it.group and redis.call("HGET", ctx.prefix .. "groups:" .. queue, it.group)
+  local at = name and string.match(name, "^[^|]*") == limit_key
+    and redis.call("ZSCORE", ctx.prefix .. "group:" .. it.group .. " " .. queue, key)
+  local virtual = redis.call("HGET", ctx.prefix .. "shared", limit_key)
+  if not at and virtual then at = Blocked.shared_start(ctx, limit_key, key, virtual) end
+  local mine = turn_of(it, key, tonumber(at or 0), it.group, queue)
+  mine[3] = older
+  local place = place_of(it, mine)
+  if not at then return {mine = mine} end
+  local waited = redis.call("LRANGE", ctx.prefix .. "waited:" .. limit_key, 0, LANES_AT_MOST)
+  for index = 1, #waited do
+    local where = string.match(waited[index], "^%S+ (.*)$")
+    local groups = redis.call("ZRANGE", ctx.prefix .. "wait:" .. waited[index], 0, LANES_AT_MOST)
+    for each = 1, #groups do
+      add_turns(it, place, "group:" .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
+    end
+  end
+  return place
+end
+
+-- Returns how many active tenants are before the task's own, or nil if its own is not active.
+local function count_active(it, scope)
+  local ctx, queue, key = it.ctx, it.task.queue, it.task.key
+  local rank = scope == "queue" and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
+  if not rank then return redis.call("ZRANK", ctx.prefix .. "ring:" .. queue, key) or nil end
+  local place = redis.call("ZRANK", ctx.prefix .. "rank:" .. rank .. " " .. queue, key)
+  return place and redis.call("ZCOUNT", ctx.prefix .. "ranked:" .. queue, "(" .. rank, "+inf") + place or nil
+end
+
+-- Adds a sample of the running tasks.
+local function add_running(it, answer)
+  local prefix = it.ctx.prefix
+  answer.running = redis.call("HLEN", prefix .. "running")
+  local flat, rows, means = redis.call("HSCAN", prefix .. "running", 0, "COUNT", RUNNING_AT_MOST)[2], {}, {}
+  for index = 1, math.min(#flat, 2 * RUNNING_AT_MOST), 2 do
+    local tag = flat[index]
+    local head = redis.call("HGET", prefix .. "tasks", tag)
+    if head then
+      rows[#rows + 1] = {tag, flat[index + 1], head}
+      local task = it.fairness_by == "runtime" and Tasks.read_head(tag, head)
+      if task and task.queue == it.task.queue and means[task.key] == nil then
+        means[task.key] = tonumber(redis.call("HGET", prefix .. "account:" .. task.key, "mean")) or -1
+      end
+    end
+  end
+  answer.rows, answer.means = #rows > 0 and rows or nil, next(means) and means or nil
+end
+
+register("explain", {"no-writes"}, function(keys, args)
+  local ctx = {prefix = keys[1]}
+  local task = Tasks.read(ctx, args[1])
+  if not task or Find.state_of(ctx, task) ~= "waiting" then return "" end
+  local logical, now = Clock.read_clock(ctx, tonumber(args[6]), args[7])
+  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]), read = {},
+    group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task))}
+  local of_class, all = count_older(it)
+  local answer = {now = now, logical = logical, in_lane = of_class, in_ring = count_active(it, args[3]), limits = {}}
+  add_running(it, answer)
+  answer.ring = place_in_ring(it, all)
+  local own = turn_of(it, task.key, 0, it.group, task.queue)
+  own[3] = all
+  answer.limits[task.key] = {mine = own}
+  for key in string.gmatch("," .. task.limits, ",([^|,]+)|") do
+    if not answer.limits[key] then answer.limits[key] = place_at_limit(it, key, of_class) end
+  end
+  return cjson.encode(answer)
+end)
