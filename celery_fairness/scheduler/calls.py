@@ -280,7 +280,7 @@ def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[st
     """Return the arguments of a call for the next outcome.
 
     Args:
-        written: The tag of the task whose result is written. "" for none.
+        written: The name of the outcome whose result is written. "" for none.
         rules: The worker's settings.
         now_text: The server's time in tests, in ms.
     """
@@ -295,8 +295,8 @@ def read_next_outcome(answer: Sequence[Any]) -> Outcome | None:
     """Read the answer to a call for the next outcome."""
     if not answer:
         return None
-    tag, owner, state, queue, tenant, deaths, message = map(as_text, answer)
-    return Outcome(tag, owner, state, queue, tenant, int(deaths), message)
+    seq, tag, owner, state, queue, tenant, deaths, message = map(as_text, answer)
+    return Outcome(int(seq), tag, owner, state, queue, tenant, int(deaths), message)
 
 
 def stop_args(

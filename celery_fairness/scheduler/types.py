@@ -186,7 +186,8 @@ class Outcome(NamedTuple):
     - ``expired``: it expired while it waited
 
     Attributes:
-        tag: The task's delivery tag. It identifies the outcome after the write.
+        seq: The task's sequence number. A requeue gives the task another one.
+        tag: The task's delivery tag.
         owner: The last process that held the task. If it was dropped, the key of the limit.
         state: The cause of its end.
         queue: The task's queue.
@@ -195,6 +196,7 @@ class Outcome(NamedTuple):
         message: The message.
     """
 
+    seq: int
     tag: str
     owner: str
     state: str
@@ -202,6 +204,11 @@ class Outcome(NamedTuple):
     tenant: str
     deaths: int
     message: str
+
+    @property
+    def name(self) -> str:
+        """The name of the outcome after the write."""
+        return f"{self.seq} {self.tag}"
 
 
 class Verdict(enum.Enum):

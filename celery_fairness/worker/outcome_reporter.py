@@ -83,5 +83,5 @@ class OutcomeReporter:
                     error or type(error).__name__,
                 )
                 return
-            self._written = outcome.tag
+            self._written = outcome.name
             outcome = self._ask()

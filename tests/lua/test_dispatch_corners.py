@@ -151,7 +151,7 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client
     assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
     found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
-    assert dispatch.next_outcome(found.tag) is None
+    assert dispatch.next_outcome(found.name) is None
     assert dispatch.tags_of(dispatch.claim()) == ["t2"], "its slot is free"
 
 

@@ -24,7 +24,7 @@ def outcomes_of(dispatch):
     told, written = [], ""
     while (outcome := dispatch.next_outcome(written)) is not None:
         told.append((outcome.message.removeprefix("of "), outcome.state, outcome.owner))
-        written = outcome.tag
+        written = outcome.name
     return told
 
 

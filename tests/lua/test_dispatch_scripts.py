@@ -293,7 +293,7 @@ def test_a_task_that_was_lost_with_its_worker_leaves_an_outcome(dispatch, client
     assert (found.owner, found.state, found.queue) == ("w1", "acked", "größe q\n 1")
     assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
     assert client.hget(PREFIX + "counts", "abandoned") == "1"
-    assert dispatch.next_outcome(found.tag) is None
+    assert dispatch.next_outcome(found.name) is None
     assert not client.exists(*(PREFIX + each for each in ("outcomes", "ended", "tasks", "running")))
 
 
@@ -310,7 +310,7 @@ def test_a_dead_letter_leaves_an_outcome_and_is_kept(dispatch, client, reported)
         dispatch.let_a_lease_pass()
     found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("dead", "q", 2)
-    assert dispatch.next_outcome(found.tag) is None
+    assert dispatch.next_outcome(found.name) is None
     assert dispatch.letters() == ["of t1"]
 
 
@@ -326,9 +326,24 @@ def test_an_outcome_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch
     assert dispatch.next_outcome() is None
     dispatch.let_a_lease_pass()
     assert dispatch.next_outcome() == found
-    assert dispatch.next_outcome(found.tag) is None
+    assert dispatch.next_outcome(found.name) is None
     dispatch.let_a_lease_pass()
     assert dispatch.next_outcome() is None
+
+
+def test_a_result_that_is_written_late_deletes_no_later_outcome(dispatch):
+    dispatch.rules = Rules(max_deliveries=1)
+    lose(dispatch, Verdict.BEGUN)
+    first = dispatch.next_outcome()
+    assert first.state == "dead"
+    # While a worker writes its result, a person requeues the dead letter, and cancels it.
+    assert dispatch.run(calls.REQUEUE, ["t1"]) == 1
+    args = calls.cancel_args(["t1"], dispatch.rules.lease_ms, str(dispatch.now))
+    assert dispatch.run(calls.CANCEL, args) == [1]
+    second = dispatch.next_outcome(first.name)
+    assert second.state == "cancelled"
+    assert dispatch.next_outcome(second.name) is None
+    assert dispatch.find("t1") is None
 
 
 def test_outcomes_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
@@ -338,7 +353,7 @@ def test_outcomes_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):
     found, written = [], ""
     while outcome := dispatch.next_outcome(written):
         found.append(outcome.message)
-        written = outcome.tag
+        written = outcome.name
     assert found == ["of t3", "of t1", "of t2"]
 
 

@@ -55,6 +55,8 @@ class Reference:
         #: By tenant, its last charge.
         self.charges: dict[str, float] = {}
         self.outcomes: dict[str, int] = {}
+        #: By tag, the name of the outcome that was handed out last.
+        self.handed_out: dict[str, str] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
         #: By queue, logical and server time of its last claim.
         self.claimed_at: dict[str, tuple[int, int]] = {}
@@ -563,7 +565,9 @@ class Reference:
         """A worker gets the outcome that waits longest, and again after a lease if it is lost."""
         self.admission.tick(rules.lease_ms)
         self._end_leases(rules, seen)
-        self.outcomes.pop(written, None)
+        tag = written.partition(" ")[2]
+        if self.handed_out.get(tag) == written:
+            self.outcomes.pop(tag, None)
         known = [*self.outcomes.items()]
         known += [(tag, self.time) for tag in seen.outcomes if tag not in self.outcomes]
         due = [(at, tag.encode(), tag) for tag, at in known if at <= self.time]
@@ -573,6 +577,7 @@ class Reference:
         self._finish(seen)
         if answer:
             self.outcomes[answer.tag] = self.time + rules.lease_ms
+            self.handed_out[answer.tag] = answer.name
 
     def cancel(
         self, tasks: Sequence[Task | None], answer: list[bool], seen: Observed, lease_ms: int
@@ -619,6 +624,8 @@ class Reference:
         require(answer == (task.place == "dead"), "only a dead letter is requeued", tag=task.tag)
         if answer:
             self.outcomes.pop(task.tag, None)
+            # The task may end again before the result of its first end is written.
+            self.handed_out.pop(task.tag, None)
             task.seq, task.deaths = self._next_seq(), 0
             self._wait(task)
             self.book.expect("fairness.requeued", task.tag, task.queue)

@@ -251,7 +251,7 @@ class Walk:
         answer = calls.read_next_outcome(self.call(calls.NEXT_OUTCOME, args))
         self.reference.next_outcome(written, rules, answer, self.seen)
         if answer and writes:
-            self.written = answer.tag
+            self.written = answer.name
 
     def known(self, name):
         return {"": None, "now": self.epoch, "before": START_MS - 1}[name]

@@ -45,7 +45,7 @@ def test_a_put_that_is_sent_again_after_it_was_dropped_is_known_until_its_result
     shop.claim()
     assert shop.put("a", DROP, number=2) is Put.KNOWN
     outcome = shop.next_outcome()
-    shop.next_outcome(outcome.tag)
+    shop.next_outcome(outcome.name)
     assert shop.put("a", DROP, number=2) is Put.WAITS
     assert shop.exists() == [1, 2]
 
@@ -101,7 +101,7 @@ def test_the_obituary_names_the_limit_that_dropped_it(shop):
     assert shop.dropped() == [(2, "y")]
     outcome = shop.next_outcome()
     assert outcome.owner == "y"
-    assert shop.next_outcome(outcome.tag) is None
+    assert shop.next_outcome(outcome.name) is None
     assert shop.dropped() == []
 
 

@@ -65,7 +65,7 @@ def outcome_of(state="acked", tenant="42", embed=None, body=None, **headers):
         "headers": {"id": ID, "task": "shop.work", **headers},
         "properties": {"body_encoding": "base64", "delivery_tag": "tag", "delivery_info": {}},
     }
-    return Outcome("tag", "1-a", state, "q", tenant, 5, json.dumps(message))
+    return Outcome(1, "tag", "1-a", state, "q", tenant, 5, json.dumps(message))
 
 
 def state_and_error(app):
@@ -353,7 +353,7 @@ def make_reporter(monkeypatch, consumer):
 def test_each_outcome_is_written_and_then_forgotten(make_reporter, said):
     redis = Redis("a", "b", "c")
     make_reporter(redis)
-    eventually(lambda: redis.written == ["a", "b", "c"])
+    eventually(lambda: redis.written == ["1 a", "1 b", "1 c"])
     assert len(said()) == 3
 
 
@@ -368,7 +368,7 @@ def test_what_could_not_be_written_is_not_forgotten(make_reporter, monkeypatch, 
     monkeypatch.setattr(outcome_reporter, "write", fails_once)
     redis = Redis("a", "b")
     make_reporter(redis)
-    eventually(lambda: redis.written == ["b"])
+    eventually(lambda: redis.written == ["1 b"])
     assert wrote == ["a", "b"]
     assert said() == [
         ("ERROR", "the result of a lost task could not be written, it is tried again: no backend")
@@ -385,7 +385,7 @@ def test_what_was_written_while_redis_went_away_is_told_when_it_is_back(
 
     monkeypatch.setattr(outcome_reporter, "write", leave)
     make_reporter(redis)
-    eventually(lambda: redis.written == ["a"])
+    eventually(lambda: redis.written == ["1 a"])
     assert said() == [("ERROR", "outcomes could not be read: away")]
 
 
@@ -404,6 +404,6 @@ def test_a_reporter_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
     assert begun.wait(10)
     monkeypatch.setattr(found, "_stopped", stops)
     found.stop()
-    assert redis.written == ["a"]
+    assert redis.written == ["1 a"]
     assert redis.left == ["c"]
     assert not found._thread.is_alive()

@@ -4,12 +4,15 @@
   The function also deletes the `outcome` whose result the caller has written. An `outcome` is handed out again
   after one lease, so that it is not lost with the worker that took it.
 
+  A dead letter may be requeued while its result is written, and end once more. Its sequence number is another one
+  then, so the caller deletes no later `outcome`.
+
   Leases that ended are cleared away first. A worker without a free place claims nothing, but it calls this
   function.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
-  args[1]  written        str  the tag of the task whose result is written, or ""
+  args[1]  written        str  `seq tag` of the `outcome` whose result is written, or ""
   args[2]  lease_ms       int  how long a lease lives without a renewal
   args[3]  enforcement    str  "on", "observe" or "off"
   args[4]  default_tier   str  for a tier that is not known
@@ -17,7 +20,7 @@
   args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
 
-  Returns {} or `{tag, owner, state, queue, tenant, deaths, message}`.
+  Returns {} or `{seq, tag, owner, state, queue, tenant, deaths, message}`.
 ]]
 -- One call clears away at most this many leases.
 local DUE_AT_MOST = 16
@@ -28,10 +31,11 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
   if written ~= "" then
-    local task = Tasks.read(ctx, written)
+    local seq, tag = string.match(written, "^(%d+) (.+)$")
+    local task = Tasks.read(ctx, tag)
     -- The record of a dead letter stays.
-    if Settle.forget_outcome(ctx, written) and task
-      and not redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, written) then
+    if task and task.seq == tonumber(seq) and Settle.forget_outcome(ctx, tag)
+      and not redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, tag) then
       Tasks.delete(ctx, task)
     end
   end
@@ -45,5 +49,5 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
     return {}
   end
   redis.call("ZADD", outcomes, rules.logical + lease_ms, tag)
-  return {tag, owner, state, task.queue, task.tenant, task.deaths, Tasks.message_of(ctx, tag)}
+  return {task.seq, tag, owner, state, task.queue, task.tenant, task.deaths, Tasks.message_of(ctx, tag)}
 end)
