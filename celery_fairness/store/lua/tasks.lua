@@ -102,15 +102,15 @@ function Tasks.delete(ctx, task)
   redis.call("HDEL", ctx.prefix .. "tasks", task.tag)
   redis.call("HDEL", ctx.prefix .. "messages", task.tag)
   if task.id == "" then return end
-  local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
-  if tags == task.tag then
+  -- A producer may use one id for thousands of tasks, so this call does not read the tags one by one.
+  local tags = " " .. (redis.call("HGET", ctx.prefix .. "ids", task.id) or "") .. " "
+  local first, last = string.find(tags, " " .. task.tag .. " ", 1, true)
+  if not first then return end
+  local left = string.sub(tags, 2, first) .. string.sub(tags, last + 1)
+  if left == "" then
     redis.call("HDEL", ctx.prefix .. "ids", task.id)
-  elseif tags then
-    local left = {}
-    for tag in string.gmatch(tags, "%S+") do
-      if tag ~= task.tag then left[#left + 1] = tag end
-    end
-    redis.call("HSET", ctx.prefix .. "ids", task.id, table.concat(left, " "))
+  else
+    redis.call("HSET", ctx.prefix .. "ids", task.id, string.sub(left, 1, -2))
   end
 end
 
