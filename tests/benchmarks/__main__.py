@@ -15,17 +15,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_fairness.testing.server import RedisServer
-from tests.benchmarks import claims, gate, latency, operator, parked, shares, throughput, wire
+from tests.benchmarks import (
+    claims,
+    flags,
+    gate,
+    latency,
+    operator,
+    parked,
+    shares,
+    throughput,
+    wire,
+)
 from tests.benchmarks.harness import Row
 
 #: What the parts are called on the command line, in the order in which they run.
 PARTS = (
-    *("wire", "claims", "parked", "order", "memory", "operator", "shares"),
+    *("wire", "claims", "parked", "order", "memory", "operator", "flags", "shares"),
     *("latency", "slow", "crowd", "throughput", "gate"),
 )
 #: What --quick leaves out: a share is read of many seconds in which everybody waits, and a few
 #: hundred tasks say nothing of how much the gate costs.
-NOT_QUICK = ("shares", "gate")
+NOT_QUICK = ("flags", "shares", "gate")
 
 
 def main() -> int:
@@ -85,6 +95,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
         "operator": lambda: operator.rows(server, 10_000 if quick else 100_000),
+        "flags": lambda: flags.rows(server),
         "shares": lambda: shares.rows(server, 15 if quick else 60),
         "latency": lambda: latency.rows(server, *((600, 60, 1) if quick else (5_000, 1_000, 3))),
         "slow": lambda: latency.slow_rows(server, *((300, 12) if quick else (5_000, 240))),

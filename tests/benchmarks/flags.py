@@ -1,0 +1,107 @@
+"""What each flag of the clock, and each cache of a claim, saves of the commands of a task.
+
+A flag says that nobody has used a feature yet, so that calls need not look for it. It doubles the
+states to test. So it stays only if it saves at least 3 % of the commands of a put, a claim and a
+settle in one of the scenes. Commands are counted, because times of so little vary more than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from redis import Redis
+
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
+from celery_fairness.store.library import Library, library, load
+from celery_fairness.testing.server import RedisServer
+from tests.benchmarks.harness import PREFIX, Row
+
+RULES = Rules(default_limit=None)
+#: What is asked of a flag or a cache, as a part of all commands.
+LEAST = 0.03
+#: Rounds of one scene, and tenants.
+ROUNDS, TENANTS = 20, 20
+#: Where every flag of the clock is read.
+READ = "local logical = tonumber(kept[1])\n"
+FLAGS = ("limited", "steered", "expiring", "paced", "ranked")
+#: The statement that a cache needs, and what stands in its place without the cache.
+CACHES = {
+    "known": ("turns.known = {", "turns.unknown = {"),
+    "held": ("if rules.held then rules.held[key] = held end", ""),
+}
+#: Limits of each task, tasks of one claim, and tasks that wait before.
+SCENES = (
+    ((), 1, 100),
+    ((), 4, 100),
+    ((Limit("api", 50),), 4, 100),
+    ((Limit("api", 50), Limit("mail", 40, ((100, 1000),)), Limit("disk", 30)), 4, 100),
+    ((Limit("api", 3),), 4, 300),
+    ((Limit("api", 15),), 16, 300),
+)
+
+
+def rows(server: RedisServer) -> Iterator[Row]:
+    """P3: the commands that each flag and each cache saves."""
+    with server.client() as client:
+        base = [_commands(client, library(), *scene) for scene in SCENES]
+        for name in (*FLAGS, *CACHES):
+            made = _without(name)
+            more = [_commands(client, made, *scene) for scene in SCENES]
+            saved = max(new / old - 1 for new, old in zip(more, base, strict=True))
+            what = "cache" if name in CACHES else "flag"
+            yield Row(
+                "P3",
+                f"commands of a task that the {what} {name} saves at most",
+                f">= {LEAST:.0%}",
+                f"{saved:.1%}",
+                saved >= LEAST,
+            )
+
+
+def _without(name: str) -> Library:
+    """Return the library as if the flag was always set, or without the cache."""
+    code = library().code
+    old, new = CACHES.get(name, (READ, f'said.{name} = said.{name} or "1"\n{READ}'))
+    if code.count(old) != 1:
+        raise ValueError(f"{name}: expected one line with {old!r}, got: {code.count(old)}")
+    other = "cf_" + hashlib.sha256(name.encode()).hexdigest()[:12]
+    return Library(other, code.replace(old, new).replace(library().name, other))
+
+
+def _commands(
+    client: Redis, made: Library, limits: tuple[Limit, ...], want: int, backlog: int
+) -> float:
+    """Return the commands of one task: its put, its part of a claim and of a settle."""
+    client.flushall()
+    load(client.execute_command, made)
+    text, tags = write_limits(limits), iter(range(10**9))
+
+    def call(function: str, args: list[Any]) -> Any:
+        return client.fcall(made.function(function), 1, PREFIX, *args)
+
+    def put(count: int) -> None:
+        for tag in (next(tags) for _ in range(count)):
+            name, tenant = f"t{tag}", str(tag % TENANTS)
+            waiting = Waiting("q", name, tenant, message="m", kind="x", limits=text, task_id=name)
+            call(calls.PUT, calls.put_args(waiting))
+
+    put(backlog)
+    done, begun = 0, _processed(client)
+    for number in range(1, ROUNDS + 1):
+        put(want)
+        args = calls.claim_args("w:1:a1", number, want, ["q"], RULES)
+        tasks = calls.read_claim(call(calls.CLAIM, args)).tasks
+        ends = [Settle(task.lease, Verdict.DONE, task.key) for task in tasks]
+        call(calls.SETTLE, calls.settle_args(ends, RULES))
+        done += len(tasks)
+    return (_processed(client) - begun) / done
+
+
+def _processed(client: Redis) -> int:
+    stats: Any = client.info("commandstats")
+    others = ("cmdstat_info", "cmdstat_fcall")
+    return sum(each["calls"] for name, each in stats.items() if name not in others)
