@@ -30,7 +30,8 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 GLOSSARY = ROOT / "docs/reference/glossary.md"
-LUA_README = ROOT / "celery_fairness/store/lua/README.md"
+LUA = ROOT / "celery_fairness/store/lua"
+LUA_README = LUA / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), LUA_README]
 PAGES.append(ROOT / "django_app/README.md")
 PACKAGES = (ROOT / "celery_fairness", ROOT / "django_app" / "django_celery_fairness")
@@ -290,6 +291,37 @@ def test_the_pages_list_every_key_that_the_functions_name():
     }
     assert len(named) > 60
     assert sorted(named - documented_keys()) == []
+
+
+def functions_of(script: Path) -> set[str]:
+    return set(re.findall(r'^register\("(\w+)"', script.read_text(), re.MULTILINE))
+
+
+def test_every_function_that_deletes_a_key_exists():
+    functions = {
+        name for script in (LUA / "functions").glob("*.lua") for name in functions_of(script)
+    }
+    named = set()
+    for page in (ROOT / "docs/reference").glob("redis-keys*.md"):
+        table = page.read_text().partition("| deleted by |")[2]
+        lasts = re.findall(r"^\| `.*\|([^|]*)\|$", table, re.MULTILINE)
+        named |= {name for last in lasts for name in re.findall(r"`(\w+)`", last)}
+    assert "claim" in named
+    assert named - functions <= {"tasks"}, "`as tasks` stands for another row"
+
+
+@pytest.mark.parametrize("script", sorted((LUA / "functions").glob("*.lua")), ids=lambda p: p.stem)
+def test_the_comment_of_a_function_begins_with_its_name(script):
+    # `adopt` is `put` with another flag.
+    for name in functions_of(script) - {"adopt"}:
+        assert re.search(rf"^  {name}: ", script.read_text(), re.MULTILINE), name
+
+
+@pytest.mark.parametrize("script", sorted(LUA.rglob("*.lua")), ids=lambda p: p.stem)
+def test_every_file_that_a_script_names_exists(script):
+    named = re.findall(r"\b((?:\w+/)*\w+\.(?:lua|py))\b", script.read_text())
+    folders = (LUA, LUA / "functions", LUA / "check", ROOT, ROOT / "celery_fairness")
+    assert [n for n in named if not any((folder / n).exists() for folder in folders)] == []
 
 
 def test_every_key_on_the_pages_is_one_of_the_code():

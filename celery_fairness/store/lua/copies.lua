@@ -8,7 +8,7 @@
     next      the serial that its rejection publishes; noted before it is published, because a note
               that came later could be lost, and the task with it
     admitted  the serial of the copy that started
-    seq       since when it waits, if it was parked (functions/park_message.lua)
+    seq       since when it waits, if it was parked (functions/park.lua)
     told      what was reported of its rejections (events.lua)
     tries     how often it could not be published from its parked place (functions/put_off.lua)
 

@@ -95,7 +95,7 @@ function Events.write_event_of(ctx, what, task, ...)
 end
 
 --[[
-  watched: events of each task in the stream `task_events`, while somebody watches tasks (watch.lua).
+  watched: events of each task in the stream `task_events`, while somebody watches tasks (trace.lua).
 ]]
 
 -- The stream keeps this many events, and the rest of one block.
@@ -136,7 +136,7 @@ function Events.tell_ended(ctx, task, row, outcome, rules)
 end
 
 --[[
-  gate_watched: events of tasks behind a gate, while somebody watches tasks (watch.lua).
+  gate_watched: events of tasks behind a gate, while somebody watches tasks (trace.lua).
 
   `gate_watched` has an entry for each lease that began meanwhile. The entry holds three things:
   - the logical time at which the lease began

@@ -7,7 +7,7 @@
   keys[1]  prefix     str  what every key of the installation begins with
 
   args[1]  lease_ms   int  how long a lease lives without a renewal
-  args[2]  worker     str  the worker as JSON (looking/workers.py); "" if the caller is no worker
+  args[2]  worker     str  the worker as JSON (control/workers.py); "" if the caller is no worker
   args[3]  lives_ms   int  how long the worker is listed without another announcement; 0 ends it
   args[4]  epoch      str  the epoch the caller knew, or ""
   args[5]  frozen_ms  str  "" in production (server TIME); set only by tests

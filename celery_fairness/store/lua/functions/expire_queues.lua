@@ -1,5 +1,5 @@
 --[[
-  unused: keep queues that end when nobody uses them, and end the one that is over longest.
+  expire_queues: keep queues that end when nobody uses them, and end the one that is over longest.
 
   A use only moves the end away. So a user that keeps a queue for a shorter time takes nothing from a user that
   keeps it for longer. A queue that was declared without an end has none until it is declared with one.

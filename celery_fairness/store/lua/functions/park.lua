@@ -1,5 +1,5 @@
 --[[
-  park_message: keep the message of a task that a gate rejected, until its limits open.
+  park: keep the message of a task that a gate rejected, until its limits open.
 
   If its limits are open by now, nothing is kept. So no end of a lease between the rejection and this call is
   missed. A copy that waited before takes its old place.

@@ -1,5 +1,5 @@
 --[[
-  aside: move an entry that no function can read out of a plain list. The entry stays as it is.
+  quarantine: move an entry that no function can read out of a plain list. The entry stays as it is.
 
   keys[1] prefix str  what every key of the installation begins with
 

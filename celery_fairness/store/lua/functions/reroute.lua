@@ -1,5 +1,5 @@
 --[[
-  move: move waiting tasks to another queue, that of their tenant's new tier.
+  reroute: move waiting tasks to another queue, that of their tenant's new tier.
 
   Each task keeps its place among all tasks, its time and its expiry. If the target is partitioned, a task gets
   the partition in the pair. If the pair has none, the task gets the partition for tasks without one. A task that

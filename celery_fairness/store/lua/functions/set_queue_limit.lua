@@ -1,5 +1,5 @@
 --[[
-  queue: set the limit of a queue, as a whole or for each partition of it (config.lua).
+  set_queue_limit: set the limit of a queue, as a whole or for each partition of it (config.lua).
 
   Tasks that run continue. The next claim judges the tasks that wait by the new numbers.
 

@@ -1,5 +1,5 @@
 --[[
-  watch: for some time each put, start and end of a task is written as an event (events.lua).
+  trace: for some time each put, start and end of a task is written as an event (events.lua).
 
   A later call with a shorter time does not shorten a longer one. The events are kept for one more hour.
 

@@ -1,5 +1,5 @@
 --[[
-  gate_put: report that another broker is given a task, while somebody watches (watch.lua).
+  trace_put: report that another broker is given a task, while somebody watches (trace.lua).
 
   The event has no rank, because that broker alone orders its tasks.
 

@@ -23,7 +23,7 @@ register("unpark", {"allow-oom"}, function(keys, args)
     local record = redis.call("HGET", ctx.prefix .. "gate_tasks", tag)
     local promoted = record and redis.call("ZSCORE", ctx.prefix .. "gate_promoted", tag)
     -- A task may have come to a gate before this call and been parked again. Then it is not on the broker, and
-    -- park_message has written its copies.
+    -- `park` has written its copies.
     local copies = redis.call("HMGET", ctx.prefix .. "copy:" .. tag, "current", "next")
     if how == "published" and record and (promoted or copies[1] ~= copies[2]) then
       local task = Parked.read_parked(record)
