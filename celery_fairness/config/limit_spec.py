@@ -115,11 +115,6 @@ def _with_placeholders(found: re.Match[str]) -> str:
     return f"|{concurrency}|{rates and SIZE}|{throttle and SIZE}"
 
 
-def without_whole(text: str) -> str:
-    """Return limits without that of the whole queue, which a waiting task does not have."""
-    return write_limits(tuple(limit for limit in read_limits(text) if limit.of != WHOLE))
-
-
 def window_text(window: tuple[int, int]) -> str:
     """Return a window as text: ``STARTS/PERIOD_MS``."""
     starts, period_ms = window

@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from celery_fairness.config.limit_spec import (
-    OF_QUEUE,
     Limit,
     read_limits,
     window_text,
-    write_limits,
 )
 
 #: The beginning of every key of a queue's limit.
@@ -125,11 +123,6 @@ class QueueRow:
         if how == KNOWN:
             return self
         return replace(self, by_operator=numbers if how == SET else None)
-
-
-def without_partition(limits: str) -> str:
-    """Return a task's limits without those of its queue. A task that changes its queue needs it."""
-    return write_limits(tuple(each for each in read_limits(limits) if each.of != OF_QUEUE))
 
 
 def read_row(text: str) -> QueueRow:

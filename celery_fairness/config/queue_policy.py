@@ -24,8 +24,6 @@ from celery_fairness.errors import PolicyInvalid, got
 _KEY_CHARACTERS = 255
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
-#: The fields that an operator can set.
-NUMBERS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
 #: The names of a policy's fields that a queue names differently.
 _NAMES = {"concurrency": "global_limit", "key": "queue"}
 #: The prefix that RabbitMQ's native delayed delivery puts before a delayed message's routing key.

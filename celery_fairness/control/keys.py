@@ -253,11 +253,6 @@ def order_key(keys: Keys, key: str, group: str, queue: str) -> str:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def key_of_limit(name: str) -> str:
-    """Return the key of a limit."""
-    return name.partition("|")[0]
-
-
 def limits_of(lane: str) -> list[str]:
     """Return the limits of a lane or a class, each as a word."""
     words = class_of(lane)[2:]

@@ -1,7 +1,6 @@
 """The requests and answers of the scheduler, as plain values.
 
-They are the arguments and answers of the functions in ``store/lua/functions``. Tests compare these
-functions with a second implementation, which uses the same values.
+They are the arguments and answers of the functions in ``store/lua/functions``.
 """
 
 from __future__ import annotations

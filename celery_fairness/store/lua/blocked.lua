@@ -1,9 +1,9 @@
 --[[
   parking: groups of parked lanes, the limit at which each group waits, and the limits that may be open.
 
-  A group holds the parked lanes of one queue that have the same shared limits, and these limits name it. A lane
-  that a private limit rejected is a group of its own, named "KEY LANE". Lanes that differ only by the size of
-  their numbers share one group.
+  A group holds the parked lanes of one queue that have the same shared limits, and these limits name it. If a
+  private limit rejected a class, the lanes of the class are a group of their own, named "KEY CLASS". Classes that
+  differ only by the size of their numbers share one group.
 
   - `groups:QUEUE` stores the limit at which each group waits.
   - `group:GROUP QUEUE` stores the tenants of a group in the order of their tags.
