@@ -183,14 +183,14 @@ class LocalProcess:
         self.kill("SIGKILL")
         return polite
 
-    def assert_gone(self) -> None:
-        """Fail when any process that came from this one still lives."""
+    def assert_gone(self, timeout_seconds: float = 5.0) -> None:
+        """Fail when any process that came from this one still lives after a while."""
 
         def nothing_left() -> None:
             left = [f"{process.pid} {process.info['name']}" for process in self.survivors()]
             assert not left, f"{self.name} left processes behind: {left}"
 
-        eventually(nothing_left, timeout_seconds=5.0)
+        eventually(nothing_left, timeout_seconds=timeout_seconds)
 
     def log_text(self, *, since_start: bool = False) -> str:
         """All that it printed, or only since the latest start."""
