@@ -1,11 +1,11 @@
 """P3, P5, P6 and P11: the function library alone, without workers.
 
-P3 counts the Redis commands inside one claim and one settle. Their times are what the server says
-that a call took (``usec_per_call``) in a run of claims, and in one of settles, by task: the median
-of five runs. That is no ratio to stock, so what a script of plain commands takes stands beside it:
-the figure is asked for on a machine that does them in so much, and of a slower one in as much more.
-The longest call is that of two runs of the same calls, each with its shorter time: what others took
-of the machine is in one of them.
+P3 counts the Redis commands inside one claim and one settle. The time of a task is the server's
+``usec_per_call``, divided by the tasks of a call. It is the median of five runs of claims and five
+of settles. It is no ratio to stock, so a script of plain commands is timed beside it. The bound
+grows with the time of that script, because a slower machine needs longer for both. The longest call
+comes from two runs of the same calls. The shorter time of each call counts, because others may use
+the machine during one run.
 """
 
 from __future__ import annotations

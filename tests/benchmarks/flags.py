@@ -1,6 +1,6 @@
-"""What each flag of the clock, and each cache of a claim, saves of the commands of a task.
+"""The commands of a task that each flag of the clock and each cache of a claim saves.
 
-A flag says that nobody has used a feature yet, so that calls need not look for it. It doubles the
+Without a flag nobody has used a feature yet, and calls do not look for it. A flag doubles the
 states to test. So it stays only if it saves at least 3 % of the commands of a put, a claim and a
 settle in one of the scenes. Commands are counted, because times of so little vary more than that.
 """
@@ -21,11 +21,11 @@ from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.harness import PREFIX, Row
 
 RULES = Rules(default_limit=None)
-#: What is asked of a flag or a cache, as a part of all commands.
+#: The least part of all commands that a flag or a cache saves.
 LEAST = 0.03
 #: Rounds of one scene, and tenants.
 ROUNDS, TENANTS = 20, 20
-#: Where every flag of the clock is read.
+#: The line before which every flag of the clock is known.
 READ = "local logical = tonumber(kept[1])\n"
 FLAGS = ("limited", "steered", "expiring", "paced", "ranked")
 #: The statement that a cache needs, and what stands in its place without the cache.

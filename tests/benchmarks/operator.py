@@ -1,4 +1,4 @@
-"""What an operator asks during an incident: one tenant has a hundred thousand tasks waiting.
+"""The questions of an operator during an incident, with a hundred thousand tasks waiting.
 
 The figures are the server's own: the time of all functions that one question calls, the time of all
 commands, of which most run inside these functions, and the longest call from the slow log.

@@ -9,12 +9,12 @@
 ]]
 
 -- A task of a tenant without a mean is expected to take this long.
-local FIRST_SECONDS = 1
+Start.FIRST_SECONDS = 1
 
 -- Returns what a task charges, before the weight.
 function Start.expected_of(ctx, task, rules)
   if rules.fairness_by == "runtime" then
-    return tonumber(redis.call("HGET", ctx.prefix .. "account:" .. task.key, "mean") or FIRST_SECONDS)
+    return tonumber(redis.call("HGET", ctx.prefix .. "account:" .. task.key, "mean") or Start.FIRST_SECONDS)
   end
   return rules.fairness_by == "cost" and tonumber(task.cost) or 1
 end

@@ -15,21 +15,31 @@
   args[7]  frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns JSON, or "" if the task does not wait in a lane. A field without a value is left out.
-  - now, logical: the server's time and the logical time, in ms
-  - in_lane: tasks before it with its priority and limits
-  - in_ring: active tenants before its own
-  - running: how many tasks run. rows: [TAG, ROW, HEAD] of some of them. means: seconds by key, if tasks cost run time
-  - ring: its position among the tenants of its queue
-  - limits: its position at each of its keys, where its tenant's key has only `mine`
-  A position has `mine` (a turn), `of_all` (how many tenants) and `turns`. A turn is [KEY, AT, TASKS, CHARGE, NAMES,
-  MEAN, LIMIT]: the virtual time, the waiting tasks, what each charges, the names of the first, the mean seconds, and how
-  many run at once. -1 stands for no mean and no limit.
+  - now, logical  the server's time and the logical time, in ms
+  - in_lane       how many tasks are before it with its priority and limits
+  - in_ring       how many active tenants are before its own
+  - running       how many tasks run
+  - rows          [TAG, ROW, HEAD] of some running tasks
+  - means         the mean seconds by tenant's key, if tasks cost run time
+  - ring          its position among the tenants of its queue
+  - limits        its position by key. The position at its tenant's key has only `mine`
+
+  A position has these fields:
+  - mine    the turn of its tenant
+  - of_all  how many tenants there are
+  - turns   the turns of the first of them
+
+  A turn is [KEY, AT, TASKS, CHARGE, NAMES, MEAN, LIMIT]:
+  - AT      its virtual time
+  - TASKS   how many of its tasks wait
+  - CHARGE  the charge of each
+  - NAMES   the names of its first tasks
+  - MEAN    its mean seconds, or -1
+  - LIMIT   how many of its tasks run at once, or -1
 ]]
 -- Tenants in the sample of one position, running tasks, lanes that one turn adds up, and tasks whose cost and name stand
 -- for those of their tenant.
 local TENANTS_AT_MOST, RUNNING_AT_MOST, LANES_AT_MOST, FIRST_TASKS = 100, 1000, 100, 2
--- A tenant without a mean is expected to take this long.
-local FIRST_SECONDS = 1
 
 local function length_of(it, key, lane, queue)
   return redis.call("ZCARD", it.ctx.prefix .. Lanes.tags_name(key, lane, queue))
@@ -83,7 +93,7 @@ local function turn_of(it, key, at, group, queue)
   local limit, weight, mean = account_of(it, key)
   local expected = 1
   if it.fairness_by == "runtime" then
-    expected = mean or FIRST_SECONDS
+    expected = mean or Start.FIRST_SECONDS
   elseif it.fairness_by == "cost" and #names > 0 then
     expected = costs / #names
   end
@@ -107,7 +117,7 @@ local function add_turns(it, place, name, until_time, group, queue, is_there)
   end
   it.left = it.left - #some / 2
   local all = redis.call("ZCOUNT", it.ctx.prefix .. name, "-inf", bound)
-  -- Of those that were not looked at, as many count in proportion.
+  -- The tenants that were not looked at count in the same proportion.
   place.of_all = place.of_all + (#some > 0 and math.floor(all * there / (#some / 2)) or all)
 end
 
