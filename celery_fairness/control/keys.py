@@ -22,7 +22,7 @@ PARKED_FIELDS = 8
 #: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 
-_ROW = re.compile(r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*)")
+_ROW = re.compile(r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*) \S* \S*")
 
 
 def tag_of(lease: str) -> str:

@@ -10,7 +10,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
 
-ROW = re.compile(r"(\S+) w1 ([a-z]+)(\S*) tenant:\S+ ?")
+ROW = re.compile(r"(\S+) w1 ([a-z]+)(\S*) tenant:\S+ .*")
 
 
 @pytest.fixture

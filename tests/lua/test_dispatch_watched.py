@@ -121,7 +121,7 @@ def test_what_is_told_of_tasks_is_bounded(dispatch):
     assert 100_000 <= dispatch.client.xlen(PREFIX + "task_events") <= 100_200
 
 
-def test_what_is_told_is_one_command_for_each_event(dispatch, commands):
+def test_each_event_is_one_command_and_the_end_reads_the_task(dispatch, commands):
     def ran():
         with commands() as counted:
             dispatch.put("a")
@@ -131,4 +131,4 @@ def test_what_is_told_is_one_command_for_each_event(dispatch, commands):
     ran()
     quiet = ran()
     watch(dispatch)
-    assert ran() == quiet + 3
+    assert ran() == quiet + 3 + 1

@@ -311,7 +311,7 @@ Lanes.PURGED_AT_MOST = 100
 
 function Lanes.forget_task(ctx, queue, tag)
   local task = Tasks.read(ctx, tag)
-  if task then Tasks.delete(ctx, task) end
+  if task then Tasks.delete(ctx, task.tag, task.id) end
   redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
 end
 

@@ -18,11 +18,18 @@ function Settle.settle(ctx, rules, lease, verdict, keys)
     end
     return 1
   end
+  if verdict == "done" and row.charge == "" and not is_unbegun and not rules.watched then
+    Leases.end_lease(ctx, lease, tag, row.keys, rules)
+    Leases.freed(row.keys, rules)
+    Start.note_took(rules, row.name, row.since)
+    Tasks.delete(ctx, tag, row.id)
+    return 1
+  end
   local task = Settle.end_attempt(ctx, rules, lease, verdict, row, tag, is_unbegun)
   if not task then return 1 end
   if verdict == "done" or row.state == "acked" then
     if verdict == "done" and not is_unbegun then Start.note_took(rules, task.name, row.since) end
-    Tasks.delete(ctx, task)
+    Tasks.delete(ctx, task.tag, task.id)
   elseif verdict == "tail" then
     task.seq = redis.call("INCR", ctx.prefix .. "sequence")
     Lanes.enqueue(ctx, task.queue, task, false)
@@ -72,7 +79,7 @@ function Settle.withdraw(ctx, tag)
   local task = Tasks.read(ctx, tag)
   if not task or not Lanes.remove_waiting(ctx, task) then return false end
   redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, tag)
-  Tasks.delete(ctx, task)
+  Tasks.delete(ctx, task.tag, task.id)
   return true
 end
 

@@ -98,20 +98,20 @@ function Tasks.tags_of(ctx, id)
 end
 
 -- Deletes the record of a task.
-function Tasks.delete(ctx, task)
-  redis.call("HDEL", ctx.prefix .. "tasks", task.tag)
-  redis.call("HDEL", ctx.prefix .. "messages", task.tag)
-  if task.id == "" then return end
-  -- A producer may use one id for thousands of tasks, so this call does not read the tags one by one.
-  local tags = " " .. (redis.call("HGET", ctx.prefix .. "ids", task.id) or "") .. " "
-  local first, last = string.find(tags, " " .. task.tag .. " ", 1, true)
-  if not first then return end
-  local left = string.sub(tags, 2, first) .. string.sub(tags, last + 1)
-  if left == "" then
-    redis.call("HDEL", ctx.prefix .. "ids", task.id)
-  else
-    redis.call("HSET", ctx.prefix .. "ids", task.id, string.sub(left, 1, -2))
+function Tasks.delete(ctx, tag, id)
+  redis.call("HDEL", ctx.prefix .. "tasks", tag)
+  redis.call("HDEL", ctx.prefix .. "messages", tag)
+  if id == "" then return end
+  local known = redis.call("HGET", ctx.prefix .. "ids", id)
+  if known == tag then
+    redis.call("HDEL", ctx.prefix .. "ids", id)
+    return
   end
+  -- A producer may use one id for thousands of tasks, so this call does not read the tags one by one.
+  local tags = " " .. (known or "") .. " "
+  local first, last = string.find(tags, " " .. tag .. " ", 1, true)
+  if not first then return end
+  redis.call("HSET", ctx.prefix .. "ids", id, string.sub(string.sub(tags, 2, first) .. string.sub(tags, last + 1), 1, -2))
 end
 
 -- Returns every key of which a task holds a slot while it runs. The keys have commas between them, and each is
@@ -129,23 +129,26 @@ function Tasks.keys_of(tenant_key, limits)
 end
 
 --[[
-  A row of `running` is that of one claimed task, by its tag: ATTEMPT.NONCE OWNER STATE@SINCE KEYS CHARGE.
+  A row of `running` is that of one claimed task, by its tag: ATTEMPT.NONCE OWNER STATE@SINCE KEYS CHARGE NAME ID.
 
   - ATTEMPT.NONCE ends the name of its lease.
   - STATE is claimed, begun or acked. SINCE is when it took its place (start.lua).
   - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
   - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "".
+  - NAME and ID are those of the head. So a call that receives a usual end does not read the head.
 ]]
 
 function Tasks.write_running(ctx, tag, row)
   redis.call("HSET", ctx.prefix .. "running", tag,
-    row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge)
+    row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge
+      .. " " .. row.name .. " " .. row.id)
 end
 
 function Tasks.read_row(text)
-  local attempt, nonce, owner, state, since, keys, charge = string.match(text,
-    "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*)$")
-  return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge}
+  local attempt, nonce, owner, state, since, keys, charge, name, id = string.match(text,
+    "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*)$")
+  return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge,
+    name = name, id = id}
 end
 
 -- Returns the row of a task that holds this lease, or nil if the lease is not its own now, and its tag.

@@ -182,7 +182,7 @@ function Places.tag(it, name, tag)
     redis.call("ZREM", ctx.prefix .. "lane:" .. name, tag)
     Lanes.count_limits(ctx, queue, lane, -1)
     redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
-    if task then Tasks.delete(ctx, task) end
+    if task then Tasks.delete(ctx, task.tag, task.id) end
     redis.call("HDEL", ctx.prefix .. "messages", tag)
     Places.rebuild(it, key, queue, {lane})
   end)

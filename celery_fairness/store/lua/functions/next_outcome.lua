@@ -36,7 +36,7 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
     -- The record of a dead letter stays.
     if task and task.seq == tonumber(seq) and Settle.forget_outcome(ctx, tag)
       and not redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, tag) then
-      Tasks.delete(ctx, task)
+      Tasks.delete(ctx, task.tag, task.id)
     end
   end
   local outcomes = ctx.prefix .. "outcomes"
