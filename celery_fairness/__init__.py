@@ -81,40 +81,20 @@ __all__ = [
     "select_queue",
 ]
 
+#: The modules of the names that are not errors.
 _HOMES = {
-    "BacklogFull": "celery_fairness.errors",
-    "DeliveriesExhausted": "celery_fairness.errors",
     "FairTask": "celery_fairness.app.task",
     "Fairness": "celery_fairness.app.fairness",
-    "FairnessError": "celery_fairness.errors",
-    "HeaderInvalid": "celery_fairness.errors",
-    "KeyInvalid": "celery_fairness.errors",
-    "KeyMissing": "celery_fairness.errors",
-    "LimiterUnavailable": "celery_fairness.errors",
-    "MessageUnreadable": "celery_fairness.errors",
-    "NotFound": "celery_fairness.errors",
-    "NotWired": "celery_fairness.errors",
-    "PolicyInvalid": "celery_fairness.errors",
-    "ProblemsError": "celery_fairness.errors",
-    "PublishFailed": "celery_fairness.errors",
-    "RateLimitDropped": "celery_fairness.errors",
-    "RateLimitExceeded": "celery_fairness.errors",
     "RateLimitPolicy": "celery_fairness.config.policy",
-    "SettingsError": "celery_fairness.errors",
-    "TaskDeclarationError": "celery_fairness.errors",
-    "TenantError": "celery_fairness.errors",
-    "TenantInvalid": "celery_fairness.errors",
-    "TenantMissing": "celery_fairness.errors",
     "Tier": "celery_fairness.config.tiers",
-    "Unroutable": "celery_fairness.errors",
     "select_queue": "celery_fairness.config.tiers",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, "celery_fairness.errors")), name)
 
 
 def __dir__() -> list[str]:
