@@ -5,7 +5,7 @@ All problems are collected: an invalid entry hides neither other entries nor its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -63,3 +63,9 @@ def unknown_problems(expected: str, names: Iterable[Any], known: Collection[str]
         for each in names
         if each not in known
     ]
+
+
+def either(values: Sequence[Any]) -> str:
+    """Return a choice as text: ``'wait', 'reschedule' or 'drop'``."""
+    *others, last = map(repr, values)
+    return f"{', '.join(others)} or {last}"

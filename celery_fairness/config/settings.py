@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -30,6 +30,7 @@ from pydantic import (
     model_validator,
 )
 
+from celery_fairness.config.fields import either
 from celery_fairness.config.queue_policy import QueuePolicy, read_queues
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier, merge_tiers
 from celery_fairness.config.worker_shares import Service, read_services
@@ -40,8 +41,7 @@ Resolver = Callable[[str], str | None]
 #: Longest snooze and jitter, in seconds.
 DAY_SECONDS = 86_400.0
 
-_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
 
 #: The readers of settings that are mappings by name. A reader returns valid values and problems.
@@ -67,7 +67,10 @@ class Enforcement(enum.Enum):
 
 
 def _expected(text: str, acts_on: str = "") -> dict[str, Any]:
-    """Return a setting's expected values, and the only path on which it acts; "" means both."""
+    """Return a setting's expected values, and the only path on which it acts; "" means both.
+
+    A Literal needs no text.
+    """
     return {"expected": text, "acts_on": acts_on}
 
 
@@ -78,182 +81,140 @@ class Settings(BaseModel):
         frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
     )
 
-    enabled: Annotated[
-        bool | Literal["observe"],
-        Field(
-            description="False: every limit counts as unlimited. `observe`: count the tasks that "
-            "would be rejected, and reject none.",
-            json_schema_extra=_expected("true, false or 'observe'"),
+    enabled: bool | Literal["observe"] = Field(
+        True,
+        description="False: every limit counts as unlimited. `observe`: count the tasks that "
+        "would be rejected, and reject none.",
+        json_schema_extra=_expected("true, false or 'observe'"),
+    )
+    redis_url: SecretStr | None = Field(
+        None,
+        description="On the gate: the limiter's Redis. Unset: the broker, if that is Redis.",
+        json_schema_extra=_expected(
+            "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address", GATE
         ),
-    ] = True
-    redis_url: Annotated[
-        SecretStr | None,
-        Field(
-            description="On the gate: the limiter's Redis. Unset: the broker, if that is Redis.",
-            json_schema_extra=_expected(
-                "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address", GATE
-            ),
-        ),
-    ] = None
-    namespace: Annotated[
-        str,
-        Field(
-            description="Prefix of every key in Redis, inside one hash tag. Two installations on "
-            "one Redis differ here.",
-            json_schema_extra=_expected("1 to 64 letters, digits, '_', '.' or '-'"),
-        ),
-    ] = "fairness"
-    tiers: Annotated[
-        Mapping[str, Tier],
-        Field(
-            description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
-            "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
-            "pauses; `max_waiting` None is unlimited.",
-            json_schema_extra=_expected("a mapping of tier names to their fields"),
-        ),
-    ] = Field(default_factory=lambda: dict(DEFAULT_TIERS))
-    default_tier: Annotated[
-        str,
-        Field(
-            description="The tier if the resolver returns None, fails, or returns an unknown one.",
-            json_schema_extra=_expected("the name of a tier"),
-        ),
-    ] = "free"
-    tier_resolver: Annotated[
-        Resolver | str | None,
-        Field(
-            description="A callable `(tenant) -> str or None`, or `'module:name'`, imported when "
-            "a worker starts.",
-            json_schema_extra=_expected("a callable, or 'module:name'"),
-        ),
-    ] = None
-    tier_cache_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=DAY_SECONDS,
-            description="How long a process uses a resolved tier before it resolves it again, in "
-            "seconds.",
-            json_schema_extra=_expected("seconds from 0 to 86400"),
-        ),
-    ] = 60.0
-    tier_scope: Annotated[
-        Literal["global", "service"],
-        Field(
-            description="A tenant's limit counts over all its services (`global`), or in each "
-            "service separately (`service`).",
-            json_schema_extra=_expected("'global' or 'service'"),
-        ),
-    ] = "global"
-    tier_on_limit: Annotated[
-        Literal["reschedule", "wait"],
-        Field(
-            description="On the gate, a task over its tier's limit goes back to the broker with a "
-            "countdown (`reschedule`), or is parked in Redis until it may start (`wait`). On "
-            "`fairredis` it always waits.",
-            json_schema_extra=_expected("'reschedule' or 'wait'", GATE),
-        ),
-    ] = "reschedule"
-    no_tenant: Annotated[
-        Literal["bypass", "shared", "error"],
-        Field(
-            description="Tasks without a tenant have no tier's limit (`bypass`), are all one "
-            "tenant of the default tier (`shared`), or `delay()` raises TenantMissing (`error`).",
-            json_schema_extra=_expected("'bypass', 'shared' or 'error'"),
-        ),
-    ] = "bypass"
-    redis_lost: Annotated[
-        Literal["defer", "open", "closed"],
-        Field(
-            description="On the gate, while the limiter's Redis is away, a task goes back to the "
-            "broker with the snooze (`defer`), runs without a slot (`open`), or fails with "
-            "LimiterUnavailable (`closed`).",
-            json_schema_extra=_expected("'defer', 'open' or 'closed'", GATE),
-        ),
-    ] = "defer"
-    snooze_seconds: Annotated[
-        float,
-        Field(
-            gt=0,
-            le=DAY_SECONDS,
-            description="How long a rejected task waits before it is tried again, in seconds.",
-            json_schema_extra=_expected("seconds above 0, up to 86400"),
-        ),
-    ] = 30.0
-    snooze_jitter_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=DAY_SECONDS,
-            description="On the gate: added to the snooze, uniformly from 0 to this, in seconds.",
-            json_schema_extra=_expected("seconds from 0 to 86400", GATE),
-        ),
-    ] = 10.0
-    lease_seconds: Annotated[
-        float,
-        Field(
-            ge=1,
-            le=3600,
-            description="How long a slot outlives a worker that died, in seconds. Workers renew "
-            "it every third of this.",
-            json_schema_extra=_expected("seconds from 1 to 3600"),
-        ),
-    ] = 15.0
-    max_deliveries: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=1_000_000,
-            strict=True,
-            description="On `fairredis`: how often a task's process may die before the task "
-            "becomes a dead letter. With 0 it never does.",
-            json_schema_extra=_expected("a whole number from 0 to 1000000", DISPATCH),
-        ),
-    ] = 5
-    fairness_by: Annotated[
-        Literal["tasks", "cost", "runtime"],
-        Field(
-            description="On `fairredis`: what a task costs its tenant, divided by the weight. It "
-            "is one unit (`tasks`), the declared number (`cost`), or the seconds that it takes "
-            "(`runtime`).",
-            json_schema_extra=_expected("'tasks', 'cost' or 'runtime'", DISPATCH),
-        ),
-    ] = "tasks"
-    priority_scope: Annotated[
-        Literal["tenant", "queue"],
-        Field(
-            description="On `fairredis`: a priority orders the tasks of one tenant (`tenant`), or "
-            "those of all tenants of a queue, which take turns among equal priorities (`queue`).",
-            json_schema_extra=_expected("'tenant' or 'queue'", DISPATCH),
-        ),
-    ] = "tenant"
-    priority_order: Annotated[
-        Literal["high_first", "low_first"],
-        Field(
-            description="On `fairredis`: which priority goes first. "
-            "`low_first` is the order of the stock Redis transport.",
-            json_schema_extra=_expected("'high_first' or 'low_first'", DISPATCH),
-        ),
-    ] = "high_first"
+    )
+    namespace: str = Field(
+        "fairness",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="Prefix of every key in Redis, inside one hash tag. Two installations on "
+        "one Redis differ here.",
+        json_schema_extra=_expected("1 to 64 letters, digits, '_', '.' or '-'"),
+    )
+    tiers: Mapping[str, Tier] = Field(
+        default_factory=lambda: dict(DEFAULT_TIERS),
+        description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
+        "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
+        "pauses; `max_waiting` None is unlimited.",
+        json_schema_extra=_expected("a mapping of tier names to their fields"),
+    )
+    default_tier: str = Field(
+        "free",
+        description="The tier if the resolver returns None, fails, or returns an unknown one.",
+        json_schema_extra=_expected("the name of a tier"),
+    )
+    tier_resolver: Resolver | _ImportPath | None = Field(
+        None,
+        description="A callable `(tenant) -> str or None`, or `'module:name'`, imported when "
+        "a worker starts.",
+        json_schema_extra=_expected("a callable, or 'module:name'"),
+    )
+    tier_cache_seconds: float = Field(
+        60.0,
+        ge=0,
+        le=DAY_SECONDS,
+        description="How long a process uses a resolved tier before it resolves it again, in "
+        "seconds.",
+        json_schema_extra=_expected("seconds from 0 to 86400"),
+    )
+    tier_scope: Literal["global", "service"] = Field(
+        "global",
+        description="A tenant's limit counts over all its services (`global`), or in each "
+        "service separately (`service`).",
+    )
+    tier_on_limit: Literal["reschedule", "wait"] = Field(
+        "reschedule",
+        description="On the gate, a task over its tier's limit goes back to the broker with a "
+        "countdown (`reschedule`), or is parked in Redis until it may start (`wait`). On "
+        "`fairredis` it always waits.",
+        json_schema_extra={"acts_on": GATE},
+    )
+    no_tenant: Literal["bypass", "shared", "error"] = Field(
+        "bypass",
+        description="Tasks without a tenant have no tier's limit (`bypass`), are all one "
+        "tenant of the default tier (`shared`), or `delay()` raises TenantMissing (`error`).",
+    )
+    redis_lost: Literal["defer", "open", "closed"] = Field(
+        "defer",
+        description="On the gate, while the limiter's Redis is away, a task goes back to the "
+        "broker with the snooze (`defer`), runs without a slot (`open`), or fails with "
+        "LimiterUnavailable (`closed`).",
+        json_schema_extra={"acts_on": GATE},
+    )
+    snooze_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=DAY_SECONDS,
+        description="How long a rejected task waits before it is tried again, in seconds.",
+        json_schema_extra=_expected("seconds above 0, up to 86400"),
+    )
+    snooze_jitter_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=DAY_SECONDS,
+        description="On the gate: added to the snooze, uniformly from 0 to this, in seconds.",
+        json_schema_extra=_expected("seconds from 0 to 86400", GATE),
+    )
+    lease_seconds: float = Field(
+        15.0,
+        ge=1,
+        le=3600,
+        description="How long a slot outlives a worker that died, in seconds. Workers renew "
+        "it every third of this.",
+        json_schema_extra=_expected("seconds from 1 to 3600"),
+    )
+    max_deliveries: int = Field(
+        5,
+        ge=0,
+        le=1_000_000,
+        description="On `fairredis`: how often a task's process may die before the task "
+        "becomes a dead letter. With 0 it never does.",
+        json_schema_extra=_expected("a whole number from 0 to 1000000", DISPATCH),
+    )
+    fairness_by: Literal["tasks", "cost", "runtime"] = Field(
+        "tasks",
+        description="On `fairredis`: what a task costs its tenant, divided by the weight. It "
+        "is one unit (`tasks`), the declared number (`cost`), or the seconds that it takes "
+        "(`runtime`).",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
+    priority_scope: Literal["tenant", "queue"] = Field(
+        "tenant",
+        description="On `fairredis`: a priority orders the tasks of one tenant (`tenant`), or "
+        "those of all tenants of a queue, which take turns among equal priorities (`queue`).",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
+    priority_order: Literal["high_first", "low_first"] = Field(
+        "high_first",
+        description="On `fairredis`: which priority goes first. "
+        "`low_first` is the order of the stock Redis transport.",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
 
-    services: Annotated[
-        Mapping[str, Service],
-        Field(
-            description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
-            "slots for each queue of a service, as `celery fairness worker` starts it. `shares`: "
-            "`strict`, or `borrow`: other queues may use a queue's idle slots.",
-            json_schema_extra=_expected("a mapping of service names to their fields"),
-        ),
-    ] = Field(default_factory=dict)
-    queues: Annotated[
-        Mapping[str, QueuePolicy],
-        Field(
-            description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
-            "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
-            "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
-            json_schema_extra=_expected("a mapping of queue names to their fields"),
-        ),
-    ] = Field(default_factory=dict)
+    services: Mapping[str, Service] = Field(
+        default_factory=dict,
+        description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
+        "slots for each queue of a service, as `celery fairness worker` starts it. `shares`: "
+        "`strict`, or `borrow`: other queues may use a queue's idle slots.",
+        json_schema_extra=_expected("a mapping of service names to their fields"),
+    )
+    queues: Mapping[str, QueuePolicy] = Field(
+        default_factory=dict,
+        description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
+        "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
+        "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
+        json_schema_extra=_expected("a mapping of queue names to their fields"),
+    )
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -262,20 +223,6 @@ class Settings(BaseModel):
             value = SecretStr(value)
         if isinstance(value, SecretStr) and not _REDIS_URL.fullmatch(value.get_secret_value()):
             raise ValueError("redis_url")
-        return value
-
-    @field_validator("namespace")
-    @classmethod
-    def _check_namespace(cls, value: str) -> str:
-        if not _NAMESPACE.fullmatch(value):
-            raise ValueError("namespace")
-        return value
-
-    @field_validator("tier_resolver", mode="before")
-    @classmethod
-    def _check_resolver(cls, value: Any) -> Any:
-        if isinstance(value, str) and not _IMPORT_PATH.fullmatch(value):
-            raise ValueError("tier_resolver")
         return value
 
     @field_validator(*_READERS, mode="before")
@@ -308,14 +255,15 @@ class Settings(BaseModel):
 
 def expected(name: str) -> str:
     """Return the expected values of the setting ``name``, as in its error."""
-    extra: Any = Settings.model_fields[name].json_schema_extra
-    return str(extra["expected"])
+    field = Settings.model_fields[name]
+    extra: Any = field.json_schema_extra or {}
+    return str(extra.get("expected") or either(get_args(field.annotation)))
 
 
 def acts_on(name: str) -> str:
     """Return the path on which a setting acts, ``dispatch`` or ``gate``; "" means both."""
-    extra: Any = Settings.model_fields[name].json_schema_extra
-    return str(extra["acts_on"])
+    extra: Any = Settings.model_fields[name].json_schema_extra or {}
+    return str(extra.get("acts_on", ""))
 
 
 def without_effect(settings: Settings, claims_fairly: bool) -> list[str]:
