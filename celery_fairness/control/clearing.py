@@ -14,7 +14,7 @@ from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.control import find_task as finding
 from celery_fairness.control import parked
 from celery_fairness.control.explain import explain
-from celery_fairness.control.find_task import Place
+from celery_fairness.control.find_task import TOGETHER, Place
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.parked import ParkedTask
 from celery_fairness.control.scan import Reader, batches
@@ -32,8 +32,6 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds
 
-#: Tasks that one call cancels.
-TOGETHER = 50
 #: Number of passes. A task that changed its place during the first pass is found in the second.
 PASSES = 2
 
@@ -112,10 +110,15 @@ class Clearing:
     def purge(self, tenant: str) -> Purged:
         """Cancel the waiting tasks of a tenant; see ``TenantsApi.purge``."""
         name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+
+        def may_be_its(key: str, _: str) -> bool:
+            # A tenant's name may have a colon, like the key of one of its services.
+            return f"{key}:".startswith(f"tenant:{name}:")
+
         cancelled = 0
         for _ in range(PASSES):
-            for tasks in finding.waiting_of(self._reader, name, TOGETHER):
-                cancelled += self._cancel([task.tag for task in tasks])
+            for tasks in finding.waiting_tasks(self._reader, may_be_its):
+                cancelled += self._cancel([task.tag for task in tasks if task.tenant == name])
         its = (each.tag for each in parked.parked(self._reader) if each.tenant == name)
         for tags in batches(its, TOGETHER):
             cancelled += self._limiter.unpark(tags, "cancelled")

@@ -8,7 +8,7 @@ It may miss a task that moves meanwhile, so callers search twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from celery_fairness.config.tenants import key_part
@@ -16,7 +16,7 @@ from celery_fairness.control.keys import (
     ORDER_LENGTH,
     Row,
     TaskHead,
-    lane_parts,
+    lane_place,
     read_head,
     read_row,
 )
@@ -26,6 +26,8 @@ from celery_fairness.scheduler import calls
 
 #: Rows or heads in one call.
 BATCH = 500
+#: Waiting tasks in one group.
+TOGETHER = 50
 #: Dead letters in one call. Each has its message.
 LETTERS = 50
 
@@ -124,39 +126,36 @@ def letter(place: Place) -> DeadLetter:
     )
 
 
-def waiting_of(reader: Reader, tenant: str, together: int) -> Iterator[list[TaskHead]]:
-    """Yield the waiting tasks of a tenant in groups; it may miss tasks that are put meanwhile.
+def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:
+    """Yield waiting and scheduled tasks in groups, those of a lane in their order.
+
+    It may miss tasks that are put meanwhile. The caller may remove the tasks of a group.
 
     Args:
         reader: The reader of the installation.
-        tenant: The tenant, in its form in keys.
-        together: Most tasks in a group. The caller must remove them before it takes the next
-            group, because each group is read from the front of a lane.
+        wanted: Returns whether tasks with this tenant's key and in this queue are wanted.
     """
-    its = (each for each in later(reader) if each.tenant == tenant)
-    yield from batches(its, together)
-    for name in reader.names("lane"):
-        # Other tenants' names may begin with this one's.
-        if lane_parts(name)[0].split(":")[:2] == ["tenant", *tenant.split(":")][:2]:
-            yield from _front(reader, reader.keys.of("lane", name), tenant, together)
-
-
-def _front(reader: Reader, lane: str, tenant: str, together: int) -> Iterator[list[TaskHead]]:
-    others = 0
-    for _ in range(0, reader.read("ZCARD", lane), together):
-        tags = reader.read("ZRANGE", lane, others, others + together - 1)
-        heads = heads_of(reader, tags)
-        its = [each for each in heads if each.tenant == tenant]
-        others += len(tags) - len(its)
-        yield its
-
-
-def later(reader: Reader, queues: Iterable[str] | None = None) -> Iterator[TaskHead]:
-    """Yield the scheduled tasks of some queues, or of all."""
-    for queue in reader.names("later") if queues is None else queues:
+    for queue in reader.names("later"):
         members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
         for some in batches(members, BATCH):
-            yield from heads_of(reader, [member[ORDER_LENGTH:] for member in some])
+            heads = heads_of(reader, [member[ORDER_LENGTH:] for member in some])
+            its = (each for each in heads if wanted(each.key, each.queue))
+            yield from batches(its, TOGETHER)
+    for name in reader.names("lane"):
+        key, queue = lane_place(name)
+        if wanted(key, queue):
+            yield from _in_lane(reader, reader.keys.of("lane", name))
+
+
+def _in_lane(reader: Reader, lane: str) -> Iterator[list[TaskHead]]:
+    after = "-inf"
+    for _ in range(0, reader.read("ZCARD", lane), TOGETHER):
+        tags = reader.read("ZRANGE", lane, after, "+inf", "BYSCORE", "LIMIT", 0, TOGETHER)
+        heads = heads_of(reader, tags)
+        if not heads:
+            return
+        yield heads
+        after = f"({heads[-1].seq}"
 
 
 def heads_of(reader: Reader, tags: Sequence[str]) -> list[TaskHead]:

@@ -25,11 +25,6 @@ NAME_FIELDS = 4
 _ROW = re.compile(r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*) \S* \S*")
 
 
-def tag_of(lease: str) -> str:
-    """Return the delivery tag of the task that holds a lease."""
-    return lease.rsplit(".", 2)[0]
-
-
 def whole_of(key: str) -> str:
     """Return the key of the whole queue for a partition's key, and any other key unchanged."""
     return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key
@@ -78,16 +73,6 @@ class TaskHead(NamedTuple):
             return SYSTEM
         return f"tenant:{self.tenant}" + (f":{self.service}" if self.service else "")
 
-    @property
-    def class_(self) -> str:
-        """The class of its lane: the priority and the limits."""
-        return f"{self.rank},{self.limits}" if self.limits else self.rank
-
-    @property
-    def lane(self) -> str:
-        """The lane of the task."""
-        return f"{self.class_} {self.name}"
-
 
 class Row(NamedTuple):
     """One claimed task.
@@ -124,7 +109,6 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.clock = prefix + "clock"
-        self.closed = prefix + "closed"
         self.cooled = prefix + "cooled"
         self.events = prefix + "events"
         self.events_apart = tuple(f"{prefix}{each}_events" for each in KEPT_APART)
@@ -136,12 +120,10 @@ class Keys:
         self.messages = prefix + "messages"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
-        self.paused_by = prefix + "paused_by"
         self.paused_until = prefix + "paused_until"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
         self.running = prefix + "running"
-        self.shared = prefix + "shared"
         self.task_events = prefix + "task_events"
         self.tasks = prefix + "tasks"
         self.virtual = prefix + "virtual"
@@ -229,58 +211,7 @@ def keys_of_row(text: str) -> tuple[str, ...]:
     return () if match is None else tuple(match[6].split(","))
 
 
-# -- lanes ----------------------------------------------------------------------------------------
-
-
-def lane_parts(name: str) -> tuple[str, str, str]:
-    """Return key, lane and queue of ``KEY LANE QUEUE``; "" is what is missing."""
-    key, limits, of, queue = (*name.split(" ", 3), "", "", "")[:4]
-    return key, f"{limits} {of}", queue
-
-
-def lane_key(keys: Keys, key: str, lane: str, queue: str) -> str:
-    """Return the key that has the tasks of a lane."""
-    return keys.of("lane", f"{key} {lane} {queue}")
-
-
-def order_key(keys: Keys, key: str, group: str, queue: str) -> str:
-    """Return the key with the lanes of a wait group in order; the group "" is of ready lanes."""
-    if group:
-        return keys.of("shelf", f"{key} {group} {queue}")
-    return keys.of("ready", f"{key} {queue}")
-
-
-# -- limits ---------------------------------------------------------------------------------------
-
-
-def limits_of(lane: str) -> list[str]:
-    """Return the limits of a lane or a class, each as a word."""
-    words = class_of(lane)[2:]
-    return words.split(",") if words else []
-
-
-def is_private(word: str) -> bool:
-    """Return whether the key of a limit contains the tenant."""
-    return word.endswith("p")
-
-
-def class_of(lane: str) -> str:
-    """Return the class of a lane: its priority and its limits."""
-    return lane.partition(" ")[0]
-
-
-def own_group(key: str, class_: str) -> str:
-    """Return the wait group of a class that a private limit rejected."""
-    return f"{key} {shape_of(class_)}"
-
-
-def shared_group(class_: str) -> str:
-    """Return the wait group of a class that another limit rejected."""
-    return ",".join(word for word in limits_of(shape_of(class_)) if not is_private(word))
-
-
-def group_of(key: str, class_: str, alone: str | None) -> str:
-    """Return the wait group of a class by its field in ``parked``; "" if it is ready."""
-    if alone is None:
-        return ""
-    return own_group(key, class_) if float(alone) else shared_group(class_)
+def lane_place(name: str) -> tuple[str, str]:
+    """Return key and queue of ``KEY CLASS NAME QUEUE``, a lane; "" if missing."""
+    key, _, _, queue = (*name.split(" ", 3), "", "", "")[:4]
+    return key, queue

@@ -7,23 +7,24 @@ where it was read. So a claim, put or cancel at the same time never sees it twic
 Invariant: a second run changes nothing, and completes a run that stopped halfway.
 
 Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
-that is rescheduled goes back to the old queue, too. To find scheduled tasks, a run reads the heads
-of all of them.
+that is rescheduled goes back to the old queue, too. A run reads the names of all lanes, and the
+heads of all scheduled tasks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
-from celery_fairness.control.find_task import later, messages_of
-from celery_fairness.control.keys import Keys, group_of, lane_key, order_key
-from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.find_task import messages_of, waiting_tasks
+from celery_fairness.control.keys import Keys, TaskHead
+from celery_fairness.control.scan import Reader
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
@@ -31,8 +32,6 @@ from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
 
-#: Tasks that one call moves.
-TOGETHER = 50
 #: Number of passes. A task that changed its place during the first pass is found in the second.
 PASSES = 2
 
@@ -42,146 +41,91 @@ class Rerouting:
 
     Args:
         limiter: The limiter of the installation.
-        settings: The settings in force.
+        settings: The default tier, the scope of tier limits, and the tiers if none are published.
         claims: Whether the broker claims fairly. On other brokers no task moves.
     """
 
     def __init__(self, limiter: Limiter, settings: Settings, *, claims: bool) -> None:
         self._limiter = limiter
         self._settings = settings
-        self._claims = claims
+        self._reader: Reader | None = None
+        if claims and isinstance(limiter, RedisLimiter):
+            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""
-        if not isinstance(self._limiter, RedisLimiter) or not self._claims:
+        keys = {tier_key(reserved(tenant)) for tenant in tenants}
+        if self._reader is None or not keys:
             return 0
-        names = [tier_key(reserved(tenant)).partition(":")[2] for tenant in tenants]
-        return Rerouter(self._limiter, self._settings).of_tenants(names)
+        run = Run(self._reader, self._settings, self._limiter.published_tiers()[1])
+        return run.move(lambda key: run.tenant_key(key) in keys)
 
     def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
         """Move the waiting tasks of tiers whose queue class differs from ``before``."""
-        if not isinstance(self._limiter, RedisLimiter) or not self._claims:
+        if self._reader is None:
             return
         after = self._limiter.published_tiers()[1]
         changed = changed_tiers(before, after, self._settings.default_tier)
         if changed:
-            Rerouter(self._limiter, self._settings).of_tiers(changed)
+            run = Run(self._reader, self._settings, after)
+            run.move(lambda key: key != SYSTEM and run.tier(key) in (None, *changed), changed)
 
 
-class Rerouter:
-    """Moves the waiting tasks of one installation.
+class Run:
+    """One search for waiting tasks that are in the wrong queue.
 
     Args:
-        limiter: The limiter of the installation.
-        settings: The default tier, the scope of tier limits, and the tiers if none are published.
+        reader: The reader of the installation.
+        settings: See :class:`Rerouting`.
+        published: The published tiers.
     """
 
-    def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
-        self._limiter = limiter
-        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
-        self._default, self._scope = settings.default_tier, settings.tier_scope
-        self._tiers: Mapping[str, Tier] = limiter.published_tiers()[1] or settings.tiers
+    def __init__(self, reader: Reader, settings: Settings, published: Mapping[str, Tier]) -> None:
+        self._reader = reader
+        self._settings = settings
+        self._tiers = published or settings.tiers
 
-    def of_tenants(self, tenants: Collection[str]) -> int:
-        """Move the waiting tasks of tenants, in their form in keys; return the number of tasks."""
+    def tenant_key(self, key: str) -> str:
+        """Return the key of all services of a tenant, by the key of its tier limit."""
+        return key.rpartition(":")[0] if self._settings.tier_scope == "service" else key
+
+    def tier(self, key: str, known: str = "") -> str | None:
+        """Return the tier by which a claim judges the tasks of a key; None if nothing is known.
+
+        Args:
+            key: Key of a tenant's tier limit.
+            known: The tier that a task brings. It counts if no task of the key waits in a lane.
+        """
+        keys = self._reader.keys
+        record = f"{keys.prefix}{self.tenant_key(key)}"
+        published, of_last_put = self._reader.together(
+            [("HGET", record, "tier"), ("HGET", keys.of("account", key), "tier")]
+        )
+        name = published or of_last_put or known
+        if not name:
+            return None
+        return name if name in self._tiers else self._settings.default_tier
+
+    def move(self, wanted: Callable[[str], bool], tiers: Collection[str] = ()) -> int:
+        """Move waiting tasks to the queue of their tier; return their number.
+
+        Args:
+            wanted: Returns whether tasks with this key of a tier limit may move.
+            tiers: The tiers whose tasks move; none of them means all tiers.
+        """
+
+        def may_move(key: str, queue: str) -> bool:
+            return _is_routed(queue) and wanted(key)
+
         moved = 0
-        for _ in range(PASSES if tenants else 0):
-            services = {queue.rpartition("_")[0] for queue in self._queues()}
-            for key in (key for tenant in tenants for key in self._keys(tenant, services)):
-                fields = self._reader.read("HKEYS", self._reader.keys.of("account", key))
-                queues = (field[2:] for field in fields if field.startswith("q:"))
-                moved += sum(self._of_key(queue, key) for queue in filter(_is_routed, queues))
-            moved += self._later(frozenset(tenants), ())
-        return moved
-
-    def of_tiers(self, changed: Collection[str]) -> int:
-        """Move the waiting tasks of all tenants of some tiers; return the number of tasks."""
-        moved = 0
-        for _ in range(PASSES if changed else 0):
-            for queue in self._queues():
-                for key in self._members(queue):
-                    tenant, tier = self._account(key)
-                    if self._tier(tenant, tier) in changed:
-                        moved += self._of_key(queue, key)
-            moved += self._later((), changed)
-        return moved
-
-    # -- who waits where --------------------------------------------------------------------------
-
-    def _queues(self) -> list[str]:
-        """Return the queues with waiting tasks between which a tier may decide."""
-        return list(filter(_is_routed, self._reader.read("HKEYS", self._reader.keys.waiting)))
-
-    def _keys(self, tenant: str, services: Collection[str]) -> list[str]:
-        """Return the keys of a tenant's tier limit."""
-        if self._scope == "global":
-            return [f"tenant:{tenant}"]
-        return [f"tenant:{tenant}:{service}" for service in services]
-
-    def _members(self, queue: str) -> Iterator[str]:
-        for kind in ("ring", "full"):
-            for key, _ in self._reader.pairs("ZSCAN", self._reader.keys.of(kind, queue)):
-                if key != SYSTEM:
-                    yield key
-
-    def _account(self, key: str) -> tuple[str, str]:
-        """Return tenant and tier of a key, as its last put knew them."""
-        found = self._reader.read("HMGET", self._reader.keys.of("account", key), "tenant", "tier")
-        return found[0] or "", found[1] or ""
-
-    def _tier(self, tenant: str, tier: str) -> str:
-        """Return the tier by which a claim judges."""
-        published = self._reader.read("HGET", self._reader.keys.of("tenant", tenant), "tier")
-        name = published or tier
-        return name if name in self._tiers else self._default
-
-    # -- moving -----------------------------------------------------------------------------------
-
-    def _of_key(self, queue: str, key: str) -> int:
-        tenant, known = self._account(key)
-        if not tenant:
-            return 0
-        tier = self._tier(tenant, known)
-        if queue == select_queue(queue.rpartition("_")[0], tier, False, self._tiers):
-            return 0
-        return sum(self._of_lane(queue, key, lane, tier) for lane in self._lanes(queue, key))
-
-    def _lanes(self, queue: str, key: str) -> list[str]:
-        """Return a tenant's lanes, with blocked lanes."""
-        keys, pairs = self._reader.keys, self._reader.pairs
-        parked = pairs("ZSCAN", keys.of("parked", f"{key} {queue}"))
-        groups = dict.fromkeys(["", *(group_of(key, lane, alone) for lane, alone in parked)])
-        return [
-            lane
-            for group in groups
-            for lane, _ in pairs("ZSCAN", order_key(keys, key, group, queue))
-        ]
-
-    def _of_lane(self, queue: str, key: str, lane: str, tier: str) -> int:
-        name = lane_key(self._reader.keys, key, lane, queue)
-        moved = others = 0
-        for _ in range(0, self._reader.read("ZCARD", name), TOGETHER):
-            tags = self._reader.read("ZRANGE", name, others, others + TOGETHER - 1)
-            gone = self._move(queue, tags, tier)
-            moved, others = moved + gone, others + len(tags) - gone
-        return moved
-
-    def _later(self, tenants: Collection[str], tiers: Collection[str]) -> int:
-        """Move the scheduled tasks of some tenants, or of all tenants of some tiers."""
-        moved = 0
-        for queue in list(filter(_is_routed, self._reader.names("later"))):
-            its = (
-                task
-                for task in later(self._reader, [queue])
-                if task.tenant and (not tenants or task.tenant in tenants)
-            )
-            for some in batches(its, TOGETHER):
-                by_tier: dict[str, list[str]] = {}
-                for task in some:
-                    tier = self._tier(task.tenant, self._account(task.key)[1] or task.tier)
+        for _ in range(PASSES):
+            for tasks in waiting_tasks(self._reader, may_move):
+                # Scheduled tasks are of several tenants.
+                for (queue, key), some in groupby(sorted(tasks, key=_place), _place):
+                    its = list(some)
+                    tier = self.tier(key, its[0].tier) or self._settings.default_tier
                     if not tiers or tier in tiers:
-                        by_tier.setdefault(tier, []).append(task.tag)
-                moved += sum(self._move(queue, tags, tier) for tier, tags in by_tier.items())
+                        moved += self._move(queue, [task.tag for task in its], tier)
         return moved
 
     def _move(self, queue: str, tags: Sequence[str], tier: str) -> int:
@@ -197,6 +141,10 @@ class Rerouter:
             return 0
         answer = self._reader.call(calls.REROUTE, calls.reroute_args(target, its))
         return sum(calls.read_reroute(answer))
+
+
+def _place(task: TaskHead) -> tuple[str, str]:
+    return task.queue, task.key
 
 
 def changed_tiers(

@@ -13,10 +13,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
-from tests.support.library import call
+from tests.support.library import call, tag_of
 
 STEP_MS = 100
 RULES = Rules(default_limit=None, lease_ms=15_000)

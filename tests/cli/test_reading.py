@@ -40,9 +40,8 @@ def test_texts_are_read_as_the_functions_write_them():
         *("own:42|1|||wp,api|2|||w,tenant:42|3|||w", "-", "id-7", "q 1"),
     )
     assert task.key == "tenant:42:analysis"
-    assert task.lane == "9,own:42|1|||wp,api|2|||w,tenant:42|3|||w shop.work"
     system = read_head("tag", f"7 0 0 1 9{' ' * 8} schlänge")
-    assert (system.key, system.lane, system.queue) == ("_system", "9 ", "schlänge")
+    assert (system.key, system.queue) == ("_system", "schlänge")
     row = read_row("tag", "2.w1 owner claimed@5~40 tenant:42:analysis,api 1|1|2", HEAD)
     assert row == Row("owner", "claimed", task, ("tenant:42:analysis", "api"), 5, 40)
     assert read_row("tag", "2.w1 owner acked _system ", HEAD).since is None

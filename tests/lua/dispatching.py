@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from celery_fairness.control.keys import TaskHead, read_head, tag_of
+from celery_fairness.control.keys import TaskHead, read_head
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, SkippedTasks, Verdict, Waiting
-from tests.support.library import call
+from tests.support.library import call, tag_of
 
 PREFIX = "{fairness}:"
 RULES = Rules()

@@ -6,10 +6,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.keys import tag_of
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Put, Rules, Settle, Settled, Verdict, Waiting
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
+from tests.support.library import tag_of
 from tests.support.lifetimes import run_and_look, slack_ms
 from tests.support.tables import assert_sums_agree, findings
 from tests.support.waiting import eventually

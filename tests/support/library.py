@@ -23,3 +23,8 @@ def call(
             raise
     load(client.execute_command, made)
     return client.fcall(made.function(function), 1, prefix, *args)
+
+
+def tag_of(lease: str) -> str:
+    """Return the delivery tag of the task that holds a lease."""
+    return lease.rsplit(".", 2)[0]
