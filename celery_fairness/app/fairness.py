@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_fairness import wiring
 from celery_fairness.app.parts import Parts
-from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import declared_numbers
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.check import Progress
@@ -25,7 +25,6 @@ from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.control.views import Check
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.message.limits import limits_text
 from celery_fairness.message.task_options import declared_limit, service_queues
 
 
@@ -166,5 +165,4 @@ class Fairness:
         numbers = declared_numbers(self._parts.settings.queues, key)
         if numbers is not None:
             return numbers.limit(key)
-        limit = declared_limit(self._parts.app.tasks.values(), key)
-        return None if limit is None else read_limits(limits_text((limit,)))[0]
+        return declared_limit(self._parts.app.tasks.values(), key)

@@ -13,13 +13,19 @@ A hold stops a key independently of its limits (``stops``).
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
 OF_QUEUE, WHOLE = "q", "g"
 #: The placeholder for any number.
 SIZE = "#"
+#: A number of starts, and their period in milliseconds.
+Window = tuple[int, int]
+OnLimit = Literal["wait", "reschedule", "drop"]
+#: The actions for a task over a limit, the mildest first.
+ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 
 
 class Limit(NamedTuple):
@@ -28,9 +34,9 @@ class Limit(NamedTuple):
     Attributes:
         key: The key, which matches the pattern of the Open Job Spec, section 6.2.
         concurrency: Tasks at once. None is unlimited, 0 pauses.
-        rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
-        on_limit: ``wait``, ``reschedule`` or ``drop``.
+        rates: Windows of starts. After a merge none implies another, and the shortest is first.
+        throttle: Starts in a period, spaced evenly. None means no throttle.
+        on_limit: The action for a task over the limit.
         private: The key contains the tenant, so only this tenant's tasks have it.
         of: ``q``: the numbers are stored with the queue (``queues``) and not here. ``g``: this is
             the limit of the whole queue, which a task has only while it runs. "": any other limit.
@@ -38,8 +44,8 @@ class Limit(NamedTuple):
 
     key: str
     concurrency: int | None = None
-    rates: tuple[tuple[int, int], ...] = ()
-    throttle: tuple[int, int] | None = None
+    rates: tuple[Window, ...] = ()
+    throttle: Window | None = None
     on_limit: str = "wait"
     private: bool = False
     of: str = ""
@@ -74,9 +80,10 @@ class Limit(NamedTuple):
 
 #: The numbers in a limit's text.
 _NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
-_ON_LIMIT = {word[0]: word for word in ("wait", "reschedule", "drop")}
+_ON_LIMIT = {word[0]: word for word in ACTIONS}
 
 
+@functools.lru_cache(maxsize=4096)
 def write_limits(limits: tuple[Limit, ...]) -> str:
     """Return limits as one text; "" for none. Private limits come first."""
     return ",".join(limit.text for limit in limits)
@@ -115,12 +122,12 @@ def _with_placeholders(found: re.Match[str]) -> str:
     return f"|{concurrency}|{rates and SIZE}|{throttle and SIZE}"
 
 
-def window_text(window: tuple[int, int]) -> str:
+def window_text(window: Window) -> str:
     """Return a window as text: ``STARTS/PERIOD_MS``."""
     starts, period_ms = window
     return f"{starts}/{period_ms}"
 
 
-def _read_window(text: str) -> tuple[int, int]:
+def _read_window(text: str) -> Window:
     starts, _, period_ms = text.partition("/")
     return int(starts), int(period_ms)

@@ -1,8 +1,8 @@
 """Policies: the limits that a task declares, in Python and in the form of the Open Job Spec.
 
 A task declares a :class:`RateLimitPolicy`, whose key may have fields. With the values of one task
-it becomes a :class:`Limit`, whose key has none. If a task has several limits with one key,
-:func:`merge` makes one limit of them that has the strictest of each number.
+it becomes a :class:`~celery_fairness.config.limit_spec.Limit`, whose key has none. If a task has
+several limits with one key, :func:`merge` makes one limit of them, the strictest in each number.
 
 Invariant: an invalid policy is an error that names all of its problems. It never silently becomes
 "unlimited" or a default. None is unlimited, concurrency 0 pauses a key.
@@ -13,21 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from celery_fairness.config.fields import unknown_problems
-from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, KeyValues, Missing
+from celery_fairness.config.fields import either, unknown_problems
+from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, Missing
+from celery_fairness.config.limit_spec import ACTIONS, Limit, OnLimit, Window
 from celery_fairness.config.rates import Rate, RateLike
 from celery_fairness.config.tiers import MAX_CONCURRENCY
 from celery_fairness.errors import PolicyInvalid, got, suggestion
 
-OnLimit = Literal["wait", "reschedule", "drop"]
-
 #: Most limits of one task, counted by key.
 MAX_LIMITS = 16
 
-#: The actions, the mildest first.
-_ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
 #: Fields in the dialects of two other tools, and what to write instead.
 _DIALECT_FIELDS = {
@@ -164,43 +161,12 @@ class RateLimitPolicy:
         ojs["on_limit"] = self.on_limit
         return ojs
 
-    def resolve(self, values: KeyValues) -> Limit:
-        """Return the limit of one task.
-
-        Raises:
-            KeyMissing: A field of the key has no value and ``missing`` is ``error``.
-            KeyInvalid: A value cannot stand in a key.
-        """
-        key, private = self.template.resolve(values)
-        return self.limit(key, private=private)
-
     def limit(self, key: str | None = None, *, private: bool = False) -> Limit:
         """Return this policy as a limit of ``key``; None means its own key."""
         key = self.key if key is None else key
-        rates = () if self.rate is None else (self.rate,)
-        return Limit(key, self.concurrency, rates, self.throttle, self.on_limit, private)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One limit of one task.
-
-    Attributes:
-        key: The key, without fields.
-        concurrency: Tasks of the key at once. None is unlimited, 0 pauses.
-        rates: Windows of starts. After :func:`merge` none implies another, and the shortest is
-            first.
-        throttle: Starts in a period, evenly spaced.
-        on_limit: The action for a task over the limit.
-        private: The key contains the tenant, so only tasks of one tenant have it.
-    """
-
-    key: str
-    concurrency: int | None = None
-    rates: tuple[Rate, ...] = ()
-    throttle: Rate | None = None
-    on_limit: OnLimit = "wait"
-    private: bool = False
+        rates = () if self.rate is None else (self.rate.window,)
+        throttle = None if self.throttle is None else self.throttle.window
+        return Limit(key, self.concurrency, rates, throttle, self.on_limit, private)
 
 
 def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
@@ -236,21 +202,21 @@ def _strictest(key: str, limits: list[Limit]) -> Limit:
         min((x.concurrency for x in limits if x.concurrency is not None), default=None),
         _windows(rate for limit in limits for rate in limit.rates),
         # If two have the same spacing, take the smaller limit, so that the order has no effect.
-        max(throttles, key=lambda t: (Fraction(t.period_ms, t.limit), -t.limit), default=None),
-        max((limit.on_limit for limit in limits), key=_ACTIONS.index),
+        max(throttles, key=lambda each: (Fraction(each[1], each[0]), -each[0]), default=None),
+        max((limit.on_limit for limit in limits), key=ACTIONS.index),
         any(limit.private for limit in limits),
     )
 
 
-def _windows(rates: Iterable[Rate]) -> tuple[Rate, ...]:
+def _windows(rates: Iterable[Window]) -> tuple[Window, ...]:
     """Return the windows that no other implies.
 
     A window implies a shorter one that allows at least as many starts.
     """
-    kept: list[Rate] = []
-    for rate in sorted(rates, key=lambda rate: (-rate.period_ms, rate.limit)):
-        if not kept or rate.limit < kept[-1].limit:
-            kept.append(rate)
+    kept: list[Window] = []
+    for starts, period_ms in sorted(rates, key=lambda rate: (-rate[1], rate[0])):
+        if not kept or starts < kept[-1][0]:
+            kept.append((starts, period_ms))
     return tuple(reversed(kept))
 
 
@@ -280,9 +246,9 @@ def _concurrency_problems(concurrency: Any) -> Iterator[str]:
 
 
 def _on_limit_problems(on_limit: Any) -> Iterator[str]:
-    if on_limit not in _ACTIONS:
-        hint = suggestion(on_limit, _ACTIONS)
-        yield f"on_limit: expected 'wait', 'reschedule' or 'drop', got: {got(on_limit)}{hint}"
+    if on_limit not in ACTIONS:
+        hint = suggestion(on_limit, ACTIONS)
+        yield f"on_limit: expected {either(ACTIONS)}, got: {got(on_limit)}{hint}"
 
 
 def _fields_problem(key: str) -> str:

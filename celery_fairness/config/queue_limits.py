@@ -18,11 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from celery_fairness.config.limit_spec import (
-    Limit,
-    read_limits,
-    window_text,
-)
+from celery_fairness.config.limit_spec import Limit, Window, read_limits
 
 #: The beginning of every key of a queue's limit.
 PREFIX = "queue:"
@@ -40,44 +36,33 @@ class QueueNumbers:
 
     Attributes:
         concurrency: Tasks at once over all processes. None is unlimited, 0 pauses.
-        rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
+        rates: Windows of starts.
+        throttle: Starts in a period, spaced evenly. None means no throttle.
         on_limit: ``wait``, ``reschedule`` or ``drop``.
         local: Tasks at once in one process. None is unlimited.
     """
 
     concurrency: int | None = None
-    rates: tuple[tuple[int, int], ...] = ()
-    throttle: tuple[int, int] | None = None
+    rates: tuple[Window, ...] = ()
+    throttle: Window | None = None
     on_limit: str = "wait"
     local: int | None = None
 
     @property
     def text(self) -> str:
         """The numbers in the text form that Redis stores."""
-        return "|".join(
-            (
-                _number_text(self.concurrency),
-                "+".join(map(window_text, self.rates)),
-                window_text(self.throttle) if self.throttle else "",
-                self.on_limit[0],
-                _number_text(self.local),
-            )
-        )
+        local = "" if self.local is None else self.local
+        return f"{self.limit('').numbers}|{self.on_limit[0]}|{local}"
 
     def limit(self, key: str, of: str = "") -> Limit:
         """Return a limit of ``key`` with these numbers."""
         return Limit(key, self.concurrency, self.rates, self.throttle, self.on_limit, of=of)
 
 
-def _number_text(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
 def read_numbers(text: str) -> QueueNumbers:
     """Read what :attr:`QueueNumbers.text` wrote."""
-    concurrency, rates, throttle, action, local = text.split("|")
-    limit = read_limits(f"_|{concurrency}|{rates}|{throttle}|{action}")[0]
+    numbers, _, local = text.rpartition("|")
+    limit = read_limits(f"_|{numbers}")[0]
     return QueueNumbers(
         limit.concurrency,
         limit.rates,

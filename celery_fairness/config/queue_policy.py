@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_fairness.config.fields import read_each, read_fields
-from celery_fairness.config.policy import OnLimit, RateLimitPolicy
+from celery_fairness.config.limit_spec import OnLimit
+from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.queue_limits import PREFIX, QueueNumbers
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tenants import key_hash, key_part
@@ -69,8 +70,8 @@ class QueuePolicy:
         """Its numbers in the form of the scheduler."""
         return QueueNumbers(
             self.global_limit,
-            (_window(self.rate),) if self.rate else (),
-            _window(self.throttle) if self.throttle else None,
+            (self.rate.window,) if self.rate else (),
+            self.throttle.window if self.throttle else None,
             self.on_limit,
             self.local_limit,
         )
@@ -79,10 +80,6 @@ class QueuePolicy:
     def limits(self) -> bool:
         """Whether it has anything that a claim must check."""
         return self.partitioned or self.numbers != QueueNumbers()
-
-
-def _window(rate: Rate) -> tuple[int, int]:
-    return rate.limit, int(rate.period_ms)
 
 
 def queue_of_route(routing_key: str) -> str:

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 from celery_fairness.config.fields import unknown_problems
+from celery_fairness.config.limit_spec import Window
 from celery_fairness.errors import PolicyInvalid, got
 from celery_fairness.util.durations import (
-    Milliseconds,
     iso_duration,
     milliseconds,
     parse_duration,
@@ -112,9 +112,9 @@ class Rate:
         return f"{self.limit}/{self.iso_period}"
 
     @property
-    def period_ms(self) -> Milliseconds:
-        """The period in whole milliseconds."""
-        return milliseconds(self.period_seconds)
+    def window(self) -> Window:
+        """The starts and the period in whole milliseconds."""
+        return self.limit, milliseconds(self.period_seconds)
 
     @property
     def iso_period(self) -> str:

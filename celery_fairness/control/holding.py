@@ -163,7 +163,7 @@ def _number(policy: RateLimitPolicy, name: str) -> Any:
     value = getattr(policy, name)
     if name == "concurrency":
         return value
-    window = None if value is None else (value.limit, int(value.period_ms))
+    window = None if value is None else value.window
     return window if name == "throttle" else (window,) if window else ()
 
 

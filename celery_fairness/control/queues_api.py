@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from celery_fairness.config.policy import OnLimit
+from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.rates import RateLike
 from celery_fairness.control.queue_limits import QueueLimits
 from celery_fairness.control.stats import Stats

@@ -88,7 +88,7 @@ class SlotRequest:
         tier: The tier in this process's cache. A newer one in Redis replaces it.
         copy: The copy of the message. None if the producer set none.
         next_serial: The serial of the copy that a rejection would publish.
-        limits: The other limits as text (``celery_fairness.message.limits.limits_text``).
+        limits: The other limits as text (``celery_fairness.config.limit_spec.write_limits``).
         job: The task, for events. None if no event is emitted.
         is_new: Whether the numbers of its limits replace those of their keys. False for a retry,
             or a copy that a rejection published.

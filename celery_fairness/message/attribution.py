@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from celery_fairness.config.policy import Limit
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import INVALID, NO_SERVICE, NONE, tier_key
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.message.headers import (
@@ -22,7 +22,7 @@ from celery_fairness.message.headers import (
     parse_header,
     readable_partition,
 )
-from celery_fairness.message.limits import limits_text, readable_limits
+from celery_fairness.message.limits import readable_limits
 from celery_fairness.message.task_options import TenantSource
 
 
@@ -55,7 +55,7 @@ class Attribution:
     @property
     def limits_text(self) -> str:
         """All limits without the tier's, in the scheduler's text form."""
-        return ",".join(filter(None, (limits_text(self.limits), self.of_queue)))
+        return ",".join(filter(None, (write_limits(self.limits), self.of_queue)))
 
     @property
     def keys(self) -> str:

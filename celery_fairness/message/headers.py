@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_fairness.config.key_templates import KEY_CHARACTERS
-from celery_fairness.config.policy import Limit
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_PATTERN, normalise
 from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name

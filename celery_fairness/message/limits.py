@@ -12,11 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from celery_fairness.config import limit_spec
 from celery_fairness.config.key_templates import KeyValues
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import (
     MAX_LIMITS,
-    Limit,
     RateLimitPolicy,
     keys_problems,
     merge,
@@ -145,21 +144,3 @@ def _parse_one(value: Any, where: str) -> Limit:
     if not isinstance(private, bool):
         raise PolicyInvalid(f"{where}.private: expected true or false, got: {got(private)}")
     return RateLimitPolicy.from_ojs(value, where=where).limit(private=private)
-
-
-@functools.lru_cache(maxsize=4096)
-def limits_text(limits: tuple[Limit, ...]) -> str:
-    """Return limits in the scheduler's text form; "" for none."""
-    return limit_spec.write_limits(tuple(map(_scheduled, limits)))
-
-
-def _scheduled(limit: Limit) -> limit_spec.Limit:
-    throttle = limit.throttle
-    return limit_spec.Limit(
-        limit.key,
-        limit.concurrency,
-        tuple((rate.limit, rate.period_ms) for rate in limit.rates),
-        None if throttle is None else (throttle.limit, throttle.period_ms),
-        limit.on_limit,
-        limit.private,
-    )

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.key_templates import KeyTemplate, KeyValues
-from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, merge
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queues_of
 from celery_fairness.errors import (

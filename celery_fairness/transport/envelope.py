@@ -16,11 +16,11 @@ from typing import Any
 
 from kombu.utils.json import JSONEncoder, object_hook
 
+from celery_fairness.config.limit_spec import write_limits
 from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import was_accepted
-from celery_fairness.message.limits import limits_text
 from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import DispatchOptions
@@ -137,7 +137,7 @@ def _attribution_fields(
             name,
             attribution.problem,
         )
-    limits = limits_text(attribution.limits) if attribution.limits else ""
+    limits = write_limits(attribution.limits) if attribution.limits else ""
     of_queue, key = attribution.partition or ("", "")
     if of_queue != queue:
         key = _partition(queue, message, name, options)

@@ -10,22 +10,21 @@ import pytest
 from celery_fairness import RateLimitPolicy
 from celery_fairness.app.publish_settings import publish_queues
 from celery_fairness.app.task import FairTask
-from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.config.limit_spec import read_limits, write_limits
 from celery_fairness.config.tenants import key_part, tier_key
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import Admitted, LimitState, Rejected, SlotRequest
 from celery_fairness.limiter.types import Lease as Slot
 from celery_fairness.message.headers import Copy
-from celery_fairness.message.limits import limits_text
 from celery_fairness.message.partition import queue_limits_text
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 
-API = limits_text((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))
-ONE = limits_text((RateLimitPolicy("api", 1).limit(),))
-RATE = limits_text((RateLimitPolicy("api", rate="2/PT1H").limit(),))
-SPACED = limits_text((RateLimitPolicy("api", throttle="1/PT1H").limit(),))
+API = write_limits((RateLimitPolicy("api", 2, "5/PT1H", "1/PT1M").limit(),))
+ONE = write_limits((RateLimitPolicy("api", 1).limit(),))
+RATE = write_limits((RateLimitPolicy("api", rate="2/PT1H").limit(),))
+SPACED = write_limits((RateLimitPolicy("api", throttle="1/PT1H").limit(),))
 HOSTILE = ["a b\n}|,", "Größe", "h_42", "a:b", "x" * 150]
 HOUR = timedelta(hours=1)
 
@@ -159,7 +158,7 @@ def test_s43_a_tenants_key_is_computed_from_its_tier(fairness, world):
 
 
 def test_s43_a_policy_with_a_tenants_key_is_held_by_its_tier_too(fairness, world):
-    limits = limits_text((RateLimitPolicy("tenant:42", 9, "5/PT1H").limit(),))
+    limits = write_limits((RateLimitPolicy("tenant:42", 9, "5/PT1H").limit(),))
     world.start("t1", "42", limits)
     world.wait("t2", "42", limits)
     found = dumped(fairness, "tenant:42")
@@ -279,11 +278,11 @@ def test_s43_s42_a_cool_down_is_in_the_times(fairness, world):
 
 
 def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
-    world.start("t1", "a", limits_text((RateLimitPolicy("api", rate="1/PT1H").limit(),)))
+    world.start("t1", "a", write_limits((RateLimitPolicy("api", rate="1/PT1H").limit(),)))
     # A 0 stops its own task, and is no number of the key.
     for number, (own, limit) in enumerate(((1, 1), (0, 1), (3, 3), (2, 2))):
         policy = RateLimitPolicy("api", own, rate="1/PT2H")
-        world.wait(f"w{number}", f"u{number}", limits_text((policy.limit(),)))
+        world.wait(f"w{number}", f"u{number}", write_limits((policy.limit(),)))
         found = fairness.limits.inspect("api")
         assert (found.limit, found.rate.period) == (limit, "PT2H")
 
@@ -291,7 +290,7 @@ def test_d03_the_policy_that_was_said_last_is_shown(fairness, world):
 def test_d14_what_waits_is_counted_wherever_it_does(client, make_fairness):
     fairness, world = make_fairness(), Dispatch(client)
     running = world.start("t1", "a", ONE)
-    both = limits_text((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
+    both = write_limits((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
     for number, limits in enumerate((ONE, ONE, both, both)):
         world.wait(f"w{number}", f"u{number % 2}", limits)
     world.put("u0", "other", "other", limits=ONE)
@@ -307,7 +306,7 @@ def test_d14_what_waits_is_counted_wherever_it_does(client, make_fairness):
 
 
 def test_d14_what_a_gate_has_parked_is_counted_for_each_of_its_limits(fairness, world):
-    both = limits_text((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
+    both = write_limits((RateLimitPolicy("api", 1).limit(), RateLimitPolicy("db", 5).limit()))
     world.start("t1", "a", ONE)
     for number in range(3):
         world.wait(f"w{number}", f"u{number}", both)
@@ -375,7 +374,7 @@ def test_d18_what_this_app_declares_answers_and_fills_in_what_redis_does_not_say
     }
     assert fairness.limits.inspect("type:shop.report").limit == 4
     # What a task says that runs or waits goes before it.
-    world.start("t1", "a", limits_text((RateLimitPolicy("reports", 8).limit(),)))
+    world.start("t1", "a", write_limits((RateLimitPolicy("reports", 8).limit(),)))
     if isinstance(world, Dispatch):
         assert fairness.limits.inspect("reports").limit == 8
     with pytest.raises(NotFound):

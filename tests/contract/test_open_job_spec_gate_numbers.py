@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from celery_fairness import RateLimitPolicy
-from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, SlotRequest
-from celery_fairness.message.limits import limits_text
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_open_job_spec_gate import TWO, admitted, ask, held, refused, starts
 
@@ -50,7 +49,7 @@ def test_s18_a_concurrency_that_is_absent_or_null_is_unlimited(
 ) -> None:
     policy = RateLimitPolicy.from_ojs({"key": "api", **said})
     hourly = RateLimitPolicy.from_ojs({"key": "api", "rate": {"limit": 20, "period": "PT1H"}})
-    words = [limits_text((each.limit(),)) for each in (policy, hourly)]
+    words = [write_limits((each.limit(),)) for each in (policy, hourly)]
     for number in range(30):
         admitted(limiter.acquire(SlotRequest(Lease(f"t{number}", "api"), "", "", limits=words[0])))
     # None is refused, and each is counted for those who have a number.

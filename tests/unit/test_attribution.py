@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.config.policy import Limit
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved, key_part
 from celery_fairness.message.attribution import Attribution, attribution_of

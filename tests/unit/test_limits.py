@@ -15,13 +15,12 @@ from celery_fairness import (
     RateLimitPolicy,
 )
 from celery_fairness.app.parts import Parts
-from celery_fairness.config.policy import Limit
-from celery_fairness.config.rates import Rate
+from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import HeaderInvalid, TaskDeclarationError
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import parse_header
-from celery_fairness.message.limits import limits_text, parse_limits
+from celery_fairness.message.limits import parse_limits
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
@@ -376,10 +375,10 @@ def test_limits_of_one_key_are_one_and_private_ones_stand_first():
     ]
     limits = parse_limits(wire)
     assert limits == (
-        Limit("c:42", throttle=Rate(1, 2.0), private=True),
-        Limit("b", 2, (Rate(5, 1.0),)),
+        Limit("c:42", throttle=(1, 2_000), private=True),
+        Limit("b", 2, ((5, 1_000),)),
     )
-    assert limits_text(limits) == "c:42|||1/2000|wp,b|2|5/1000||w"
+    assert write_limits(limits) == "c:42|||1/2000|wp,b|2|5/1000||w"
 
 
 class TestPut:
@@ -452,4 +451,4 @@ def attribution_from(header):
 
 def test_a_charge_says_the_limits():
     attribution = attribution_from({"v": 1, "tenant": "42", "limits": [API_WIRE]})
-    assert attribution.limits == (Limit("api", 5, (Rate(100, 60.0),)),)
+    assert attribution.limits == (Limit("api", 5, ((100, 60_000),)),)

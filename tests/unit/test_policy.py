@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_fairness.config.key_templates import KeyValues
-from celery_fairness.config.policy import MAX_LIMITS, Limit, RateLimitPolicy, merge
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, merge
 from celery_fairness.config.rates import Rate
 from celery_fairness.errors import KeyMissing, PolicyInvalid
 from celery_fairness.message.limits import read_policies
@@ -69,7 +70,7 @@ def test_a_policy_that_limits_nothing_is_legal_and_waits():
         "missing": "error",
         "template": dataclasses.asdict(policy.template),
     }
-    assert policy.resolve(KeyValues("shop.t")) == Limit("api.stripe.com")
+    assert policy.limit() == Limit("api.stripe.com")
 
 
 def test_a_rate_and_a_throttle_are_given_in_any_form():
@@ -86,7 +87,7 @@ def test_S18_concurrency_is_a_whole_number_and_0_pauses_and_none_is_unlimited(co
     assert RateLimitPolicy("a", concurrency).concurrency == concurrency
     policy = RateLimitPolicy.from_ojs({"key": "a", "concurrency": concurrency})
     assert policy.concurrency == concurrency
-    assert policy.resolve(KeyValues("shop.t")).concurrency == concurrency
+    assert policy.limit().concurrency == concurrency
 
 
 @pytest.mark.parametrize(
@@ -153,20 +154,20 @@ def test_S28_so_is_one_that_python_declares():
 
 def test_S16_policies_with_one_key_are_one_limit():
     policies = [RateLimitPolicy("a", 5), RateLimitPolicy("a", 3), RateLimitPolicy("b", 1)]
-    limits = [policy.resolve(KeyValues("shop.t")) for policy in policies]
+    limits = [policy.limit() for policy in policies]
     assert merge(limits) == (Limit("a", 3), Limit("b", 1))
 
 
 def test_S20_a_rate_is_a_limit_and_a_period():
     policy = RateLimitPolicy.from_ojs({"key": "a", "rate": {"limit": 100, "period": "PT1M"}})
     assert policy == RateLimitPolicy("a", rate=Rate(100, 60))
-    assert policy.resolve(KeyValues("shop.t")).rates == (Rate(100, 60),)
+    assert policy.limit().rates == ((100, 60_000),)
 
 
 def test_S21_a_throttle_is_a_limit_and_a_period():
     policy = RateLimitPolicy.from_ojs({"key": "a", "throttle": {"limit": 10, "period": "PT1S"}})
     assert policy == RateLimitPolicy("a", throttle=Rate(10, 1))
-    assert policy.resolve(KeyValues("shop.t")).throttle == Rate(10, 1)
+    assert policy.limit().throttle == (10, 1_000)
 
 
 def test_S22_a_policy_has_both_a_rate_and_a_throttle():
@@ -175,8 +176,8 @@ def test_S22_a_policy_has_both_a_rate_and_a_throttle():
         "rate": {"limit": 9, "period": "PT1M"},
         "throttle": {"limit": 1, "period": "PT1S"},
     }
-    limit = RateLimitPolicy.from_ojs(obj).resolve(KeyValues("shop.t"))
-    assert (limit.rates, limit.throttle) == ((Rate(9, 60),), Rate(1, 1))
+    limit = RateLimitPolicy.from_ojs(obj).limit()
+    assert (limit.rates, limit.throttle) == (((9, 60_000),), (1, 1_000))
 
 
 @pytest.mark.parametrize("parent", ["rate", "throttle"])
@@ -195,7 +196,7 @@ def test_S24_S25_S26_the_three_actions(on_limit):
     assert RateLimitPolicy("a", on_limit=on_limit).on_limit == on_limit
     policy = RateLimitPolicy.from_ojs({"key": "a", "on_limit": on_limit})
     assert policy.to_ojs()["on_limit"] == on_limit
-    assert policy.resolve(KeyValues("shop.t")).on_limit == on_limit
+    assert policy.limit().on_limit == on_limit
 
 
 def test_S27_the_action_is_wait_unless_another_is_named():
@@ -208,10 +209,12 @@ def test_S27_the_action_is_wait_unless_another_is_named():
 def test_S29_a_key_is_static_or_made_from_the_task_and_arrives_as_it_stands():
     policy = RateLimitPolicy("customer:{args.customer}", 2, "9/PT1M", "1/PT1S", "drop")
     values = KeyValues("shop.t", argument={"customer": 42}.get)
-    assert policy.resolve(values) == Limit(
-        "customer:42", 2, (Rate(9, 60),), Rate(1, 1), "drop", False
+    assert policy.template.resolve(values) == ("customer:42", False)
+    assert policy.limit("customer:42") == Limit(
+        "customer:42", 2, ((9, 60_000),), (1, 1_000), "drop", False
     )
-    assert RateLimitPolicy("t:{tenant}").resolve(KeyValues("shop.t", tenant="7")).private
+    tenant = KeyValues("shop.t", tenant="7")
+    assert RateLimitPolicy("t:{tenant}").template.resolve(tenant) == ("t:7", True)
     expected = f"key: expected {KEY_EXPECTED}, without fields, got: 'customer:{{args.customer}}'"
     assert problems_of(policy.to_ojs) == (expected,)
     assert problems_of(RateLimitPolicy.from_ojs, {"key": policy.key}) == (expected,)
@@ -220,8 +223,9 @@ def test_S29_a_key_is_static_or_made_from_the_task_and_arrives_as_it_stands():
 def test_a_missing_value_is_an_error_or_empty_as_the_policy_says():
     values = KeyValues("shop.t", argument={}.get)
     with pytest.raises(KeyMissing):
-        RateLimitPolicy("c:{args.customer}").resolve(values)
-    assert RateLimitPolicy("c:{args.customer}", missing="empty").resolve(values) == Limit("c:")
+        RateLimitPolicy("c:{args.customer}").template.resolve(values)
+    empty = RateLimitPolicy("c:{args.customer}", missing="empty")
+    assert empty.template.resolve(values) == ("c:", False)
 
 
 def test_every_problem_of_a_policy_is_named_in_one_error():
@@ -296,7 +300,7 @@ def test_a_policy_is_one_value(policy):
     for again in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
         assert again == policy
         assert hash(again) == hash(policy)
-        assert again.resolve(KeyValues("t")) == policy.resolve(KeyValues("t"))
+        assert again.limit() == policy.limit()
     changed = dataclasses.replace(policy, key="other", rate="7/PT1S")
     assert (changed.key, changed.rate, changed.throttle) == ("other", Rate(7, 1), policy.throttle)
     assert changed.template.text == "other"
@@ -307,13 +311,13 @@ def test_a_policy_is_one_value(policy):
 def test_one_limit_for_each_key_with_the_strictest_of_each_number():
     assert merge(
         [
-            Limit("a", 5, (Rate(10, 1),), Rate(10, 1), "wait"),
+            Limit("a", 5, ((10, 1_000),), (10, 1_000), "wait"),
             Limit("b", None, (), None, "reschedule"),
-            Limit("a", None, (Rate(100, 60), Rate(200, 60)), Rate(30, 60), "drop"),
-            Limit("a", 3, (Rate(11, 1), Rate(9, 0.5)), Rate(1, 0.1), "reschedule"),
+            Limit("a", None, ((100, 60_000), (200, 60_000)), (30, 60_000), "drop"),
+            Limit("a", 3, ((11, 1_000), (9, 500)), (1, 100), "reschedule"),
         ]
     ) == (
-        Limit("a", 3, (Rate(9, 0.5), Rate(10, 1), Rate(100, 60)), Rate(30, 60), "drop"),
+        Limit("a", 3, ((9, 500), (10, 1_000), (100, 60_000)), (30, 60_000), "drop"),
         Limit("b", None, (), None, "reschedule"),
     )
 
@@ -329,12 +333,12 @@ def test_private_limits_come_first_and_then_the_order_is_that_of_the_keys():
     ("one", "other", "kept"),
     [
         # As much in a longer period says more.
-        (Rate(5, 60), Rate(5, 1), (Rate(5, 60),)),
-        (Rate(4, 60), Rate(5, 60), (Rate(4, 60),)),
-        (Rate(4, 60), Rate(5, 1), (Rate(4, 60),)),
-        (Rate(5, 60), Rate(5, 60), (Rate(5, 60),)),
+        ((5, 60_000), (5, 1_000), ((5, 60_000),)),
+        ((4, 60_000), (5, 60_000), ((4, 60_000),)),
+        ((4, 60_000), (5, 1_000), ((4, 60_000),)),
+        ((5, 60_000), (5, 60_000), ((5, 60_000),)),
         # Neither implies the other: five in a second may be too many, and so may 60 in a minute.
-        (Rate(60, 60), Rate(5, 1), (Rate(5, 1), Rate(60, 60))),
+        ((60, 60_000), (5, 1_000), ((5, 1_000), (60, 60_000))),
     ],
 )
 def test_a_window_that_another_implies_is_left_out(one, other, kept):
@@ -344,16 +348,16 @@ def test_a_window_that_another_implies_is_left_out(one, other, kept):
 
 
 def test_two_throttles_of_one_spacing_are_one_whatever_their_order():
-    same = (Rate(1, 1), Rate(10, 10), Rate(60, 60))
+    same = ((1, 1_000), (10, 10_000), (60, 60_000))
     for order in itertools.permutations(same):
         assert merge([Limit("a", throttle=each) for each in order]) == (
-            Limit("a", throttle=Rate(1, 1)),
+            Limit("a", throttle=(1, 1_000)),
         )
 
 
 def test_spacings_that_floats_do_not_tell_apart_are_told_apart():
-    wider, narrower = Rate(1_000_000, 31_620_999.999), Rate(999_999, 31_620_968.378)
-    spacings = [Fraction(each.period_ms, each.limit) for each in (wider, narrower)]
+    wider, narrower = (1_000_000, 31_620_999_999), (999_999, 31_620_968_378)
+    spacings = [Fraction(each[1], each[0]) for each in (wider, narrower)]
     assert spacings[0] > spacings[1]
     assert float(spacings[0]) == float(spacings[1])
     assert merge(Limit("a", throttle=each) for each in (narrower, wider)) == (
@@ -370,14 +374,15 @@ def test_a_task_has_at_most_16_limits():
     assert merge([]) == ()
 
 
-few_rates = st.builds(Rate, st.integers(1, 6), st.sampled_from([0.5, 1, 2, 60]))
+few_windows = st.tuples(st.integers(1, 6), st.sampled_from([500, 1_000, 2_000, 60_000]))
+windows = few_windows | rates.map(lambda rate: rate.window)
 limits = st.lists(
     st.builds(
         Limit,
         key=st.sampled_from("abc"),
         concurrency=st.none() | st.integers(0, 5),
-        rates=st.lists(few_rates | rates, max_size=3).map(tuple),
-        throttle=st.none() | few_rates | rates,
+        rates=st.lists(windows, max_size=3).map(tuple),
+        throttle=st.none() | windows,
         on_limit=st.sampled_from(ACTIONS),
         private=st.booleans(),
     ),
@@ -386,7 +391,7 @@ limits = st.lists(
 
 
 def implies(one, other):
-    return one.limit <= other.limit and one.period_ms >= other.period_ms
+    return one[0] <= other[0] and one[1] >= other[1]
 
 
 @given(limits, st.randoms(), st.integers(0, 6))
@@ -409,16 +414,16 @@ def test_a_merged_limit_is_as_strict_as_each_and_no_stricter(given_limits):
         same = [each for each in given_limits if each.key == limit.key]
         numbers = [each.concurrency for each in same if each.concurrency is not None]
         assert limit.concurrency == (min(numbers) if numbers else None)
-        windows = [rate for each in same for rate in each.rates]
-        assert set(limit.rates) <= set(windows)
-        assert all(any(implies(kept, rate) for kept in limit.rates) for rate in windows)
+        given = [rate for each in same for rate in each.rates]
+        assert set(limit.rates) <= set(given)
+        assert all(any(implies(kept, rate) for kept in limit.rates) for rate in given)
         assert not any(implies(a, b) for a, b in itertools.permutations(limit.rates, 2))
-        assert list(limit.rates) == sorted(limit.rates, key=lambda rate: rate.period_ms)
+        assert list(limit.rates) == sorted(limit.rates, key=lambda rate: rate[1])
         throttles = [each.throttle for each in same if each.throttle is not None]
         if throttles:
-            widest = max(Fraction(each.period_ms, each.limit) for each in throttles)
+            widest = max(Fraction(each[1], each[0]) for each in throttles)
             assert limit.throttle in throttles
-            assert Fraction(limit.throttle.period_ms, limit.throttle.limit) == widest
+            assert Fraction(limit.throttle[1], limit.throttle[0]) == widest
         else:
             assert limit.throttle is None
         assert limit.on_limit == max((each.on_limit for each in same), key=ACTIONS.index)

@@ -56,9 +56,9 @@ rates = st.builds(
 def test_a_rate_is_read_from_every_form(value):
     rate = Rate.parse(value)
     assert rate == Rate(100, 60.0)
-    assert (rate.limit, rate.period_seconds, rate.period_ms) == (100, 60.0, 60_000)
+    assert (rate.limit, rate.period_seconds, rate.window) == (100, 60.0, (100, 60_000))
     assert type(rate.period_seconds) is float
-    assert type(rate.period_ms) is int
+    assert type(rate.window[1]) is int
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_unit_alone_is_no_period_of_a_mapping(unit):
 )
 def test_a_period_is_kept_in_whole_milliseconds(period_seconds, ms, iso):
     rate = Rate(1, period_seconds)
-    assert (rate.period_ms, rate.period_seconds, rate.iso_period) == (ms, ms / 1000, iso)
+    assert (rate.window[1], rate.period_seconds, rate.iso_period) == (ms, ms / 1000, iso)
 
 
 def test_two_rates_of_one_period_are_equal_whatever_they_were_read_from():
