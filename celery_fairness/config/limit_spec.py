@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
@@ -83,10 +84,14 @@ _NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
 _ON_LIMIT = {word[0]: word for word in ACTIONS}
 
 
-@functools.lru_cache(maxsize=4096)
-def write_limits(limits: tuple[Limit, ...]) -> str:
+def write_limits(limits: Iterable[Limit]) -> str:
     """Return limits as one text; "" for none. Private limits come first."""
-    return ",".join(limit.text for limit in limits)
+    return ",".join(map(_limit_text, limits))
+
+
+@functools.lru_cache(maxsize=4096)
+def _limit_text(limit: Limit) -> str:
+    return limit.text
 
 
 def read_limits(text: str) -> tuple[Limit, ...]:
