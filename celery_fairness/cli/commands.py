@@ -18,11 +18,11 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from celery_fairness.control.event_types import Event
     from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.limiter.types import KeyStops
-    from celery_fairness.wiring import Wiring
 
 FOUND = 1
 USAGE = 2
@@ -39,10 +38,11 @@ USAGE = 2
 AWAY = 69
 
 Shown = tuple[Any, list[str], int]
-Changed = TypeVar("Changed")
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: The longest cool-down, in seconds.
 DAY_SECONDS = 86_400
+#: The options that are a number of tasks at once.
+_COUNTS = {"concurrency", "global_limit", "local_limit"}
 #: The JSON form of a value.
 _dumped = methodcaller("model_dump", mode="json")
 
@@ -88,6 +88,42 @@ def task_group(**_: Any) -> None:
     """Tasks by id."""
 
 
+@contextlib.contextmanager
+def _exit_codes(context: click.Context) -> Iterator[None]:
+    """End the command with the exit code of an error that its user can correct."""
+    from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
+    from celery_fairness.store.library import LibraryUnusable
+
+    try:
+        yield
+        return
+    except LimiterUnavailable as error:
+        unusable = isinstance(error.__cause__, LibraryUnusable)
+        problem = "has no function library" if unusable else "does not answer"
+        problem, code = f"{error.address} {problem}: {error.problem}", AWAY
+    except NotFound as error:
+        problem, code = str(error), FOUND
+    except NotWired as error:
+        problem, code = f"{error}; and name the app: celery -A APP fairness …", USAGE
+    except SettingsError as error:
+        problem, code = str(error), USAGE
+    click.echo(f"celery fairness: {problem}", err=True)
+    context.exit(code)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn the error of an invalid argument into wrong usage."""
+    from celery_fairness.errors import SettingsError, TenantInvalid
+
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (ValueError, TenantInvalid) as error:
+        raise click.UsageError(str(error)) from None
+
+
 def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     """Make a command from a function that returns a value, its text, and the exit code."""
 
@@ -97,31 +133,19 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
     def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
         from celery_fairness.app.fairness import Fairness
         from celery_fairness.cli.tables import event_line
-        from celery_fairness.errors import LimiterUnavailable, NotFound, NotWired, SettingsError
-        from celery_fairness.store.library import LibraryUnusable
 
         app = context.obj.app
-        try:
+        with _exit_codes(context):
             of = Fairness.of(app)
             # As a worker does at its start. It sets up Django, which a tier resolver may need, and
             # imports the modules with the tasks, which declare limits.
             app.loader.import_default_modules()
-            value, lines, code = ask(of, **arguments)
+            with _usage_errors():
+                value, lines, code = ask(of, **arguments)
             if isinstance(value, Iterator):
                 for each in value:
                     click.echo(json.dumps(each, default=_dumped) if as_json else event_line(each))
-        except LimiterUnavailable as error:
-            unusable = isinstance(error.__cause__, LibraryUnusable)
-            problem = "has no function library" if unusable else "does not answer"
-            _fail(context, f"{error.address} {problem}: {error.problem}", AWAY)
-        except NotFound as error:
-            _fail(context, str(error), FOUND)
-        except NotWired as error:
-            _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
-        except SettingsError as error:
-            _fail(context, str(error), USAGE)
-        if isinstance(value, Iterator):
-            context.exit(code)
+                context.exit(code)
         if as_json:
             click.echo(json.dumps(value, indent=2, default=_dumped))
         else:
@@ -130,11 +154,6 @@ def _looks(ask: Callable[..., Shown]) -> Callable[..., None]:
         context.exit(code)
 
     return command
-
-
-def _fail(context: click.Context, problem: str, code: int) -> NoReturn:
-    click.echo(f"celery fairness: {problem}", err=True)
-    context.exit(code)
 
 
 @fairness.command()
@@ -199,7 +218,18 @@ _rate = click.option("--rate", help="Starts in a period: 100/PT1M, 100/m, or unl
 _throttle = click.option("--throttle", help="The same, evenly spaced.")
 
 
-def _number(option: str, text: str) -> int | None:
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were typed, with numbers as numbers and ``unlimited`` as None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in _COUNTS & given.keys():
+        given[name] = _count(name, given[name])
+    for name in ("rate", "throttle"):
+        if given.get(name) == "unlimited":
+            given[name] = None
+    return given
+
+
+def _count(option: str, text: str) -> int | None:
     """Return a typed concurrency as a number; None is unlimited.
 
     Raises:
@@ -218,16 +248,12 @@ def _number(option: str, text: str) -> int | None:
     return number
 
 
-def _given(numbers: Mapping[str, str | None], counts: Sequence[str]) -> dict[str, Any]:
-    """Return the numbers that were typed; ``counts`` names those that are concurrencies."""
-    given: dict[str, Any] = {name: text for name, text in numbers.items() if text is not None}
-    for name in ("rate", "throttle"):
-        if given.get(name) == "unlimited":
-            given[name] = None
-    for name in counts:
-        if name in given:
-            given[name] = _number(name, given[name])
-    return given
+def _signed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an override with its author in place of ``by``."""
+    from celery_fairness.control.holding import person
+
+    others = {name: value for name, value in options.items() if name != "by"}
+    return {**others, "author": person(options.get("by"))}
 
 
 def _note(hint: str) -> None:
@@ -235,37 +261,25 @@ def _note(hint: str) -> None:
         click.echo(f"celery fairness: note: {hint}", err=True)
 
 
-def _done(change: Callable[[], Changed]) -> Changed:
-    from celery_fairness.errors import PolicyInvalid, TenantInvalid
-
-    try:
-        return change()
-    except (ValueError, PolicyInvalid, TenantInvalid) as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _inspected(ask: Callable[[], Inspection]) -> Shown:
+def _inspected(found: Inspection) -> Shown:
     from celery_fairness.cli.show_limit import inspection_lines, inspection_plain
 
-    found = _done(ask)
     code = 0 if found.known and not found.unknown else FOUND
     return inspection_plain(found), inspection_lines(found), code
 
 
-def _overridden(override: Callable[..., Inspection], by: str | None, note: str) -> Shown:
+def _overridden(found: Inspection, note: str) -> Shown:
     from celery_fairness.cli.show_limit import inspection_plain, overridden_lines
-    from celery_fairness.control.holding import person
 
-    found = _done(lambda: override(author=person(by)))
     _note(note)
     return inspection_plain(found), overridden_lines(found), 0
 
 
-def _override_cleared(key: str, clear: Callable[[], bool], others: Sequence[object]) -> Shown:
-    """Clear an override, unless one of the other options is given."""
-    if any(each is not None for each in others):
+def _override_cleared(key: str, clear: Callable[[], bool], others: Mapping[str, Any]) -> Shown:
+    """Clear an override, unless another option is given."""
+    if others:
         raise click.UsageError("expected --clear alone, or numbers")
-    cleared = _done(clear)
+    cleared = clear()
     text = f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
     return {"key": key, "cleared": cleared}, [text], 0 if cleared else FOUND
 
@@ -295,7 +309,7 @@ def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
     """List the known keys."""
     from celery_fairness.cli.show_limit import keys_lines, page_plain
 
-    found = _done(lambda: of.limits.list(page, per_page))
+    found = of.limits.list(page, per_page)
     unknown = any(each.unknown for each in found.items)
     return page_plain(found), keys_lines(found), FOUND if unknown else 0
 
@@ -307,7 +321,7 @@ def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
 @_looks
 def limit_show(of: Fairness, key: str, page: int) -> Shown:
     """Show what KEY holds, may hold and has waiting."""
-    return _inspected(lambda: of.limits.inspect(key, page))
+    return _inspected(of.limits.inspect(key, page))
 
 
 @limit_group.command("pause")
@@ -318,15 +332,12 @@ def limit_show(of: Fairness, key: str, page: int) -> Shown:
 @_ends
 @_by
 @_looks
-def limit_pause(
-    of: Fairness, key: str, for_seconds: float | None, until: datetime | None, by: str | None
-) -> Shown:
+def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown:
     """Start nothing more under KEY; running tasks go on."""
     from celery_fairness.cli.hints import unused_key
 
     note = unused_key(of, key)
-    stops = _done(lambda: of.limits.pause(key, for_seconds=for_seconds, until=until, by=by))
-    return _stopped(stops, note)
+    return _stopped(of.limits.pause(key, by=by, **ends), note)
 
 
 @limit_group.command("resume")
@@ -336,7 +347,7 @@ def limit_pause(
 @_looks
 def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
     """End a pause of KEY."""
-    return _resumed(of, _done(lambda: of.limits.resume(key, by=by)))
+    return _resumed(of, of.limits.resume(key, by=by))
 
 
 @limit_group.command("cool-down")
@@ -346,28 +357,19 @@ def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
 @_reason
 @_clear
 @_looks
-def limit_cool_down(
-    of: Fairness,
-    key: str,
-    for_seconds: float | None,
-    until: datetime | None,
-    reason: str,
-    clear: bool,
-) -> Shown:
+def limit_cool_down(of: Fairness, key: str, reason: str, clear: bool, **ends: Any) -> Shown:
     """Start nothing under KEY for a time. A later call can only make it longer."""
     from celery_fairness.cli.hints import unused_key
 
-    ends = [for_seconds, until, clear or None]
-    if len([each for each in ends if each is not None]) != 1:
+    if len(_given({**ends, "clear": clear or None})) != 1:
         raise click.UsageError("expected --for DURATION, --until TIME or --clear")
     if clear:
-        return _resumed(of, _done(lambda: of.limits.clear_cool_down(key)))
+        return _resumed(of, of.limits.clear_cool_down(key))
+    for_seconds = ends["for_seconds"]
     if for_seconds is not None and not 1 <= for_seconds <= DAY_SECONDS:
         raise click.UsageError(f"--for: expected 1 to {DAY_SECONDS} seconds")
     note = unused_key(of, key)
-    cool_down = of.limits.cool_down
-    stops = _done(lambda: cool_down(key, for_seconds=for_seconds, until=until, reason=reason))
-    return _stopped(stops, note)
+    return _stopped(of.limits.cool_down(key, reason=reason, **ends), note)
 
 
 @limit_group.command("override")
@@ -381,29 +383,15 @@ def limit_cool_down(
 @_throttle
 @_overrides
 @_looks
-def limit_override(
-    of: Fairness,
-    key: str,
-    concurrency: str | None,
-    rate: str | None,
-    throttle: str | None,
-    for_seconds: float | None,
-    until: datetime | None,
-    reason: str | None,
-    by: str | None,
-    clear: bool,
-) -> Shown:
+def limit_override(of: Fairness, key: str, clear: bool, **options: Any) -> Shown:
     """Replace the numbers of KEY, for a time or until they are cleared."""
     from celery_fairness.cli.hints import unused_key
 
-    numbers = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
-    given = _given(numbers, ["concurrency"])
+    given = _given(options)
     if clear:
-        others = (*numbers.values(), for_seconds, until, reason, by)
-        return _override_cleared(key, partial(of.limits.clear_override, key), others)
-    ends: dict[str, Any] = {"for_seconds": for_seconds, "until": until}
-    override = partial(of.limits.override, key, reason=reason, **ends, **given)
-    return _overridden(override, by, unused_key(of, key))
+        return _override_cleared(key, partial(of.limits.clear_override, key), given)
+    note = unused_key(of, key)
+    return _overridden(of.limits.override(key, **_signed(given)), note)
 
 
 # -- tenant ----------------------------------------------------------------------------------------
@@ -416,7 +404,7 @@ def limit_override(
 @_looks
 def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
     """Show what TENANT holds, may hold and has waiting."""
-    return _inspected(lambda: of.tenants.inspect(tenant, service))
+    return _inspected(of.tenants.inspect(tenant, service))
 
 
 @tenant_group.command("pause")
@@ -425,15 +413,12 @@ def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
 @_ends
 @_by
 @_looks
-def tenant_pause(
-    of: Fairness, tenant: str, for_seconds: float | None, until: datetime | None, by: str | None
-) -> Shown:
+def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown:
     """Start nothing more of TENANT; running tasks go on."""
     from celery_fairness.cli.hints import unused_tenant
 
-    note = _done(lambda: unused_tenant(of, tenant))
-    stops = _done(lambda: of.tenants.pause(tenant, for_seconds=for_seconds, until=until, by=by))
-    return _stopped(stops, note)
+    note = unused_tenant(of, tenant)
+    return _stopped(of.tenants.pause(tenant, by=by, **ends), note)
 
 
 @tenant_group.command("resume")
@@ -443,7 +428,7 @@ def tenant_pause(
 @_looks
 def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
     """End a pause of TENANT."""
-    return _resumed(of, _done(lambda: of.tenants.resume(tenant, by=by)))
+    return _resumed(of, of.tenants.resume(tenant, by=by))
 
 
 @tenant_group.command("override")
@@ -456,35 +441,19 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
 @_overrides
 @_looks
 def tenant_override(
-    of: Fairness,
-    tenant: str,
-    concurrency: str | None,
-    service: str | None,
-    for_seconds: float | None,
-    until: datetime | None,
-    reason: str | None,
-    by: str | None,
-    clear: bool,
+    of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
 ) -> Shown:
     """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
     from celery_fairness.cli.hints import unused_tenant
 
+    given = _given(options)
     if clear:
-        others = (concurrency, for_seconds, until, reason, by)
         cleared = partial(of.tenants.clear_override, tenant, service)
-        return _override_cleared(f"tenant:{tenant}", cleared, others)
-    if concurrency is None:
+        return _override_cleared(f"tenant:{tenant}", cleared, given)
+    if "concurrency" not in given:
         raise click.UsageError("expected --concurrency N, or --clear alone")
-    override = partial(
-        of.tenants.override,
-        tenant,
-        concurrency=_number("concurrency", concurrency),
-        service=service,
-        for_seconds=for_seconds,
-        until=until,
-        reason=reason,
-    )
-    return _overridden(override, by, _done(lambda: unused_tenant(of, tenant)))
+    note = unused_tenant(of, tenant)
+    return _overridden(of.tenants.override(tenant, service=service, **_signed(given)), note)
 
 
 @tenant_group.command("tier")
@@ -506,16 +475,15 @@ def tenant_tier(
     if (clear and name is not None) or (concurrency is not None and name is None):
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
     if name is not None:
-        own = {} if concurrency is None else {"concurrency": _number("concurrency", concurrency)}
-        published = _done(lambda: of.tenants.set_tier(tenant, name, **own))
+        published = of.tenants.set_tier(tenant, name, **_given({"concurrency": concurrency}))
         _note(typed_as_key(tenant))
         _note(short_tier(published))
     elif clear:
-        _done(lambda: of.tenants.clear_tier(tenant))
+        of.tenants.clear_tier(tenant)
         _note(typed_as_key(tenant))
     else:
-        _note(_done(lambda: unused_tenant(of, tenant)))
-    found = _done(lambda: of.tenants.inspect(tenant))
+        _note(unused_tenant(of, tenant))
+    found = of.tenants.inspect(tenant)
     return inspection_plain(found), limit_lines(found), FOUND if found.unknown else 0
 
 
@@ -528,7 +496,7 @@ def tenant_purge(of: Fairness, tenant: str) -> Shown:
     from celery_fairness.cli.hints import unused_tenant
     from celery_fairness.cli.tables import purged_lines
 
-    found = _done(lambda: of.tenants.purge(tenant))
+    found = of.tenants.purge(tenant)
     _note("" if found.cancelled else unused_tenant(of, tenant))
     return found, purged_lines(found), 0
 
@@ -555,7 +523,7 @@ def queue_show(of: Fairness, queue: str) -> Shown:
     """Show what waits in QUEUE, and its limit."""
     from celery_fairness.cli.tables import queue_lines
 
-    found = _done(lambda: of.queues.inspect(queue))
+    found = of.queues.inspect(queue)
     return found, queue_lines(found), 0
 
 
@@ -569,34 +537,18 @@ def queue_show(of: Fairness, queue: str) -> Shown:
 @click.option("--on-limit", help="A task above it: wait, reschedule or drop.")
 @click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
 @_looks
-def queue_limit(
-    of: Fairness,
-    queue: str,
-    global_limit: str | None,
-    local_limit: str | None,
-    rate: str | None,
-    throttle: str | None,
-    on_limit: str | None,
-    clear: bool,
-) -> Shown:
+def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) -> Shown:
     """Set the limit of QUEUE; numbers that are not given are unlimited."""
     from celery_fairness.cli.tables import queue_limit_lines
 
-    numbers = {
-        "global_limit": global_limit,
-        "local_limit": local_limit,
-        "rate": rate,
-        "throttle": throttle,
-        "on_limit": on_limit,
-    }
-    given = _given(numbers, ["global_limit", "local_limit"])
+    given = _given(numbers)
     if clear == bool(given):
         raise click.UsageError("expected numbers, or --clear alone")
     if clear:
-        ended = _done(lambda: of.queues.clear_limit(queue))
+        ended = of.queues.clear_limit(queue)
         text = "its numbers are those of the settings again" if ended else "nothing was set"
         return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
-    found = _done(lambda: of.queues.set_limit(queue, **given))
+    found = of.queues.set_limit(queue, **given)
     return found, queue_limit_lines(found), 0
 
 
@@ -611,7 +563,7 @@ def task_explain(of: Fairness, task: str) -> Shown:
     """Show where the task ID is, and why it does not start."""
     from celery_fairness.cli.show_task import explanation_lines
 
-    found = _done(lambda: of.tasks.explain(task))
+    found = of.tasks.explain(task)
     return found, explanation_lines(found), 0
 
 
@@ -623,7 +575,7 @@ def task_cancel(of: Fairness, task: str) -> Shown:
     """Cancel the task ID while it waits; a running one goes on."""
     from celery_fairness.cli.tables import cancelled_lines
 
-    found = _done(lambda: of.tasks.cancel(task))
+    found = of.tasks.cancel(task)
     return found, cancelled_lines(found), FOUND if found.owner else 0
 
 
@@ -635,7 +587,7 @@ def task_dead(of: Fairness, queue: str | None) -> Shown:
     """List dead letters."""
     from celery_fairness.cli.tables import dead_lines
 
-    letters = _done(lambda: of.tasks.dead_letters(queue))
+    letters = of.tasks.dead_letters(queue)
     return letters, dead_lines(letters), 0
 
 
@@ -647,7 +599,7 @@ def task_requeue(of: Fairness, task: str) -> Shown:
     """Put the dead letter ID back, last in its lane."""
     from celery_fairness.cli.tables import requeued_lines
 
-    back = _done(lambda: of.tasks.requeue(task))
+    back = of.tasks.requeue(task)
     return back, requeued_lines(back), 0
 
 
@@ -673,20 +625,20 @@ def events(
     follow: bool,
 ) -> Shown:
     """Show the newest events, or those after --after; the oldest of them first."""
-    from celery_fairness.cli.tables import last_lines, page_lines
+    from celery_fairness.cli.tables import page_lines
 
     wanted = [each.strip() for each in types.split(",")] if types else None
     if last is not None and (after is not None or follow):
         raise click.UsageError("expected --last, or --after and --follow")
     if follow:
-        return _until_interrupted(_done(lambda: of.events.follow(after, wanted))), [], 0
+        return _until_interrupted(of.events.follow(after, wanted)), [], 0
     if after is not None:
-        page = _done(lambda: of.events.read(after, wanted, limit or 100))
-        return page, page_lines(page), 0
+        page = of.events.read(after, wanted, limit or 100)
+        return page, page_lines(page, f"there are more: --after {page.cursor}"), 0
     if limit is not None:
         raise click.UsageError("--limit: expected with --after; the newest are --last N")
-    newest = _done(lambda: of.events.read(types=wanted, last=last or 100))
-    return newest, last_lines(newest), 0
+    newest = of.events.read(types=wanted, last=last or 100)
+    return newest, page_lines(newest, "there are older ones: --last N shows more"), 0
 
 
 def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
@@ -702,15 +654,9 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
 def worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
     """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots."""
     from celery_fairness.cli.worker import run
-    from celery_fairness.errors import NotWired, SettingsError
 
-    try:
-        code = run(context, service, options)
-    except NotWired as error:
-        _fail(context, f"{error}; and name the app: celery -A APP fairness …", USAGE)
-    except SettingsError as error:
-        _fail(context, str(error), USAGE)
-    context.exit(code)
+    with _exit_codes(context):
+        context.exit(run(context, service, options))
 
 
 @fairness.command()
@@ -726,22 +672,16 @@ def library(_: Fairness, library: str | None) -> Shown:
     from celery_fairness.cli.tables import libraries_lines
     from celery_fairness.control.libraries import delete_library, libraries
     from celery_fairness.limiter.redis import RedisLimiter
+    from celery_fairness.wiring import wired
 
-    limiter = _parts().limiter
+    limiter = wired(click.get_current_context().obj.app).limiter
     if not isinstance(limiter, RedisLimiter):
         raise click.UsageError("the limiter of this app has no server")
     if library is not None:
-        _done(lambda: delete_library(limiter, library))
+        delete_library(limiter, library)
         return {"deleted": library}, [f"deleted {library}"], 0
     found = libraries(limiter)
     return found, libraries_lines(found), 0
-
-
-def _parts() -> Wiring:
-    """Return the parts of the current command's app."""
-    from celery_fairness.wiring import wired
-
-    return wired(click.get_current_context().obj.app)
 
 
 @fairness.command()
@@ -757,7 +697,7 @@ def check(of: Fairness, repair: bool) -> Shown:
 
     progress = _show_keys if sys.stderr.isatty() else None
     try:
-        found = _done(lambda: of.check(repair=repair, progress=progress))
+        found = of.check(repair=repair, progress=progress)
     finally:
         if progress:
             click.echo(err=True)

@@ -111,11 +111,6 @@ def enabled_text(worker: WorkerStatus) -> str:
     return {"on": "true", "off": "false"}.get(worker.enforcement, repr(worker.enforcement))
 
 
-def stops_text(stops: KeyStops) -> str:
-    """Return the pause or cool-down of a key."""
-    return printable("; ".join(each.text for each in holds_of(stops)) or "nothing stops it")
-
-
 def queue_limit_lines(found: QueueLimit) -> list[str]:
     """Return a queue's limit."""
     numbers = []
@@ -152,7 +147,8 @@ def queue_lines(found: QueueState) -> list[str]:
 
 def stops_lines(stops: KeyStops) -> list[str]:
     """Return the pause or cool-down of a key, with the key."""
-    return [f"{stops.key}: {stops_text(stops)}"]
+    holds = "; ".join(each.text for each in holds_of(stops))
+    return [f"{stops.key}: {printable(holds) or 'nothing stops it'}"]
 
 
 def cancelled_lines(found: Cancelled) -> list[str]:
@@ -202,18 +198,10 @@ def numbers_text(
     return ", ".join(numbers)
 
 
-def page_lines(page: EventPage) -> list[str]:
-    """Return a page of events, and the command for the next page."""
+def page_lines(page: EventPage, if_more: str) -> list[str]:
+    """Return a page of events, and a note if there are more."""
     lines = [event_line(each) for each in page.events] or ["no events"]
-    more = [f"there are more: --after {page.cursor}"] if page.has_more else []
-    return lines + _notes(more)
-
-
-def last_lines(page: EventPage) -> list[str]:
-    """Return the newest events, and the command for older ones."""
-    lines = [event_line(each) for each in page.events] or ["no events"]
-    older = ["there are older ones: --last N shows more"] if page.has_more else []
-    return lines + _notes(older)
+    return lines + _notes([if_more] if page.has_more else [])
 
 
 def event_line(event: Event) -> str:
