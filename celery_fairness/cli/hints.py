@@ -69,7 +69,7 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
 
 def _stopped_by(of: Fairness, found: Inspection) -> str:
     """Return why a key without a pause has a limit of 0, and the command that ends it."""
-    key, tier, override = found.key, found.tier, found.state.override
+    key, tier, override = found.key, found.tier, found.override
     tenant = read_tier_key(key, _by_service(of))
     if tenant and tenant[1] and found.stops is not None and found.stops.paused:
         ends = f"{_COMMAND} tenant resume {quoted(tenant[0])}"

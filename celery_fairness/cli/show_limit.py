@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
+from pydantic_core import to_jsonable_python
 
 from celery_fairness.cli.format import (
     Cell,
@@ -21,8 +20,14 @@ from celery_fairness.cli.format import (
 )
 from celery_fairness.cli.tables import numbers_text
 from celery_fairness.control.limit_in_force import time_text
-from celery_fairness.control.ojs_views import Inspection, InspectionPage, RateState, ThrottleState
-from celery_fairness.limiter.types import KeyOverride, LimitState
+from celery_fairness.control.ojs_views import (
+    OF_SPEC,
+    Inspection,
+    InspectionPage,
+    Override,
+    RateState,
+    ThrottleState,
+)
 
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
@@ -31,13 +36,9 @@ _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 def inspection_plain(found: Inspection) -> dict[str, Any]:
     """Return a key as JSON: the form of the Open Job Spec, and our own fields."""
-    state = asdict(found.state)
-    # The specification has fields of its own for these.
-    for name in ("limit", "held", "override", "own_number", "entitled"):
-        del state[name]
-    in_force = found.in_force.model_dump(mode="json")
-    facts = {"limit": found.limit, "in_force": in_force, "held": found.held, "known": found.known}
-    return {**found.model_dump(mode="json"), **facts, **state, "key": found.key}
+    facts = {name: value for name, value in found if name not in (*OF_SPEC, "numbers")}
+    numbers = {"limit": found.limit, "held": found.held}
+    return {**found.model_dump(mode="json"), **numbers, **to_jsonable_python(facts)}
 
 
 def page_plain(page: InspectionPage) -> dict[str, Any]:
@@ -66,46 +67,45 @@ def inspection_lines(found: Inspection) -> list[str]:
 
 def limit_lines(found: Inspection) -> list[str]:
     """Return a key's limit in force, the reasons for it, and the number of leases."""
-    state, in_force = found.state, found.in_force
-    weight = "" if state.weight is None else f", weight {weight_text(state.weight)}"
-    tier = f"tier {_tier_text(state)}, " if state.tier or state.unknown else ""
+    in_force = found.in_force
+    weight = "" if found.weight is None else f", weight {weight_text(found.weight)}"
+    tier = f"tier {_tier_text(found)}, " if found.tier or found.unknown else ""
     # For a key that is no tenant's, each task brings its own numbers.
-    is_tenants = state.weight is not None or bool(state.unknown)
+    is_tenants = found.weight is not None or bool(found.unknown)
     limit = f"limit {in_force.number}, " if is_tenants else ""
     reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
-    if reasons and (in_force.reasons[0].by_people or state.unknown):
+    if reasons and (in_force.reasons[0].by_people or found.unknown):
         reasons[0] = click.style(reasons[0], fg="yellow")
-    return [f"{state.key}: {tier}{limit}held {state.held}{weight}", *reasons]
+    return [f"{found.key}: {tier}{limit}held {found.held}{weight}", *reasons]
 
 
 def _state_lines(found: Inspection) -> list[str]:
     """Return the text of a key's state, without its limit."""
-    state = found.state
     if not found.known:
         return ["not known: it holds nothing, nothing of it waits, nothing is published"]
-    is_tenants = state.weight is not None or bool(state.unknown)
+    is_tenants = found.weight is not None or bool(found.unknown)
     lines: list[str] = []
-    if state.override is not None and set(state.override.numbers) != {"concurrency"}:
+    if found.override is not None and set(found.override.numbers) != {"concurrency"}:
         # The other numbers of an override are rates.
         lines += [
             click.style(f"override of {line}", fg="yellow")
-            for line in _override_lines(state.override)
+            for line in _override_lines(found.key, found.override)
         ]
-    if state.closed:
+    if found.closed:
         checked = (
             "the next claim checks it again"
-            if state.judged_by is None
-            else f"checked with config version {state.judged_by}"
+            if found.judged_by is None
+            else f"checked with config version {found.judged_by}"
         )
-        where = f" in {', '.join(state.full_in)}" if state.full_in else ""
+        where = f" in {', '.join(found.full_in)}" if found.full_in else ""
         lines.append(click.style(f"at its limit{where}; {checked}", fg="yellow"))
-    elif state.full_in:
-        where = ", ".join(state.full_in)
+    elif found.full_in:
+        where = ", ".join(found.full_in)
         lines.append(
             click.style(f"blocked: all its tasks in {where} wait for other limits", fg="yellow")
         )
-    if state.parked:
-        lines.append(f"{count(state.parked, 'task')} parked by a gate")
+    if found.parked:
+        lines.append(f"{count(found.parked, 'task')} parked by a gate")
     leases = [
         (
             held_by(each),
@@ -117,21 +117,21 @@ def _state_lines(found: Inspection) -> list[str]:
             each.owner,
             each.charged,
         )
-        for each in state.leases
+        for each in found.leases
     ]
     # A lease of the gate has only an end.
-    shown = len(_LEASE) - is_tenants if any(each.owner for each in state.leases) else 2
+    shown = len(_LEASE) - is_tenants if any(each.owner for each in found.leases) else 2
     lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
-    if state.held > len(state.leases):
-        others = state.held - len(state.leases)
-        lines.append(f"and {others} other leases: limit show {quoted(state.key)} --page N")
+    if found.held > len(found.leases):
+        others = found.held - len(found.leases)
+        lines.append(f"and {others} other leases: limit show {quoted(found.key)} --page N")
     if not is_tenants:
-        return [*lines, "", *table(_WAITED, _waited(state), empty="nothing waits")]
-    waiting = [(each.queue, each.rank, each.tasks) for each in state.waiting]
+        return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits")]
+    waiting = [(each.queue, each.rank, each.tasks) for each in found.waiting]
     return [*lines, "", *table(("queue", "priority", "waiting"), waiting, empty="nothing waits")]
 
 
-def _override_lines(override: KeyOverride) -> list[str]:
+def _override_lines(key: str, override: Override) -> list[str]:
     """Return a key's override."""
     numbers = []
     for name, number in override.numbers.items():
@@ -143,19 +143,21 @@ def _override_lines(override: KeyOverride) -> list[str]:
             numbers.append(f"{name} {number['limit']}/{number['period']}")
     until = "until it is cleared"
     if override.expires_at is not None:
-        until = f"until {time_text(datetime.fromtimestamp(override.expires_at, UTC))}"
+        until = f"until {time_text(override.expires_at)}"
     why = "".join(
         f"; {name}: {printable(text)}"
         for name, text in (("reason", override.reason), ("by", override.author))
         if text
     )
-    return [f"{override.key}: {', '.join(numbers)} {until}{why}"]
+    return [f"{key}: {', '.join(numbers)} {until}{why}"]
 
 
 def overridden_lines(found: Inspection) -> list[str]:
     """Return the override of a key."""
-    override = found.state.override
-    return [f"{found.key}: it has ended"] if override is None else _override_lines(override)
+    override = found.override
+    return (
+        [f"{found.key}: it has ended"] if override is None else _override_lines(found.key, override)
+    )
 
 
 def keys_lines(page: InspectionPage) -> list[str]:
@@ -163,7 +165,7 @@ def keys_lines(page: InspectionPage) -> list[str]:
     rows: list[tuple[Cell, ...]] = [
         (
             each.key,
-            _tier_text(each.state),
+            _tier_text(each),
             each.in_force.number if each.in_force.reasons else "",
             each.held,
             "" if each.rate is None else f"{each.rate.current_count} of {_window(each.rate)}",
@@ -179,24 +181,24 @@ def keys_lines(page: InspectionPage) -> list[str]:
     return [*lines, f"page {page.pagination.page} of {-(-total // per_page) or 1}, {keys}"]
 
 
-def _tier_text(state: LimitState) -> str:
+def _tier_text(found: Inspection) -> str:
     """Return the tier of a tenant's key."""
-    return "unknown" if state.unknown else state.tier
+    return "unknown" if found.unknown else found.tier
 
 
-def _waited(state: LimitState) -> list[tuple[Cell, ...]]:
+def _waited(found: Inspection) -> list[tuple[Cell, ...]]:
     return [
         (
             numbers_text(each.concurrency, each.rates, each.throttle),
             *(each.queue, each.state, each.tenants, each.tasks),
         )
-        for each in state.waited
+        for each in found.waited
     ]
 
 
 def _why(found: Inspection) -> str:
     """Return the reasons for a key's number, and notes on its other numbers."""
-    override = found.state.override
+    override = found.override
     other = override is not None and set(override.numbers) != {"concurrency"}
     texts = [found.in_force.reasons_text, "override" if other else "", *_local(found)]
     return "; ".join(filter(None, texts))

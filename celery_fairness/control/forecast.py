@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.keys import Row
+from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.opening import starts_wait_seconds
 from celery_fairness.control.scan import Reader
-from celery_fairness.limiter.types import HeldLease, LimitState
+from celery_fairness.limiter.types import HeldLease
 
 #: Steps of a binary search for a time, which make it exact enough.
 HALVINGS = 30
@@ -175,7 +176,7 @@ def _longer(holders: Iterable[HeldLease]) -> float:
     return max(1.0, sum(age for age, _ in both) / usual) if usual else 1.0
 
 
-def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None:
+def wait_for_slot(state: Inspection, limit: int, before: Before) -> float | None:
     """Return the seconds until a key has a slot for a task, or None if unknown."""
     free = limit - state.held
     if before.tasks < free:
@@ -190,7 +191,7 @@ def wait_for_slot(state: LimitState, limit: int, before: Before) -> float | None
     return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
 
 
-def wait_for_limit(reader: Reader, limit: Limit, state: LimitState, before: Before) -> float | None:
+def wait_for_limit(reader: Reader, limit: Limit, state: Inspection, before: Before) -> float | None:
     """Return the seconds until a limit lets a task start after others, or None if unknown."""
     by_starts = starts_wait_seconds(reader, limit, before.tasks)
     if limit.concurrency is None:

@@ -7,21 +7,13 @@ behind a gate come from events, which are read after it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.keys import Keys, is_tenants
 from celery_fairness.control.list_limits import known_keys
-from celery_fairness.control.ojs_views import (
-    Concurrency,
-    Inspection,
-    InspectionPage,
-    Override,
-    Pagination,
-)
+from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.snapshot import Snapshot
 from celery_fairness.control.stats import Stats
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.protocol import Limiter
@@ -66,12 +58,12 @@ class Inspector:
         """
         declared = self._declared(key)
         found = self._looker.inspect(key, declared, (page - 1) * ROWS)
-        if known and not (found.known or declared or is_tenants(found.state.key)):
+        if known and not (found.known or is_tenants(found.key)):
             raise NotFound("key", key, _NOT_KNOWN)
         if self._reader is not None and not self._looker.claims:
-            leases = with_jobs(self._reader, found.state.leases)
-            found = replace(found, state=replace(found.state, leases=leases))
-        return _shown(found)
+            leases = with_jobs(self._reader, found.leases)
+            return found.model_copy(update={"leases": leases})
+        return found
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
@@ -80,20 +72,6 @@ class Inspector:
         keys = known_keys(self._reader)
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
-            items=tuple(_shown(self._looker.of_known(key, self._declared(key))) for key in some),
+            items=tuple(self._looker.of_known(key, self._declared(key)) for key in some),
             pagination=Pagination(total=len(keys), page=page, per_page=per_page),
         )
-
-
-def _shown(found: Snapshot) -> Inspection:
-    state = found.state
-    return Inspection(
-        key=state.key,
-        concurrency=Concurrency(limit=state.limit, active=state.held),
-        rate=found.rate,
-        throttle=found.throttle,
-        waiting_count=found.waiting_count,
-        override=None if state.override is None else Override.of(state.override),
-        in_force=found.in_force,
-        state=state,
-    )

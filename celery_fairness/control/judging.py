@@ -9,36 +9,33 @@ from typing import NamedTuple
 from celery_fairness.config.limit_spec import WHOLE, Limit
 from celery_fairness.config.queue_limits import QueueNumbers, read_row
 from celery_fairness.control.keys import Row
-from celery_fairness.control.limit_in_force import LimitInForce
+from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.snapshot import Snapshot
 from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, TaskLimit
-from celery_fairness.limiter.types import LimitState
 
 
 class Judged(NamedTuple):
     """One limit of a task, and whether it blocks the task.
 
     Attributes:
-        limit: The limit, with the numbers that apply.
-        in_force: Its concurrency, and the reasons for it.
-        state: The state of its key.
+        state: The state of its key, with the numbers of this limit.
         closed: Why no task starts: ``concurrency``, ``rate``, ``paused``, ``cool-down``, or "" if
             the limit is available.
-        opens_in: Seconds until it is available by itself, or None if unknown.
         local: Tasks at once in one process. None is unlimited.
         full: The least number of slots that a process holds, if every process is at ``local``. None
             if a process may have a free slot.
     """
 
-    limit: Limit
-    in_force: LimitInForce
-    state: LimitState
+    state: Inspection
     closed: str = ""
-    opens_in: float | None = None
     local: int | None = None
     full: int | None = None
+
+    @property
+    def limit(self) -> Limit:
+        """The limit, with the numbers that apply."""
+        return self.state.numbers
 
     @property
     def shown(self) -> TaskLimit:
@@ -46,7 +43,7 @@ class Judged(NamedTuple):
         limit, closed = self.limit, self.closed or ("local" if self.full is not None else "")
         return TaskLimit(
             *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
-            *(limit.on_limit, self.state.held, closed, self.in_force),
+            *(limit.on_limit, self.state.held, closed, self.state.in_force),
         )
 
     def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
@@ -60,9 +57,9 @@ class Judged(NamedTuple):
         if self.closed:
             numbers = (state.held, self.limit.concurrency)
             yield Blocker(
-                *(state.key, self.closed, *numbers, self.opens_in, holders),
+                *(state.key, self.closed, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
-                in_force=self.in_force,
+                in_force=state.in_force,
             )
         if self.full is not None:
             yield Blocker(
@@ -97,7 +94,7 @@ class Judge:
         """Check the limits that a task brings."""
         for each in limits:
             found = self._looker.of_limit(each)
-            yield self._with_local(_judged(found), found.state.local_limit)
+            yield self._with_local(_judged(found), found.local_limit)
 
     def of_queue(self) -> Iterator[Judged]:
         """Check the limit of the whole queue, if it has one."""
@@ -128,7 +125,5 @@ class Judge:
         return min(held.values(), default=None)
 
 
-def _judged(found: Snapshot) -> Judged:
-    state = found.state
-    closed = "rate" if state.blocked_by == "throttle" else state.blocked_by
-    return Judged(found.limit, found.in_force, state, closed, state.opens_in_seconds)
+def _judged(state: Inspection) -> Judged:
+    return Judged(state, "rate" if state.blocked_by == "throttle" else state.blocked_by)

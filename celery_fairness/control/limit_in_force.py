@@ -10,10 +10,13 @@ The text of a reason is here too. Commands show it for a key, and for a limit th
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from celery_fairness.limiter.types import KeyOverride, KeyStops, LimitState
+from celery_fairness.limiter.types import KeyStops
 from celery_fairness.util.value import Value
+
+if TYPE_CHECKING:
+    from celery_fairness.control.ojs_views import Override
 
 Kind = Literal[
     "paused", "cool-down", "override", "own", "tier", "unknown", "queue", "settings", "tasks"
@@ -124,22 +127,17 @@ class LimitInForce(Value):
         return "; ".join(self.lines).removeprefix("limit ")
 
 
-def limit_in_force(state: LimitState, own: LimitReason | None = None) -> LimitInForce:
+def limit_in_force(
+    own: LimitReason | None, stops: KeyStops | None = None, override: Override | None = None
+) -> LimitInForce:
     """Return the concurrency of a key and the reasons for it.
 
     Args:
-        state: The state of the key, with its holds and its override.
-        own: The key's own number without these, or None to take a tenant's number from ``state``.
+        own: The key's own number, or None if it is unknown.
+        stops: Its pause and cool-down.
+        override: Its override.
     """
-    reasons = [*holds_of(state.stops), *_overridden(state.override)]
-    if state.unknown:
-        # The tier's number may be stricter than any other number of the key.
-        own = LimitReason(kind="unknown", limit=None, why=state.unknown)
-    elif own is None and state.tier:
-        kind: Kind = "own" if state.own_number else "tier"
-        # A state that comes from the limiter alone has no holds, and no ``entitled``.
-        number = state.limit if state.stops is None else state.entitled
-        own = LimitReason(kind=kind, limit=number, tier=state.tier)
+    reasons = [*holds_of(stops), *_overridden(override)]
     if own is not None:
         reasons.append(own)
     return LimitInForce(limit=reasons[0].limit if reasons else None, reasons=tuple(reasons))
@@ -164,15 +162,14 @@ def holds_of(stops: KeyStops | None) -> list[LimitReason]:
     return found
 
 
-def _overridden(override: KeyOverride | None) -> list[LimitReason]:
+def _overridden(override: Override | None) -> list[LimitReason]:
     if override is None or "concurrency" not in override.numbers:
         return []
-    ends = override.expires_at
     return [
         LimitReason(
             kind="override",
-            limit=override.numbers["concurrency"],
-            until=None if ends is None else datetime.fromtimestamp(ends, UTC),
+            limit=override.concurrency,
+            until=override.expires_at,
             by=override.author or "",
             why=override.reason or "",
         )

@@ -1,7 +1,7 @@
 """The state of a key in the form of the Open Job Spec (10.1 and 10.3).
 
-``model_dump(mode="json")`` is the object of the specification's routes. Other attributes are our
-own. Times are by the server's clock, RFC 3339 in UTC. Periods are ISO 8601.
+``model_dump(mode="json")`` is the object of the specification's routes. Times are by the server's
+clock, RFC 3339 in UTC. Periods are ISO 8601.
 """
 
 from __future__ import annotations
@@ -9,24 +9,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    computed_field,
-    model_serializer,
-)
+from pydantic import computed_field, model_serializer
 
-from celery_fairness.control.keys import is_tenants
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.limit_in_force import LimitInForce
-from celery_fairness.limiter.types import (
-    HeldLease,
-    KeyOverride,
-    KeyStops,
-    LimitState,
-    WaitedLimit,
-    WaitingLane,
-)
+from celery_fairness.limiter.types import HeldLease, KeyStops, WaitedLimit, WaitingLane
 from celery_fairness.util.value import Value
+
+#: The fields of :class:`Inspection` that the Open Job Spec has.
+OF_SPEC = ("key", "concurrency", "rate", "throttle", "waiting_count", "override")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -110,24 +101,22 @@ class Override(Value):
     reason: str | None = None
     author: str | None = None
 
-    @classmethod
-    def of(cls, override: KeyOverride) -> Override:
-        """Return the override of a key."""
-        values, ends = dict(override.numbers), override.expires_at
-        values["expires_at"] = None if ends is None else at_ms(round(ends * 1000))
-        notes = {"reason": override.reason, "author": override.author}
-        values |= {name: text for name, text in notes.items() if text is not None}
-        return cls(**values)
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The overridden ones of ``concurrency``, ``rate`` and ``throttle``."""
+        names = ("concurrency", "rate", "throttle")
+        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
-    @model_serializer(mode="wrap")
-    def _dump_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _only(handler(self), self.model_fields_set)
+    @model_serializer
+    def _dump_given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class Inspection(Value):
     """The state of a key: its limits, leases and waiting tasks.
 
-    ``str()`` of it has a line for the key, its limit in force, and each lease.
+    ``str()`` of it has a line for the key, its limit in force, and each lease. The dump has only
+    the fields of the Open Job Spec, up to ``override``.
 
     Attributes:
         key: The key in its form in Redis. A hash replaces a tenant that is not allowed in a key.
@@ -137,8 +126,32 @@ class Inspection(Value):
         throttle: Likewise.
         waiting_count: Waiting tasks of the key in all places, without scheduled ones.
         override: The operator's numbers. Absent from the dump if there are none.
-        in_force: The number of ``concurrency`` and the reasons for it. Not in the dump.
-        state: All other facts about the key.
+        in_force: The number of ``concurrency`` and the reasons for it.
+        numbers: The numbers of the key, or those of one limit of a task. An override counts, a
+            pause does not.
+        known: Whether Redis has anything about the key, or this app declares it.
+        tier: The tier whose numbers apply; "" if it is ``unknown`` or the key is no tenant's.
+        unknown: Why the tenant's tier is unknown, for example because its resolver failed; "" if it
+            is known or the key is no tenant's.
+        weight: The tenant's share among waiting tenants; None if unknown or the key is no tenant's.
+        published: Whether a record of this tenant's tier is published.
+        local_limit: Tasks at once in one process, if the key is a queue's; None is unlimited.
+        leases: The first hundred, soonest end first.
+        ended_unswept: Leases that have ended and that no call has removed yet; they do not count
+            as active.
+        waiting: The waiting tasks of a tenant on the dispatch path, by queue and priority.
+        waited: The first hundred limits of a key that claims found exhausted, each with its waiting
+            tasks.
+        parked: Parked tasks of the key.
+        stops: Its pause and cool-down; None if the limiter has none.
+        blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
+            ``rate`` or ``throttle``; "" if one may start.
+        opens_in_seconds: The time until ``blocked_by`` ends by itself. None if that needs the end
+            of a lease or an operator, or if nothing is in the way.
+        closed: Whether a claim found the tenant at its limit, and no slot became free since.
+        full_in: Queues in which the tenant is blocked.
+        judged_by: Version of the published tiers by which the tenant was found at its limit. None
+            if it is not, or if the next claim checks it again.
     """
 
     key: str
@@ -147,13 +160,30 @@ class Inspection(Value):
     throttle: ThrottleState | None = None
     waiting_count: int
     override: Override | None = None
-    in_force: LimitInForce = Field(exclude=True)
-    state: LimitState = Field(exclude=True, repr=False)
+    in_force: LimitInForce
+    numbers: Limit
+    known: bool
+    tier: str
+    unknown: str = ""
+    weight: float | None = None
+    published: bool = False
+    local_limit: int | None = None
+    leases: tuple[HeldLease, ...]
+    ended_unswept: int = 0
+    waiting: tuple[WaitingLane, ...] = ()
+    waited: tuple[WaitedLimit, ...] = ()
+    parked: int = 0
+    stops: KeyStops | None = None
+    blocked_by: str = ""
+    opens_in_seconds: float | None = None
+    closed: bool = False
+    full_in: tuple[str, ...] = ()
+    judged_by: int | None = None
 
-    @model_serializer(mode="wrap")
-    def _dump_present(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        present = {name for name in type(self).model_fields if getattr(self, name) is not None}
-        return _only(handler(self), present)
+    @model_serializer
+    def _dump_of_spec(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in OF_SPEC}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         head = self.key + (f": tier {self.tier}" if self.tier else "")
@@ -166,99 +196,14 @@ class Inspection(Value):
         )
 
     @property
-    def tier(self) -> str:
-        """The tier whose numbers apply; "" if it is ``unknown`` or the key is no tenant's."""
-        return self.state.tier
-
-    @property
-    def unknown(self) -> str:
-        """Why the tenant's tier is unknown; "" if it is known or the key is no tenant's."""
-        return self.state.unknown
-
-    @property
     def limit(self) -> int | None:
         """Its concurrency."""
         return self.concurrency.limit
 
     @property
-    def local_limit(self) -> int | None:
-        """Tasks at once in one process, if the key is a queue's; None is unlimited."""
-        return self.state.local_limit
-
-    @property
     def held(self) -> int:
         """Live leases."""
         return self.concurrency.active
-
-    @property
-    def leases(self) -> tuple[HeldLease, ...]:
-        """The first hundred of them, soonest end first."""
-        return self.state.leases
-
-    @property
-    def known(self) -> bool:
-        """Whether Redis has anything about a tenant's key; True for other keys."""
-        return self.state.known or self.waiting_count > 0 or not is_tenants(self.key)
-
-    @property
-    def weight(self) -> float | None:
-        """The tenant's share among waiting tenants; None if unknown or the key is no tenant's."""
-        return self.state.weight
-
-    @property
-    def published(self) -> bool:
-        """Whether a record of this tenant's tier is published."""
-        return self.state.published
-
-    @property
-    def waiting(self) -> tuple[WaitingLane, ...]:
-        """The waiting tasks of a tenant on the dispatch path, by queue and priority."""
-        return self.state.waiting
-
-    @property
-    def waited(self) -> tuple[WaitedLimit, ...]:
-        """The limits of a key that claims found exhausted, each with its waiting tasks."""
-        return self.state.waited
-
-    @property
-    def parked(self) -> int:
-        """Parked tasks of the key."""
-        return self.state.parked
-
-    @property
-    def stops(self) -> KeyStops | None:
-        """Its pause and cool-down; None if the limiter has none."""
-        return self.state.stops
-
-    @property
-    def closed(self) -> bool:
-        """Whether a claim found the tenant at its limit, and no slot became free since."""
-        return self.state.closed
-
-    @property
-    def full_in(self) -> tuple[str, ...]:
-        """Queues in which the tenant is blocked."""
-        return self.state.full_in
-
-    @property
-    def ended_unswept(self) -> int:
-        """Leases that have ended and that no call has removed yet; ``held`` is without them."""
-        return self.state.ended_unswept
-
-    @property
-    def blocked_by(self) -> str:
-        """Why no task of the key starts now, such as ``rate``; "" if one may start."""
-        return self.state.blocked_by
-
-    @property
-    def opens_in_seconds(self) -> float | None:
-        """The time until ``blocked_by`` ends by itself; None if an end or a person is needed."""
-        return self.state.opens_in_seconds
-
-    @property
-    def judged_by(self) -> int | None:
-        """Version of the published tiers by which the tenant was found at its limit."""
-        return self.state.judged_by
 
 
 def _lease_line(lease: HeldLease) -> str:
@@ -287,7 +232,3 @@ class InspectionPage(Value):
 
     items: tuple[Inspection, ...]
     pagination: Pagination
-
-
-def _only(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name in names}

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit, read_limits
 from celery_fairness.config.rates import Rate
-from celery_fairness.control.limit_in_force import LimitInForce, LimitReason, limit_in_force
-from celery_fairness.control.ojs_views import RateState, ThrottleState, at_ms
+from celery_fairness.control.limit_in_force import LimitReason, limit_in_force
+from celery_fairness.control.ojs_views import (
+    Concurrency,
+    Inspection,
+    Override,
+    RateState,
+    ThrottleState,
+    at_ms,
+)
 from celery_fairness.limiter.types import (
     HeldLease,
-    KeyOverride,
     KeyStops,
     LimitState,
     WaitedLimit,
@@ -29,80 +34,71 @@ from celery_fairness.util.durations import Milliseconds, iso_duration, seconds
 from celery_fairness.util.ids import holder_of
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A key at one moment.
+def read_state(state: LimitState) -> Inspection:
+    """Return the inspection of a key of a fake limiter."""
+    own = LimitReason(kind="tier", limit=state.limit, tier=state.tier) if state.tier else None
+    return Inspection(
+        key=state.key,
+        concurrency=Concurrency(limit=state.limit, active=state.held),
+        waiting_count=0,
+        in_force=limit_in_force(own),
+        numbers=Limit(state.key, state.limit),
+        known=state.held > 0,
+        tier=state.tier,
+        leases=state.leases,
+    )
 
-    Attributes:
-        state: Its leases, waiting tasks and holds.
-        limit: Its numbers, or those of one limit of a task. An override counts, a pause does not.
-        in_force: The concurrency, and the reasons for it.
-        waiting_count: Waiting tasks of the key in all places, without scheduled ones.
-        rate: The rate that is nearest to its number, or None.
-        throttle: The throttle, or None.
-        known: Whether Redis has anything about the key.
+
+def read_inspection(
+    key: str, answer: Mapping[str, Any], *, unknown: str = "", declared: bool = False
+) -> Inspection:
+    """Read the answer of the function for a key in its form in Redis.
+
+    Args:
+        key: The key.
+        answer: The answer.
+        unknown: Why the caller does not know the tenant's tier. It counts if Redis does not
+            know the tier either.
+        declared: Whether the app declares a limit of the key.
     """
-
-    state: LimitState
-    limit: Limit
-    in_force: LimitInForce
-    waiting_count: int
-    rate: RateState | None = None
-    throttle: ThrottleState | None = None
-    known: bool = True
-
-
-def snapshot_of(state: LimitState) -> Snapshot:
-    """Return the snapshot of a key of a fake limiter."""
-    return Snapshot(state, Limit(state.key, state.limit), limit_in_force(state), state.parked)
-
-
-def of_unknown_tier(found: Snapshot, why: str) -> Snapshot:
-    """Return the snapshot of a tenant of an unknown tier, with the cause."""
-    state = replace(found.state, unknown=why)
-    return replace(found, state=state, in_force=limit_in_force(state))
-
-
-def read_snapshot(key: str, answer: Mapping[str, Any]) -> Snapshot:
-    """Read the answer of the function for a key in its form in Redis."""
     stops = _stops(key, answer)
     concurrency, rates, throttle = _numbers(answer["numbers"])
     action = {"r": "reschedule", "d": "drop"}.get(answer.get("on_limit", ""), "wait")
+    override = _override(key, answer["override"]) if "override" in answer else None
     opens_ms = answer.get("opens_ms")
-    state = LimitState(
+    tier = answer.get("tier", "")
+    unknown = "" if tier else unknown
+    own = LimitReason(**{"limit": None, **answer["reason"]}) if "reason" in answer else None
+    if unknown:
+        # The tier's number may be stricter than any other number of the key.
+        own = LimitReason(kind="unknown", limit=None, why=unknown)
+    until = _Until(answer, stops)
+    return Inspection(
         key=key,
-        tier=answer.get("tier", ""),
-        limit=0 if stops.paused else concurrency,
-        held=answer["held"],
-        leases=tuple(map(_lease, answer.get("leases", ()))),
+        concurrency=Concurrency(limit=0 if stops.paused else concurrency, active=answer["held"]),
+        rate=until.rate(answer["rate"]) if "rate" in answer else None,
+        throttle=until.throttle(answer["throttle"]) if "throttle" in answer else None,
+        waiting_count=answer["waiting_count"],
+        override=override,
+        in_force=limit_in_force(own, stops, override),
+        numbers=Limit(key, concurrency, rates, throttle, action),
+        known=answer["known"] or declared,
+        tier=tier,
+        unknown=unknown,
         weight=answer.get("weight"),
         published=answer.get("published", False),
+        local_limit=answer.get("local_limit"),
+        leases=tuple(map(_lease, answer.get("leases", ()))),
+        ended_unswept=answer["ended_unswept"],
         waiting=tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
+        waited=tuple(map(_waited, answer.get("waited", ()))),
+        parked=answer["parked"],
+        stops=stops,
+        blocked_by=answer.get("blocked_by", ""),
+        opens_in_seconds=None if opens_ms is None else seconds(opens_ms),
         closed=answer.get("closed", False),
         full_in=tuple(answer.get("full_in", ())),
         judged_by=answer.get("judged_by"),
-        waited=tuple(map(_waited, answer.get("waited", ()))),
-        stops=stops,
-        override=_override(key, answer["override"]) if "override" in answer else None,
-        parked=answer["parked"],
-        local_limit=answer.get("local_limit"),
-        own_number=answer.get("own_number", False),
-        entitled=answer.get("entitled"),
-        ended_unswept=answer["ended_unswept"],
-        blocked_by=answer.get("blocked_by", ""),
-        opens_in_seconds=None if opens_ms is None else seconds(opens_ms),
-    )
-    own = answer.get("reason")
-    reason = None if own is None else LimitReason(**{"limit": None, **own})
-    until = _Until(answer, stops)
-    return Snapshot(
-        state=state,
-        limit=Limit(key, concurrency, rates, throttle, action),
-        in_force=limit_in_force(state, reason),
-        waiting_count=answer["waiting_count"],
-        rate=until.rate(answer["rate"]) if "rate" in answer else None,
-        throttle=until.throttle(answer["throttle"]) if "throttle" in answer else None,
-        known=answer["known"],
     )
 
 
@@ -173,25 +169,16 @@ def _stops(key: str, answer: Mapping[str, Any]) -> KeyStops:
     return stops_of(key, stopped, pause.get("pause_of", ""))
 
 
-def _override(key: str, row: Mapping[str, Any]) -> KeyOverride:
-    values: dict[str, Any] = {}
-    for name, field in (
-        ("concurrency", "concurrency"),
-        ("rate", "rates"),
-        ("throttle", "throttle"),
-    ):
-        word = row[field]
-        if word == UNCHANGED:
-            continue
-        if name == "concurrency":
-            values[name] = int(word) if word else None
-        else:
+def _override(key: str, row: Mapping[str, Any]) -> Override:
+    values: dict[str, Any] = json.loads(row["notes"]) if row["notes"] else {}
+    if row["concurrency"] != UNCHANGED:
+        values["concurrency"] = int(row["concurrency"]) if row["concurrency"] else None
+    for name, word in (("rate", row["rates"]), ("throttle", row["throttle"])):
+        if word != UNCHANGED:
             rates = read_limits(f"{key}||{word}||w")[0].rates
             values[name] = Rate(rates[0][0], seconds(rates[0][1])).to_ojs() if rates else None
-    notes = json.loads(row["notes"]) if row["notes"] else {}
     ends_ms = row.get("ends_ms")
-    expires_at = None if ends_ms is None else seconds(ends_ms)
-    return KeyOverride(key, values, expires_at, notes.get("reason"), notes.get("author"))
+    return Override(expires_at=None if ends_ms is None else at_ms(ends_ms), **values)
 
 
 def _numbers(row: Mapping[str, Any]) -> tuple[int | None, tuple[Any, ...], Any]:

@@ -7,7 +7,6 @@ different moments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
@@ -18,9 +17,10 @@ from celery_fairness.control import queue_rows as queues
 from celery_fairness.control.check import Progress, check
 from celery_fairness.control.keys import Keys, TaskHead
 from celery_fairness.control.minutes import minutes
+from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.positions import Positions
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.snapshot import Snapshot, of_unknown_tier, read_snapshot, snapshot_of
+from celery_fairness.control.snapshot import read_inspection, read_state
 from celery_fairness.control.views import (
     Check,
     KeyRejections,
@@ -65,8 +65,8 @@ class Stats:
             if claims:
                 self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
-    def inspect(self, key: str, declared: Limit | None = None, first: int = 0) -> Snapshot:
-        """Return the snapshot of a key; see ``LimitsApi.inspect``.
+    def inspect(self, key: str, declared: Limit | None = None, first: int = 0) -> Inspection:
+        """Inspect a key; see ``LimitsApi.inspect``.
 
         Args:
             key: The key, as a person writes it.
@@ -78,8 +78,7 @@ class Stats:
         """
         kind, _, name = key.partition(":")
         if key == SYSTEM and self.claims:
-            found = self._look(key, first=first)
-            return replace(found, state=replace(found.state, weight=1.0))
+            return self._look(key, first=first).model_copy(update={"weight": 1.0})
         if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
             key = queue_key(name)
         of_limit = kind != "tenant" and KEY_PATTERN.fullmatch(key)
@@ -94,8 +93,8 @@ class Stats:
         who = reserved(tenant[0])
         return self._of_tenant(tier_key(who, tenant[1]), who, declared, first)
 
-    def of_known(self, key: str, declared: Limit | None = None) -> Snapshot:
-        """Return the snapshot of a key in its form in Redis."""
+    def of_known(self, key: str, declared: Limit | None = None) -> Inspection:
+        """Inspect a key in its form in Redis."""
         kind, _, written = key.partition(":")
         if kind != "tenant":
             return self._look(key, declared=declared)
@@ -103,8 +102,8 @@ class Stats:
             written = written.rpartition(":")[0]
         return self._of_tenant(key, reserved(written), declared)
 
-    def _of_tenant(self, key: str, who: str, declared: Limit | None, first: int = 0) -> Snapshot:
-        """Return the snapshot of a tenant's key, with the tier that applies to its next task.
+    def _of_tenant(self, key: str, who: str, declared: Limit | None, first: int = 0) -> Inspection:
+        """Inspect a tenant's key, with the tier that applies to its next task.
 
         Args:
             key: The key.
@@ -115,10 +114,7 @@ class Stats:
         self._directory.look()
         answer = self._waits_by(key) or self._directory.answer(who)
         tier = "" if answer.unknown else answer.tier
-        found = self._look(key, who, tier, declared=declared, first=first)
-        if found.state.tier or not answer.unknown:
-            return found
-        return of_unknown_tier(found, answer.unknown)
+        return self._look(key, who, tier, unknown=answer.unknown, declared=declared, first=first)
 
     def _waits_by(self, key: str) -> TierAnswer | None:
         """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
@@ -133,21 +129,23 @@ class Stats:
         who: str = "",
         tier: str = "",
         *,
+        unknown: str = "",
         limit: str = "",
         declared: Limit | None = None,
         first: int = 0,
-    ) -> Snapshot:
+    ) -> Inspection:
         if not isinstance(self._limiter, RedisLimiter):
-            return snapshot_of(self._limiter.inspect(key, who, tier))
+            return read_state(self._limiter.inspect(key, who, tier))
         app = "" if declared is None else declared.numbers
-        return read_snapshot(key, self._limiter.look(key, who, tier, limit, app, first))
+        answer = self._limiter.look(key, who, tier, limit, app, first)
+        return read_inspection(key, answer, unknown=unknown, declared=declared is not None)
 
-    def of_limit(self, limit: Limit) -> Snapshot:
-        """Return the snapshot of the key of a task's limit, with the numbers of this limit."""
+    def of_limit(self, limit: Limit) -> Inspection:
+        """Inspect the key of a task's limit, with the numbers of this limit."""
         return self._look(limit.key, limit=limit.text)
 
-    def of_waiting(self, key: str, written: str, parked: str = "") -> Snapshot:
-        """Return the snapshot of a tenant with waiting tasks, with its tier's limit alone.
+    def of_waiting(self, key: str, written: str, parked: str = "") -> Inspection:
+        """Inspect a tenant with waiting tasks, with its tier's limit alone.
 
         Args:
             key: Key of its tier limit.
@@ -171,10 +169,10 @@ class Stats:
         """Return a short summary of a tenant; see ``TenantsApi.limit``."""
         found = self._look(tier_key(who, service), who, tier)
         return TenantLimit(
-            key=found.state.key,
-            tier=found.state.tier,
+            key=found.key,
+            tier=found.tier,
             in_force=found.in_force,
-            held=found.state.held,
+            held=found.held,
             waiting=found.waiting_count,
         )
 

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.value import Value
@@ -320,28 +320,8 @@ class KeyStops(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyOverride:
-    """Numbers that an operator has set for a key, for a time or until they are cleared.
-
-    Attributes:
-        key: The key.
-        numbers: The overridden ones of ``concurrency``, ``rate`` and ``throttle``, in the form of
-            the Open Job Spec. None is unlimited. The tasks' own numbers apply for the others.
-        expires_at: The end, in Unix seconds of the server's clock. None if it has no end.
-        reason: The operator's reason.
-        author: The operator.
-    """
-
-    key: str
-    numbers: dict[str, Any]
-    expires_at: float | None = None
-    reason: str | None = None
-    author: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LimitState:
-    """The state of a key. A limiter sets the first five fields, ``inspect`` the others.
+    """The state of a key.
 
     Attributes:
         key: The limit's key.
@@ -349,32 +329,6 @@ class LimitState:
         limit: The concurrency in force. None is unlimited or unknown, 0 is paused.
         held: The number of live leases.
         leases: The first hundred of them, the one that ends first at the top.
-        weight: The tenant's share among waiting tenants. None if the key is no tenant's.
-        published: Whether a record of this tenant's tier is published.
-        waiting: On the dispatch path, the tenant's waiting tasks by queue and priority.
-        closed: Whether a claim found the tenant at its limit. No claim checks it again until a
-            change makes it available.
-        full_in: Queues whose claims skip the tenant: it is at its limit, or all its lanes there are
-            blocked.
-        judged_by: The config version by which it was found at its limit. None if it is not, or if
-            the next claim will check it again.
-        waited: For a key of tasks, the first hundred limits at which tasks wait.
-        stops: Its pause and cool-down. None for a key that cannot have them.
-        override: The numbers that an operator has set.
-        parked: The number of a gate's tasks that wait at the key in Redis.
-        local_limit: For the key of a queue or a partition: tasks at once in one process. None is
-            unlimited.
-        own_number: Whether the number was published for this tenant alone, not for its tier.
-        entitled: The concurrency without pauses and overrides. None is unlimited.
-        unknown: Why the tenant's tier is unknown, for example because its resolver failed. Then
-            ``tier`` is "", and ``limit`` and ``weight`` are None unless an operator set them. ""
-            if the tier is known.
-        ended_unswept: The number of leases that have ended and that no call has removed yet. They
-            are not among ``held``.
-        blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
-            ``rate`` or ``throttle``. "" if one may start.
-        opens_in_seconds: The time until this reason ends by itself. None if that needs the end of a
-            lease or an operator, or if nothing is in the way.
     """
 
     key: str
@@ -382,28 +336,3 @@ class LimitState:
     limit: int | None
     held: int
     leases: tuple[HeldLease, ...]
-    weight: float | None = None
-    published: bool = False
-    waiting: tuple[WaitingLane, ...] = ()
-    closed: bool = False
-    full_in: tuple[str, ...] = ()
-    judged_by: int | None = None
-    waited: tuple[WaitedLimit, ...] = ()
-    stops: KeyStops | None = None
-    override: KeyOverride | None = None
-    parked: int = 0
-    local_limit: int | None = None
-    own_number: bool = False
-    entitled: int | None = None
-    unknown: str = ""
-    ended_unswept: int = 0
-    blocked_by: str = ""
-    opens_in_seconds: float | None = None
-
-    @property
-    def known(self) -> bool:
-        """Whether Redis has anything about this key."""
-        stopped = self.stops is not None and self.stops.stopped
-        steered = stopped or self.override is not None or self.parked
-        counted = self.held or self.waiting or self.waited or self.published
-        return bool(counted or steered)
