@@ -7,13 +7,12 @@ variable. An unknown ``FAIRNESS_…`` variable is a warning with a suggestion.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Settings, build_settings, expected
 from celery_fairness.config.tiers import MAX_CONCURRENCY, Tier, tier_fields
-from celery_fairness.config.worker_shares import PARTS, SLOTS_EXPECTED
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.util.durations import DURATION_FORMS, parse_count, parse_duration
 
@@ -24,23 +23,54 @@ _TIER_VARIABLES = {
     "FAIRNESS_PRO_PLUS_LIMIT": "pro_plus",
     "FAIRNESS_ENTERPRISE_LIMIT": "enterprise",
 }
-_DURATION_VARIABLES = {
-    "FAIRNESS_SNOOZE_DURATION": "snooze_seconds",
-    "FAIRNESS_SNOOZE_JITTER": "snooze_jitter_seconds",
-}
-
-#: Every variable that is read, and its setting.
-VARIABLES: Mapping[str, str] = {
-    "FAIRNESS_ENABLED": "enabled",
-    "FAIRNESS_REDIS_URL": "redis_url",
-    **{name: f"tiers.{tier}.concurrency" for name, tier in _TIER_VARIABLES.items()},
-    **_DURATION_VARIABLES,
-}
-
 _WORDS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
     "observe": "observe",
+}
+
+
+class Variable(NamedTuple):
+    """A variable.
+
+    Attributes:
+        setting: The setting that it replaces.
+        expected: The valid texts, for errors.
+        read: Returns the value of a text. Raises ValueError or KeyError if the text is invalid.
+    """
+
+    setting: str
+    expected: str
+    read: Callable[[str], Any]
+
+
+def _limit(text: str) -> int | None:
+    if text.lower() == "unlimited":
+        return None
+    limit = parse_count(text, MAX_CONCURRENCY)
+    if limit is None:
+        raise ValueError(got(text))
+    return limit
+
+
+#: Every variable that is read.
+VARIABLES: Mapping[str, Variable] = {
+    "FAIRNESS_ENABLED": Variable(
+        "enabled",
+        "true/false, 1/0, yes/no, on/off or observe",
+        lambda text: _WORDS[text.lower()],
+    ),
+    "FAIRNESS_REDIS_URL": Variable("redis_url", expected("redis_url"), str),
+    **{
+        name: Variable(
+            f"tiers.{tier}.concurrency",
+            f"a whole number from 0 (pause) to {MAX_CONCURRENCY}, or 'unlimited'",
+            _limit,
+        )
+        for name, tier in _TIER_VARIABLES.items()
+    },
+    "FAIRNESS_SNOOZE_DURATION": Variable("snooze_seconds", DURATION_FORMS, parse_duration),
+    "FAIRNESS_SNOOZE_JITTER": Variable("snooze_jitter_seconds", DURATION_FORMS, parse_duration),
 }
 
 
@@ -69,19 +99,20 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
     sources: dict[str, str] = {}
     problems: list[str] = []
     limits: dict[str, int | None] = {}
-    for name in VARIABLES:
+    for name, variable in VARIABLES.items():
         text = environ.get(name, "").strip()
         if not text:
             continue
         try:
-            if name in _TIER_VARIABLES:
-                limits[_TIER_VARIABLES[name]] = _limit(text)
-            else:
-                setting = VARIABLES[name]
-                values[setting] = _value(name, text)
-                sources[setting] = name
-        except ValueError as error:
-            problems.append(f"{name}: {error}")
+            value = variable.read(text)
+        except (ValueError, KeyError):
+            problems.append(f"{name}: expected {variable.expected}, got: {got(text)}")
+            continue
+        if name in _TIER_VARIABLES:
+            limits[_TIER_VARIABLES[name]] = value
+        else:
+            values[variable.setting] = value
+            sources[variable.setting] = name
     if limits:
         values["tiers"] = _lay_limits(values.get("tiers", {}), limits)
     if problems:
@@ -96,29 +127,6 @@ def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int
         for name, tier in _TIER_VARIABLES.items()
         if environ.get(name, "").strip()
     }
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _DURATION_VARIABLES:
-        return parse_duration(text)
-    if name == "FAIRNESS_ENABLED":
-        if text.lower() not in _WORDS:
-            raise ValueError(
-                f"expected true/false, 1/0, yes/no, on/off or observe, got: {got(text)}"
-            )
-        return _WORDS[text.lower()]
-    return text
-
-
-def _limit(text: str) -> int | None:
-    if text.lower() == "unlimited":
-        return None
-    limit = parse_count(text, MAX_CONCURRENCY)
-    if limit is None:
-        raise ValueError(
-            f"expected a whole number from 0 (pause) to 1000000, or 'unlimited', got: {got(text)}"
-        )
-    return limit
 
 
 def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
@@ -151,22 +159,3 @@ def _instead_of(name: str) -> str:
     # All of them share the prefix, so it must not add to the similarity.
     near = suggestion(setting, (each.removeprefix(_PREFIX).lower() for each in VARIABLES))
     return re.sub("'(.*)'", lambda match: f"'{_PREFIX}{match[1].upper()}'", near)
-
-
-def documentation() -> list[tuple[str, str, str]]:
-    """Return a row for each variable: its name, its setting, its values."""
-    rows = []
-    for name, setting in VARIABLES.items():
-        if name in _TIER_VARIABLES:
-            takes = "a whole number from 0 (pause) to 1000000, or unlimited"
-        elif name in _DURATION_VARIABLES:
-            takes = DURATION_FORMS
-        elif name == "FAIRNESS_ENABLED":
-            takes = "true/false, 1/0, yes/no, on/off or observe"
-        else:
-            takes = expected(setting)
-        rows.append((name, setting, takes))
-    for part in PARTS:
-        name = f"{{SERVICE}}_QUEUE_{part.upper()}_WORKERS"
-        rows.append((name, f"services.*.{part}", SLOTS_EXPECTED))
-    return rows

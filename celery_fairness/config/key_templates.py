@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
+from celery_fairness.config.fields import one_of
 from celery_fairness.config.tenants import Reserved, key_hash, key_part
 from celery_fairness.errors import KeyInvalid, KeyMissing, PolicyInvalid, got, suggestion
 
@@ -31,6 +32,7 @@ KEY_CHARACTERS = 255
 #: The characters of a key, as its error names them.
 KEY_EXPECTED = "letters, digits, '.', '_', ':' and '-' (ASCII), beginning with a letter or a digit"
 
+_MISSING = one_of("error", "empty")
 _FIELDS = ("tenant", "tier", "task", "queue")
 _ARGUMENT = "args."
 _FIELD = re.compile(r"\{([^{}]*)\}")
@@ -174,8 +176,7 @@ def _split(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _problems(text: Any, missing: Any) -> Iterator[str]:
     """Yield the problems of a template, one sentence each."""
-    if missing not in ("error", "empty"):
-        yield f"missing: expected 'error' or 'empty', got: {got(missing)}"
+    yield from _MISSING.problems("missing", missing)
     if text is None or (isinstance(text, str) and not text):
         yield (
             "key: expected a key (a limit without one belongs to its queue: give it there, in the "

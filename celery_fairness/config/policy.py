@@ -10,20 +10,21 @@ Invariant: an invalid policy is an error that names all of its problems. It neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Self, TypeVar
 
-from celery_fairness.config.fields import either, unknown_problems
+from celery_fairness.config.fields import collect, one_of, unknown_problems
 from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, Missing
 from celery_fairness.config.limit_spec import ACTIONS, Limit, OnLimit, Window
 from celery_fairness.config.rates import Rate, RateLike
-from celery_fairness.config.tiers import MAX_CONCURRENCY
-from celery_fairness.errors import PolicyInvalid, got, suggestion
+from celery_fairness.config.tiers import CONCURRENCY
+from celery_fairness.errors import PolicyInvalid, got
 
 #: Most limits of one task, counted by key.
 MAX_LIMITS = 16
+ON_LIMIT = replace(one_of(*ACTIONS), suggests=ACTIONS)
 
 _OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
 #: Fields in the dialects of two other tools, and what to write instead.
@@ -72,11 +73,11 @@ class RateLimitPolicy:
         missing: Missing = "error",
     ) -> None:
         problems: list[str] = []
-        template = _collect(problems, KeyTemplate, key, missing)
-        problems += _concurrency_problems(concurrency)
-        made_rate = None if rate is None else _collect(problems, Rate.parse, rate, "rate")
-        spacing = None if throttle is None else _collect(problems, Rate.parse, throttle, "throttle")
-        problems += _on_limit_problems(on_limit)
+        template = collect(problems, KeyTemplate, key, missing)
+        problems += CONCURRENCY.problems("concurrency", concurrency)
+        made_rate = None if rate is None else collect(problems, Rate.parse, rate, "rate")
+        spacing = None if throttle is None else collect(problems, Rate.parse, throttle, "throttle")
+        problems += ON_LIMIT.problems("on_limit", on_limit)
         if template is None or problems:
             raise PolicyInvalid(*problems)
         for name, value in {
@@ -123,8 +124,8 @@ class RateLimitPolicy:
         given = {name: fields[name] for name in known if name in fields}
         for name in ("rate", "throttle"):
             if name in given:
-                given[name] = _collect(problems, Rate.from_ojs, given[name], name)
-        policy = _collect(problems, lambda: cls(**{"key": None, **given}))
+                given[name] = collect(problems, Rate.from_ojs, given[name], name)
+        policy = collect(problems, lambda: cls(**{"key": None, **given}))
         if policy is None or problems:
             raise PolicyInvalid(*(_with_place(where, problem) for problem in problems))
         return policy
@@ -220,35 +221,11 @@ def _windows(rates: Iterable[Window]) -> tuple[Window, ...]:
     return tuple(reversed(kept))
 
 
-def _collect(problems: list[str], make: Callable[..., T], *args: Any) -> T | None:
-    """Return ``make(*args)``. If it is invalid, add its problems to ``problems``, return None."""
-    try:
-        return make(*args)
-    except PolicyInvalid as error:
-        problems.extend(error.problems)
-        return None
-
-
 def _with_place(where: str, problem: str) -> str:
     """Return a problem of a field, or of the whole policy (``: expected…``), after its place."""
     if problem.startswith(":"):
         return f"{where or 'rate_limit'}{problem}"
     return f"{where}.{problem}" if where else problem
-
-
-def _concurrency_problems(concurrency: Any) -> Iterator[str]:
-    whole = type(concurrency) is int and 0 <= concurrency <= MAX_CONCURRENCY
-    if concurrency is not None and not whole:
-        yield (
-            f"concurrency: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
-            f"or None (unlimited), got: {got(concurrency)}"
-        )
-
-
-def _on_limit_problems(on_limit: Any) -> Iterator[str]:
-    if on_limit not in ACTIONS:
-        hint = suggestion(on_limit, ACTIONS)
-        yield f"on_limit: expected {either(ACTIONS)}, got: {got(on_limit)}{hint}"
 
 
 def _fields_problem(key: str) -> str:

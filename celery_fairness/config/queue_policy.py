@@ -12,21 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.config.fields import read_each, read_fields
+from celery_fairness.config.fields import TRUTH, Rule, collect, one_of, read_fields
 from celery_fairness.config.limit_spec import OnLimit
-from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PREFIX, QueueNumbers
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tenants import key_hash, key_part
-from celery_fairness.config.tiers import waiting_problems
-from celery_fairness.errors import PolicyInvalid, got
+from celery_fairness.config.tiers import CONCURRENCY, WAITING
+from celery_fairness.errors import PolicyInvalid
 
 #: Longest key, as for every limit.
 _KEY_CHARACTERS = 255
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
-#: The names of a policy's fields that a queue names differently.
-_NAMES = {"concurrency": "global_limit", "key": "queue"}
+QUEUE_NAME = Rule("text that is not empty", lambda value: isinstance(value, str) and value != "")
+_RULES = {
+    "global_limit": CONCURRENCY,
+    "local_limit": CONCURRENCY,
+    "on_limit": ON_LIMIT,
+    "by_args": Rule(
+        f"a list of at most {MAX_ARGUMENTS} names of arguments (an empty one is all arguments), "
+        "or None",
+        lambda value: value is None or _are_arguments(value),
+    ),
+    "by_kind": TRUTH,
+    "missing": one_of("empty", "error"),
+    "max_waiting": WAITING,
+}
+#: How a rate of 0 is written instead: in a policy, and in a queue.
+_PAUSED = ("a key, set its concurrency to 0", "a queue, set its global_limit to 0")
 #: The prefix that RabbitMQ's native delayed delivery puts before a delayed message's routing key.
 _DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
@@ -116,6 +130,11 @@ def partition_key(queue: str, values: Sequence[Any]) -> str:
     return key if len(key) <= _KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
 
 
+def _are_arguments(value: Any) -> bool:
+    listed = isinstance(value, (list, tuple)) and len(value) <= MAX_ARGUMENTS
+    return listed and all(isinstance(each, str) and each.isidentifier() for each in value)
+
+
 def _part(text: str) -> str:
     return key_hash(text) if ":" in text else key_part(text)
 
@@ -131,83 +150,18 @@ def _text(value: Any) -> str:
         return ":" + type(value).__name__
 
 
-def read_queues(queues: Mapping[Any, Any]) -> tuple[dict[str, QueuePolicy], list[str]]:
-    """Return the valid queues by name, and the problems of the others, one sentence each.
-
-    Args:
-        queues: ``{name: {"global_limit": 5, …}}`` or ``{name: QueuePolicy}``.
-    """
-    return read_each(queues, _name_problems, read_queue)
-
-
-def _name_problems(name: Any) -> list[str]:
-    if isinstance(name, str) and name:
-        return []
-    return [f"queue name: expected text that is not empty, got: {got(name)}"]
-
-
 def read_queue(given: Any) -> QueuePolicy:
     """Read the settings of one queue.
 
     Raises:
         PolicyInvalid: A value is invalid, with one problem for each.
     """
-    values, problems = read_fields(given, QueuePolicy)
-    policy, wrong = _read_numbers(values)
-    problems += wrong
-    problems += _partition_problems(values)
-    problems += waiting_problems(values.get("max_waiting"))
-    if problems or policy is None:
-        raise PolicyInvalid(*problems)
-    by_args = values.get("by_args")
-    return QueuePolicy(
-        policy.concurrency,
-        values.get("local_limit"),
-        policy.rate,
-        policy.throttle,
-        policy.on_limit,
-        None if by_args is None else tuple(by_args),
-        values.get("by_kind", False),
-        values.get("missing", "empty"),
-        values.get("max_waiting"),
-    )
-
-
-def _read_numbers(values: Mapping[str, Any]) -> tuple[RateLimitPolicy | None, list[str]]:
-    problems: list[str] = []
-    policy = None
-    given = {name: values[name] for name in ("rate", "throttle", "on_limit") if name in values}
-    try:
-        policy = RateLimitPolicy("queue", values.get("global_limit"), **given)
-    except PolicyInvalid as error:
-        problems += map(_renamed, error.problems)
-    try:
-        RateLimitPolicy("queue", values.get("local_limit"))
-    except PolicyInvalid as error:
-        problems += (each.replace("concurrency:", "local_limit:", 1) for each in error.problems)
-    return policy, problems
-
-
-def _renamed(problem: str) -> str:
-    name, colon, rest = problem.partition(":")
-    rest = rest.replace("a key, set its concurrency to 0", "a queue, set its global_limit to 0")
-    return f"{_NAMES.get(name, name)}{colon}{rest}"
-
-
-def _partition_problems(values: Mapping[str, Any]) -> list[str]:
-    problems = []
-    by_args, by_kind = values.get("by_args"), values.get("by_kind", False)
-    names = isinstance(by_args, (list, tuple)) and len(by_args) <= MAX_ARGUMENTS
-    if by_args is not None and not (
-        names and all(isinstance(each, str) and each.isidentifier() for each in by_args)
-    ):
-        problems.append(
-            f"by_args: expected a list of at most {MAX_ARGUMENTS} names of arguments (an empty one "
-            f"is all arguments), or None, got: {got(by_args)}"
-        )
-    if not isinstance(by_kind, bool):
-        problems.append(f"by_kind: expected true or false, got: {got(by_kind)}")
-    missing = values.get("missing", "empty")
-    if missing not in ("empty", "error"):
-        problems.append(f"missing: expected 'empty' or 'error', got: {got(missing)}")
-    return problems
+    values, problems = read_fields(given, QueuePolicy, _RULES)
+    for name in ("rate", "throttle"):
+        if values.get(name) is not None:
+            values[name] = collect(problems, Rate.parse, values[name], name)
+    if problems:
+        raise PolicyInvalid(*(each.replace(*_PAUSED) for each in problems))
+    if values.get("by_args") is not None:
+        values["by_args"] = tuple(values["by_args"])
+    return QueuePolicy(**values)

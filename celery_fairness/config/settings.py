@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -30,10 +31,10 @@ from pydantic import (
     model_validator,
 )
 
-from celery_fairness.config.fields import either
-from celery_fairness.config.queue_policy import QueuePolicy, read_queues
-from celery_fairness.config.tiers import DEFAULT_TIERS, Tier, merge_tiers
-from celery_fairness.config.worker_shares import Service, read_services
+from celery_fairness.config.fields import either, read_each
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, read_queue
+from celery_fairness.config.tiers import DEFAULT_TIERS, NAME, Tier, merge_tiers
+from celery_fairness.config.worker_shares import Service, read_service
 from celery_fairness.errors import SettingsError, got, suggestion
 
 Resolver = Callable[[str], str | None]
@@ -44,11 +45,11 @@ DAY_SECONDS = 86_400.0
 _ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
 
-#: The readers of settings that are mappings by name. A reader returns valid values and problems.
-_READERS: Mapping[str, Callable[[Mapping[Any, Any]], tuple[Mapping[str, Any], list[str]]]] = {
+#: The readers of settings that are mappings by name. A reader raises SettingsError.
+_READERS: Mapping[str, Callable[[Mapping[Any, Any]], Mapping[str, Any]]] = {
     "tiers": merge_tiers,
-    "services": read_services,
-    "queues": read_queues,
+    "services": partial(read_each, "service", NAME, read_service),
+    "queues": partial(read_each, "queue", QUEUE_NAME, read_queue),
 }
 
 
@@ -231,10 +232,7 @@ class Settings(BaseModel):
         name = str(info.field_name)
         if not isinstance(value, Mapping):
             raise ValueError(name)
-        found, problems = _READERS[name](value)
-        if problems:
-            raise SettingsError(*problems)
-        return found
+        return _READERS[name](value)
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

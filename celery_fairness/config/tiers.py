@@ -7,12 +7,19 @@ queue.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.errors import got
+from celery_fairness.config.fields import (
+    Rule,
+    one_of,
+    problems_of,
+    text_of,
+    unknown_problems,
+    whole,
+)
+from celery_fairness.errors import SettingsError, got
 
 QueueClass = Literal["priority", "default"]
 
@@ -20,12 +27,25 @@ QueueClass = Literal["priority", "default"]
 MAX_CONCURRENCY = 1_000_000
 #: Largest weight that a tier may have.
 MAX_WEIGHT = 1_000_000.0
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_FIELDS = {"concurrency", "weight", "queue_class", "max_waiting"}
-
 #: Largest ``max_waiting``.
 MAX_WAITING = 1_000_000_000
+
+#: ADR-16: the name of a tier or of a service. Names of queues are made from it.
+NAME = text_of(r"[A-Za-z0-9_-]{1,100}", "1 to 100 letters, digits, '_' or '-'")
+CONCURRENCY = whole(0, MAX_CONCURRENCY, zero="pause", none="unlimited")
+#: Only a put checks it. A task that comes back, such as a retry, is accepted above it.
+WAITING = whole(1, MAX_WAITING, none="any number")
+#: Of a tier's weight and of a task's cost.
+WEIGHT = Rule(
+    f"a number above 0, up to {MAX_WEIGHT:.0f}",
+    lambda value: type(value) in (int, float) and 0 < value <= MAX_WEIGHT,
+)
+_RULES = {
+    "concurrency": CONCURRENCY,
+    "weight": WEIGHT,
+    "queue_class": one_of("priority", "default"),
+    "max_waiting": WAITING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,56 +68,18 @@ class Tier:
     max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        problems = tier_problems(self.name, tier_fields(self))
+        problems = _problems(self.name, tier_fields(self))
         if problems:
             raise ValueError("; ".join(problems))
 
 
-def waiting_problems(value: Any) -> list[str]:
-    """Return the problem of a ``max_waiting`` as one sentence; empty if it is valid.
-
-    Only a put checks it. A task that comes back, such as a retry, is accepted above it.
-    """
-    if value is None or (type(value) is int and 1 <= value <= MAX_WAITING):
-        return []
-    takes = f"a whole number from 1 to {MAX_WAITING}, or None (any number)"
-    return [f"max_waiting: expected {takes}, got: {got(value)}"]
-
-
-def tier_problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a tier, one sentence each; empty if it is valid."""
-    problems = []
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        problems.append(
-            f"tier name: expected 1 to 100 letters, digits, '_' or '-', got: {got(name)}"
-        )
-    concurrency = fields.get("concurrency")
-    if concurrency is not None and not (
-        type(concurrency) is int and 0 <= concurrency <= MAX_CONCURRENCY
-    ):
-        problems.append(
-            f"concurrency: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
-            f"or None (unlimited), got: {got(concurrency)}"
-        )
-    weight = fields.get("weight", 1.0)
-    if type(weight) not in (int, float) or not 0 < weight <= MAX_WEIGHT:
-        problems.append(
-            f"weight: expected a number above 0, up to {MAX_WEIGHT:.0f}, got: {got(weight)}"
-        )
-    queue_class = fields.get("queue_class", "default")
-    if queue_class not in ("priority", "default"):
-        problems.append(f"queue_class: expected 'priority' or 'default', got: {got(queue_class)}")
-    return problems + waiting_problems(fields.get("max_waiting"))
+def _problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
+    return [*NAME.problems("tier name", name), *problems_of(fields, _RULES)]
 
 
 def tier_fields(tier: Tier) -> dict[str, Any]:
     """Return the fields of a tier without its name."""
-    return {
-        "concurrency": tier.concurrency,
-        "weight": tier.weight,
-        "queue_class": tier.queue_class,
-        "max_waiting": tier.max_waiting,
-    }
+    return {name: getattr(tier, name) for name in _RULES}
 
 
 #: The tiers of ADR-10. If a setting changes pro's concurrency, ``pro_plus`` has the new one too.
@@ -112,17 +94,18 @@ DEFAULT_TIERS: Mapping[str, Tier] = {
 }
 
 
-def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]:
+def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
     """Return the default tiers with ``changes`` laid over them by name and field.
 
     Args:
         changes: ``{name: {field: value}}`` or ``{name: Tier}``. A value None removes a tier.
 
-    Returns:
-        The valid tiers by name, and the problems of the others, one sentence each.
+    Raises:
+        SettingsError: A tier is invalid, with one problem for each.
     """
     fields: dict[Any, dict[str, Any]] = {n: tier_fields(t) for n, t in DEFAULT_TIERS.items()}
     del fields["pro_plus"]["concurrency"]
+    expected = f"expected one of {', '.join(_RULES)}"
     problems: list[str] = []
     for name, change in changes.items():
         if change is None:
@@ -133,33 +116,20 @@ def merge_tiers(changes: Mapping[Any, Any]) -> tuple[dict[str, Tier], list[str]]
             fields[name] = tier_fields(change)
         elif not isinstance(change, Mapping):
             problems.append(f"{name}: expected a mapping of fields, or None, got: {got(change)}")
-        elif unknown := sorted(set(map(str, change)) - _FIELDS):
-            problems.append(
-                f"{name}: expected fields concurrency, weight, queue_class, max_waiting, "
-                f"got: {unknown[0]!r}"
-            )
+        elif unknown := unknown_problems(expected, change, _RULES):
+            problems += (f"{name}: {problem}" for problem in unknown)
         else:
             fields.setdefault(name, {}).update(change)
     if "pro_plus" in fields and "concurrency" not in fields["pro_plus"]:
         like = fields.get("pro", {"concurrency": DEFAULT_TIERS["pro"].concurrency})
         fields["pro_plus"]["concurrency"] = like["concurrency"]
-    tiers = {}
     for name, values in fields.items():
         if "concurrency" not in values:
             problems.append(f"{name}: expected a concurrency, as for every new tier, got: none")
-        elif wrong := tier_problems(name, values):
-            problems.extend(f"{name}: {problem}" for problem in wrong)
-        else:
-            tiers[name] = Tier(name, **values)
-    return tiers, problems
-
-
-SERVICE_EXPECTED = "expected 1 to 100 letters, digits, '_' or '-'"
-
-
-def is_service_name(name: Any) -> bool:
-    """Return whether a service may have this name. ADR-16: letters, digits, ``_`` and ``-``."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+        problems += (f"{name}: {problem}" for problem in _problems(name, values))
+    if problems:
+        raise SettingsError(*problems)
+    return {name: Tier(name, **values) for name, values in fields.items()}
 
 
 def queues_of(service: str) -> tuple[str, str, str]:

@@ -15,8 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.config.fields import read_each, read_fields
-from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queues_of
+from celery_fairness.config.fields import (
+    one_of,
+    optional,
+    read_fields,
+    text_of,
+    whole,
+)
+from celery_fairness.config.tiers import queues_of
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.util.durations import parse_count
 
@@ -24,11 +30,15 @@ from celery_fairness.util.durations import parse_count
 PARTS: Mapping[str, int] = {"priority": 50, "default": 30, "scheduled": 20}
 #: Most slots of one queue.
 MOST_SLOTS = 1_000_000
-#: The valid numbers of slots, for messages.
-SLOTS_EXPECTED = f"a whole number from 0 (the queue is not consumed) to {MOST_SLOTS}"
+#: The valid numbers of slots.
+SLOTS = whole(0, MOST_SLOTS, zero="the queue is not consumed")
 
-_MODES = ("strict", "borrow")
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PREFIX = text_of(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "1 to 64 letters, digits or '_', no digit first")
+_RULES = {
+    "env_prefix": optional(_PREFIX),
+    **dict.fromkeys(PARTS, optional(SLOTS)),
+    "shares": one_of("strict", "borrow"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +86,13 @@ class Shares:
 NO_SHARES = Shares(0, {}, False)
 
 
-def read_services(services: Mapping[Any, Any]) -> tuple[dict[str, Service], list[str]]:
-    """Return the valid services by name, and the problems of the others, one sentence each.
+def read_service(given: Any) -> Service:
+    """Read the settings of one service.
 
-    Args:
-        services: ``{name: {"priority": 5, …}}`` or ``{name: Service}``.
+    Raises:
+        SettingsError: A field is invalid, with one problem for each.
     """
-    return read_each(services, _name_problems, _read_service)
-
-
-def _name_problems(name: Any) -> list[str]:
-    return [] if is_service_name(name) else [f"service name: {SERVICE_EXPECTED}, got: {got(name)}"]
-
-
-def _read_service(given: Any) -> Service:
-    values, problems = read_fields(given, Service)
-    prefix = values.get("env_prefix")
-    if prefix is not None and not (isinstance(prefix, str) and _PREFIX.fullmatch(prefix)):
-        problems.append(
-            "env_prefix: expected 1 to 64 letters, digits or '_', no digit first, "
-            f"got: {got(prefix)}"
-        )
-    for name in PARTS:
-        slots = values.get(name)
-        plain = isinstance(slots, int) and not isinstance(slots, bool)
-        if slots is not None and not (plain and 0 <= slots <= MOST_SLOTS):
-            problems.append(f"{name}: expected {SLOTS_EXPECTED}, got: {got(slots)}")
-    if values.get("shares", "strict") not in _MODES:
-        problems.append(f"shares: expected 'strict' or 'borrow', got: {got(values['shares'])}")
+    values, problems = read_fields(given, Service, _RULES)
     if problems:
         raise SettingsError(*problems)
     return Service(**values)
@@ -199,7 +188,7 @@ def _given_slots(
         if text:
             slots = parse_count(text, MOST_SLOTS)
             if slots is None:
-                problems.append(f"{variable}: expected {SLOTS_EXPECTED}, got: {got(text)}")
+                problems.append(f"{variable}: expected {SLOTS.expected}, got: {got(text)}")
         if slots is not None:
             given[name] = slots
     if problems:

@@ -13,17 +13,17 @@ was accepted before. ``docs/reference/message-headers.md`` has them all.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.config.fields import TRUTH
 from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_PATTERN, normalise
-from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name
+from celery_fairness.config.tiers import NAME, WEIGHT
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.message.limits import parse_limits
 from celery_fairness.util.ids import new_id
@@ -38,7 +38,6 @@ _ACCEPTED = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
 VERSION = 1
 #: Largest header, in bytes of JSON.
 HEADER_BYTES = 16_384
-MAX_COST = 1_000_000
 
 #: The fields of ``partition``.
 _PARTITION = ("queue", "key")
@@ -141,18 +140,17 @@ def parse_header(value: Any) -> Header:
         tenant = normalise(value.get("tenant"))
     except TenantInvalid as error:
         raise HeaderInvalid(f"tenant: {error.problem}") from None
-    tier = value.get("tier")
-    if tier is not None and not is_service_name(tier):
-        raise HeaderInvalid(f"tier: {SERVICE_EXPECTED}, got: {got(tier)}")
-    service = value.get("service")
-    if service is not None and not is_service_name(service):
-        raise HeaderInvalid(f"service: {SERVICE_EXPECTED}, got: {got(service)}")
+    tier, service = value.get("tier"), value.get("service")
+    if tier is not None and not NAME.accepts(tier):
+        raise HeaderInvalid(NAME.problem("tier", tier))
+    if service is not None and not NAME.accepts(service):
+        raise HeaderInvalid(NAME.problem("service", service))
     scheduled = value.get("scheduled", False)
     if not isinstance(scheduled, bool):
-        raise HeaderInvalid(f"scheduled: expected true or false, got: {got(scheduled)}")
+        raise HeaderInvalid(TRUTH.problem("scheduled", scheduled))
     cost = value.get("cost", 1)
-    if type(cost) not in (int, float) or not (0 < cost <= MAX_COST and math.isfinite(cost)):
-        raise HeaderInvalid(f"cost: expected a number above 0, up to {MAX_COST}, got: {got(cost)}")
+    if not WEIGHT.accepts(cost):
+        raise HeaderInvalid(WEIGHT.problem("cost", cost))
     invalid = value.get("invalid", "")
     if not isinstance(invalid, str):
         raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")

@@ -14,7 +14,7 @@ from celery_fairness.config.key_templates import KeyTemplate, KeyValues
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, merge
 from celery_fairness.config.tenants import normalise
-from celery_fairness.config.tiers import SERVICE_EXPECTED, is_service_name, queues_of
+from celery_fairness.config.tiers import NAME, queues_of
 from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
@@ -388,9 +388,11 @@ def check_service(task: str, service: Any) -> None:
     Raises:
         TaskDeclarationError: It is neither None nor a valid part of a queue's name.
     """
-    if service is not None and not is_service_name(service):
+    if service is not None and not NAME.accepts(service):
         raise TaskDeclarationError(
-            task, "service", f"{SERVICE_EXPECTED} (queue names are made from it), got: {service!r}"
+            task,
+            "service",
+            f"expected {NAME.expected} (queue names are made from it), got: {service!r}",
         )
 
 

@@ -42,7 +42,7 @@ NOWHERE = "redis://:secret@127.0.0.1:1/0"
 def ineffective(path: str) -> set[str]:
     """Return the names of settings and variables that do not act on a path."""
     settings = {name for name in Settings.model_fields if acts_on(name) not in ("", NAMES[path])}
-    return settings | {name for name, setting in VARIABLES.items() if setting in settings}
+    return settings | {name for name, each in VARIABLES.items() if each.setting in settings}
 
 
 def named(text: str, names: set[str]) -> set[str]:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from celery_fairness.config.environment import documentation
+from celery_fairness.config.environment import VARIABLES
 from celery_fairness.config.settings import Settings, expected
+from celery_fairness.config.worker_shares import PARTS, SLOTS
 from celery_fairness.control.event_types import TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,10 @@ def settings_table() -> str:
 
 def variables_table() -> str:
     """Every variable of the environment: its name, its setting, what it takes."""
-    rows = [(f"`{name}`", f"`{setting}`", takes) for name, setting, takes in documentation()]
+    rows = [(f"`{name}`", f"`{each.setting}`", each.expected) for name, each in VARIABLES.items()]
+    for part in PARTS:
+        variable = f"`{{SERVICE}}_QUEUE_{part.upper()}_WORKERS`"
+        rows.append((variable, f"`services.*.{part}`", SLOTS.expected))
     return _table(("variable", "setting", "takes"), rows)
 
 

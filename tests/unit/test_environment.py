@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.environment import (
-    VARIABLES,
-    documentation,
     load_settings,
     tier_limit_variables,
 )
@@ -229,10 +227,3 @@ def test_the_limits_that_variables_say_are_told_with_their_variables():
         "free": ("FAIRNESS_FREE_LIMIT", None),
         "pro": ("FAIRNESS_PRO_LIMIT", 7),
     }
-
-
-def test_every_variable_is_documented_with_what_it_takes():
-    rows = documentation()
-    own = [name for name, _, _ in rows if not name.startswith("{SERVICE}_")]
-    assert own == list(VARIABLES)
-    assert all(setting and takes for _, setting, takes in rows)

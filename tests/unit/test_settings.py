@@ -195,7 +195,7 @@ TIERS_REFUSED = [
     ),
     (
         {"pro": {"limit": 3}},
-        "pro: expected fields concurrency, weight, queue_class, max_waiting, got: 'limit'",
+        "pro: expected one of concurrency, weight, queue_class, max_waiting, got: 'limit'",
     ),
     ({"gold": {}}, "gold: expected a concurrency, as for every new tier, got: none"),
     (
