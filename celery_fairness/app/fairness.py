@@ -12,14 +12,13 @@ from celery_fairness.app.parts import Parts
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import declared_numbers
 from celery_fairness.config.settings import Settings
-from celery_fairness.control.check import Progress
+from celery_fairness.control.check import Progress, check
 from celery_fairness.control.events_api import EventsApi
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queue_limits import QueueLimits
 from celery_fairness.control.queues_api import QueuesApi
-from celery_fairness.control.stats import Stats
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
@@ -94,14 +93,14 @@ class Fairness:
             ValueError: The Redis is a cluster.
             LimiterUnavailable: Redis does not answer, or its user may not load functions.
         """
-        return self._stats.check(repair=repair, progress=progress)
+        parts = self._parts
+        return check(parts.redis_limiter, parts.settings, repair=repair, progress=progress)
 
     @cached_property
     def limits(self) -> LimitsApi:
         """Limits by key."""
         parts = self._parts
-        inspector = Inspector(self._stats, parts.limiter, self._declared)
-        return LimitsApi(inspector, parts.holding, self._queue_limits, parts.settings)
+        return LimitsApi(self._inspector, parts.holding, self._queue_limits, parts.settings)
 
     @cached_property
     def tenants(self) -> TenantsApi:
@@ -110,7 +109,7 @@ class Fairness:
         return TenantsApi(
             self.limits,
             parts.holding,
-            self._stats,
+            self._inspector,
             parts.clearing,
             parts.rerouting,
             parts.limiter,
@@ -120,12 +119,12 @@ class Fairness:
     @cached_property
     def queues(self) -> QueuesApi:
         """Queues by name."""
-        return QueuesApi(self._queue_limits, self._stats, self._app_queues)
+        return QueuesApi(self._queue_limits, self.stats)
 
     @cached_property
     def tasks(self) -> TasksApi:
         """Tasks by id."""
-        return TasksApi(self._parts.clearing, self._stats, self._parts.expect_claims)
+        return TasksApi(self._parts.clearing, self._inspector, self._parts.expect_claims)
 
     @cached_property
     def events(self) -> EventsApi:
@@ -135,12 +134,15 @@ class Fairness:
     @cached_property
     def stats(self) -> StatsApi:
         """Status and statistics."""
-        return StatsApi(self._stats, self._app_queues)
+        parts = self._parts
+        return StatsApi(parts.limiter, parts.settings, parts.claims_fairly, self._app_queues)
 
     @cached_property
-    def _stats(self) -> Stats:
+    def _inspector(self) -> Inspector:
         parts = self._parts
-        return Stats(parts.limiter, parts.directory, parts.settings, parts.claims_fairly)
+        return Inspector(
+            *(parts.limiter, parts.directory, parts.settings, parts.claims_fairly), self._declared
+        )
 
     @cached_property
     def _queue_limits(self) -> QueueLimits:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from celery_fairness.config.settings import Settings
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.limit_in_force import number_text
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import Check, Finding
-from celery_fairness.scheduler.texts import limit_text
-from celery_fairness.scheduler.types import Rules
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.library import check_library
+from celery_fairness.util.durations import milliseconds
 
 #: Keys that one call is given. It returns those to which it did not come.
 KEYS = 200
@@ -99,28 +102,14 @@ KINDS = {
 
 
 def check(
-    connection: Connection,
-    reader: Reader,
-    rules: Rules,
-    *,
-    repair: bool = False,
-    progress: Progress | None = None,
+    limiter: RedisLimiter, settings: Settings, *, repair: bool, progress: Progress | None
 ) -> Check:
-    """Compare the tables of an installation; see ``Fairness.check``.
-
-    Args:
-        connection: Its Redis.
-        reader: Of its keys.
-        rules: What the settings of its workers hold.
-        repair: Whether to repair what needs no guess.
-        progress: Called now and then with the number of keys that were compared.
-
-    Raises:
-        LimiterUnavailable: Redis does not answer, or the user may not load functions.
-        ValueError: The Redis is a cluster.
-    """
+    """Compare the tables of an installation; see ``Fairness.check``."""
     found: dict[tuple[str, str, str], Finding] = {}
-    settings = (str(rules.lease_ms), rules.default_tier, limit_text(rules), "")
+    reader = Reader(limiter.connection, Keys(limiter.prefix))
+    default = settings.tiers[settings.default_tier]
+    lease_ms = milliseconds(settings.lease_seconds)
+    rules = (str(lease_ms), default.name, number_text(default.concurrency), "")
     for _ in range(PASSES if repair else 1):
         keys = 0
         before = len(found)
@@ -128,8 +117,8 @@ def check(
             # Each key with a cursor of its own.
             rest = [word for key in batch for word in (key, "0")]
             while rest:
-                args = (*settings, *rest)
-                rest, rows = _call(connection, reader.keys.prefix, args, repair=repair)
+                args = (*rules, *rest)
+                rest, rows = _call(limiter.connection, limiter.prefix, args, repair=repair)
                 for name, key, row, repaired, problem in rows:
                     each = _finding(name, key, row, bool(repaired), problem)
                     found[name, key, row] = each

@@ -15,10 +15,10 @@ from celery_fairness.control import find_task as finding
 from celery_fairness.control import parked
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import TOGETHER, Place
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.keys import Keys
 from celery_fairness.control.parked import ParkedTask
 from celery_fairness.control.scan import Reader, batches
-from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import (
     Cancelled,
     DeadLetter,
@@ -93,13 +93,13 @@ class Clearing:
                 return min(found, key=lambda place: _STATES.index(place.state))
         raise NotFound("task", task_id, self._nowhere)
 
-    def explain(self, task_id: str, looker: Stats) -> Explanation:
+    def explain(self, task_id: str, inspector: Inspector) -> Explanation:
         """Return the place of a task, and why it does not start; see ``TasksApi.explain``."""
         for task in self._parked(task_id):
-            found = parked.explain(self._reader, task, looker)
+            found = parked.explain(self._reader, task, inspector)
             break
         else:
-            found = explain(self._reader, self.find(task_id), looker)
+            found = explain(self._limiter, self._reader, self.find(task_id), inspector)
         if found.state in ("running", "dead"):
             return found
         return found.model_copy(update={"not_enforcing": not_enforcing(living(self._reader))})

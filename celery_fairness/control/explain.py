@@ -16,26 +16,32 @@ from collections.abc import Iterable
 from functools import partial
 
 from celery_fairness.config.limit_spec import read_limits
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.ancestors import ancestors_of, with_ancestors
 from celery_fairness.control.find_task import Place
 from celery_fairness.control.forecast import wait_for_limit
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import TaskHead, whole_of
+from celery_fairness.control.positions import Positions
 from celery_fairness.control.scan import Reader, server_now
-from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler.types import SYSTEM
 
 
-def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
+def explain(
+    limiter: RedisLimiter, reader: Reader, place: Place, inspector: Inspector
+) -> Explanation:
     """Return the place of a task, and why it does not start.
 
     Args:
-        reader: The reader of the installation.
+        limiter: The limiter of the installation.
+        reader: Its reader.
         place: The place where the task was found.
-        looker: The statistics of the installation.
+        inspector: The inspector of the installation.
     """
-    task, names = place.task, place.names
+    task, names, settings = place.task, place.names, inspector.settings
     explained = partial(
         Explanation,
         task_id=place.task_id,
@@ -47,8 +53,11 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
     )
     if place.state not in ("waiting", "later"):
         return explained()
-    positions = looker.positions(task) if place.state == "waiting" else None
-    judge = Judge(reader, looker, place.queue, positions.rows if positions else ())
+    positions = None
+    if place.state == "waiting":
+        answer = limiter.position(task.tag, settings.fairness_by, settings.priority_scope)
+        positions = None if answer is None else Positions(answer, task, settings)
+    judge = Judge(reader, inspector, place.queue, positions.rows if positions else ())
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     limits = tuple(each.shown for each in judged)
@@ -60,13 +69,14 @@ def explain(reader: Reader, place: Place, looker: Stats) -> Explanation:
         # It has started or ended since it was found.
         return explained(limits=limits)
     # With priorities over all tenants, later tasks may go first, so there is no estimate.
-    in_ring = None if looker.by_rank else positions.before_in_queue()
+    in_ring = None if settings.priority_scope == "queue" else positions.before_in_queue()
     in_turn = None if in_ring is None else positions.slots.wait(in_ring)
+    enforced = settings.enforcement is Enforcement.ON
     blocked: list[Blocker] = []
     opened: list[float | None] = []
     for each in judged:
         starts_in = None
-        if looker.enforced and each.closed in ("", "concurrency", "rate"):
+        if enforced and each.closed in ("", "concurrency", "rate"):
             starts_in = wait_for_limit(reader, each.limit, each.state, positions.before(each.limit))
         # An available limit is exhausted after the starts of the tasks before this one.
         opened += [] if each.closed else [starts_in]

@@ -1,4 +1,4 @@
-"""The state of a key in the form of the Open Job Spec.
+"""Inspects keys: those that operators name, those that exist, and those of a task's limits.
 
 The function ``inspect`` of the library returns all facts of one moment. Only the names of tasks
 behind a gate come from events, which are read after it.
@@ -6,18 +6,24 @@ behind a gate come from events, which are read after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
+from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.keys import Keys, is_tenants
 from celery_fairness.control.list_limits import known_keys
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Stats
-from celery_fairness.errors import NotFound
+from celery_fairness.control.snapshot import read_inspection, read_state
+from celery_fairness.errors import NotFound, got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
+from celery_fairness.scheduler.types import SYSTEM
 
 #: Leases on a page.
 ROWS = 100
@@ -31,15 +37,25 @@ class Inspector:
     """Inspects keys of one installation.
 
     Args:
-        looker: The statistics of the installation.
-        limiter: Its limiter. A fake limiter has fewer facts.
+        limiter: The limiter of the installation. A fake limiter has fewer facts.
+        directory: The cache of tenants' tiers.
+        settings: The settings in force.
+        claims: Whether the broker claims fairly.
         declared: Returns the limit that this app declares for a key.
     """
 
     def __init__(
-        self, looker: Stats, limiter: Limiter, declared: Callable[[str], Limit | None]
+        self,
+        limiter: Limiter,
+        directory: TierCache,
+        settings: Settings,
+        claims: bool,
+        declared: Callable[[str], Limit | None],
     ) -> None:
-        self._looker = looker
+        self.settings = settings
+        self._limiter = limiter
+        self._directory = directory
+        self._claims = claims
         self._declared = declared
         self._reader: Reader | None = None
         if isinstance(limiter, RedisLimiter):
@@ -49,21 +65,20 @@ class Inspector:
         """Return the state of a key; see ``LimitsApi.inspect``.
 
         Args:
-            key: The key, in its form in Redis.
+            key: The key, as a person writes it.
             page: The number of the page of leases.
             known: Whether an unknown key is an error.
 
         Raises:
             NotFound: Nothing is known of the key.
+            ValueError: The key has another form.
         """
-        declared = self._declared(key)
-        found = self._looker.inspect(key, declared, (page - 1) * ROWS)
+        found = self._of_text(key, self._declared(key), (page - 1) * ROWS)
         if known and not (found.known or is_tenants(found.key)):
             raise NotFound("key", key, _NOT_KNOWN)
-        if self._reader is not None and not self._looker.claims:
-            leases = with_jobs(self._reader, found.leases)
-            return found.model_copy(update={"leases": leases})
-        return found
+        if self._reader is None or self._claims:
+            return found
+        return found.model_copy(update={"leases": with_jobs(self._reader, found.leases)})
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
@@ -72,6 +87,99 @@ class Inspector:
         keys = known_keys(self._reader)
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
-            items=tuple(self._looker.of_known(key, self._declared(key)) for key in some),
+            items=tuple(map(self._of_known, some)),
             pagination=Pagination(total=len(keys), page=page, per_page=per_page),
         )
+
+    def of_tenant(self, tenant: str, tier: str, service: str | None) -> Inspection:
+        """Return the state of a tenant's key without a call of the resolver."""
+        return self._look(tier_key(tenant, service), tenant, tier)
+
+    def of_limit(self, limit: Limit) -> Inspection:
+        """Return the state of the key of a task's limit, with the numbers of this limit."""
+        return self._look(limit.key, limit=limit.text)
+
+    def of_waiting(self, key: str, written: str, parked: str = "") -> Inspection:
+        """Return the state of a tenant with waiting tasks, with its tier's limit alone.
+
+        Args:
+            key: Key of its tier limit.
+            written: The tenant in its form in keys.
+            parked: The tier of its parked task, or "" for a task in a lane.
+        """
+        tier = parked or self.settings.default_tier
+        return self._look(key, Reserved(written), tier, limit=key)
+
+    def tiers(self) -> Mapping[str, Tier]:
+        """Return the tiers in force, and under "" the tier for tenants of an unknown tier."""
+        tiers = self._limiter.published_tiers()[1] or self.settings.tiers
+        default = self.settings.default_tier
+        return {"": tiers.get(default) or self.settings.tiers[default], **tiers}
+
+    def _of_text(self, key: str, declared: Limit | None, first: int) -> Inspection:
+        kind, _, name = key.partition(":")
+        in_redis = self._reader is not None
+        if key == SYSTEM and self._claims and in_redis:
+            return self._look(key, first=first).model_copy(update={"weight": 1.0})
+        if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
+            key = queue_key(name)
+        if kind != "tenant" and KEY_PATTERN.fullmatch(key) and in_redis:
+            return self._look(key, declared=declared, first=first)
+        by_service = self.settings.tier_scope == "service"
+        tenant = read_tier_key(key, by_service)
+        if tenant is None:
+            form = "tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
+            form = form if by_service else "tenant:{tenant}"
+            raise ValueError(f"key: expected {form}, got: {got(key)}")
+        who = reserved(tenant[0])
+        return self._by_next_task(tier_key(who, tenant[1]), who, declared, first)
+
+    def _of_known(self, key: str) -> Inspection:
+        """Return the state of a key in its form in Redis."""
+        declared = self._declared(key)
+        kind, _, written = key.partition(":")
+        if kind != "tenant":
+            return self._look(key, declared=declared)
+        if self.settings.tier_scope == "service":
+            written = written.rpartition(":")[0]
+        return self._by_next_task(key, reserved(written), declared)
+
+    def _by_next_task(
+        self, key: str, who: str, declared: Limit | None, first: int = 0
+    ) -> Inspection:
+        """Return the state of a tenant's key, with the tier that applies to its next task.
+
+        Args:
+            key: The key.
+            who: The tenant, or its hash if the tenant is unknown.
+            declared: The limit that this app declares for the key.
+            first: Index of the first lease.
+        """
+        self._directory.look()
+        answer = self._waits_by(key) or self._directory.answer(who)
+        tier = "" if answer.unknown else answer.tier
+        return self._look(key, who, tier, unknown=answer.unknown, declared=declared, first=first)
+
+    def _waits_by(self, key: str) -> TierAnswer | None:
+        """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
+        if self._reader is None or not self._claims:
+            return None
+        tier = self._reader.read("HGET", self._reader.keys.of("account", key), "tier")
+        return TierAnswer(tier) if tier else None
+
+    def _look(
+        self,
+        key: str,
+        who: str = "",
+        tier: str = "",
+        *,
+        unknown: str = "",
+        limit: str = "",
+        declared: Limit | None = None,
+        first: int = 0,
+    ) -> Inspection:
+        if not isinstance(self._limiter, RedisLimiter):
+            return read_state(self._limiter.inspect(key, who, tier))
+        app = "" if declared is None else declared.numbers
+        answer = self._limiter.look(key, who, tier, limit, app, first)
+        return read_inspection(key, answer, unknown=unknown, declared=declared is not None)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import WHOLE, Limit
 from celery_fairness.config.queue_limits import QueueNumbers, read_row
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.keys import Row
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, TaskLimit
 
 
@@ -73,27 +74,27 @@ class Judge:
 
     Args:
         reader: The reader of the installation.
-        looker: The statistics of the installation.
+        inspector: The inspector of the installation.
         queue: Queue of the task, or "" on the gate path.
         rows: Running tasks.
     """
 
     def __init__(
-        self, reader: Reader, looker: Stats, queue: str = "", rows: Sequence[Row] = ()
+        self, reader: Reader, inspector: Inspector, queue: str = "", rows: Sequence[Row] = ()
     ) -> None:
         self._reader = reader
-        self._looker = looker
+        self._inspector = inspector
         self._queue = queue
         self._rows = rows
 
     def of_tenant(self, key: str, written: str, parked: str = "") -> Judged:
-        """Check the limit of a tenant's tier; see ``Stats.of_waiting``."""
-        return _judged(self._looker.of_waiting(key, written, parked))
+        """Check the limit of a tenant's tier; see ``Inspector.of_waiting``."""
+        return _judged(self._inspector.of_waiting(key, written, parked))
 
     def of_task(self, limits: Iterable[Limit]) -> Iterator[Judged]:
         """Check the limits that a task brings."""
         for each in limits:
-            found = self._looker.of_limit(each)
+            found = self._inspector.of_limit(each)
             yield self._with_local(_judged(found), found.local_limit)
 
     def of_queue(self) -> Iterator[Judged]:
@@ -102,11 +103,11 @@ class Judge:
         if text:
             row = read_row(text)
             numbers = QueueNumbers() if row.parts else row.numbers
-            found = self._looker.of_limit(numbers.limit(row.key, WHOLE))
+            found = self._inspector.of_limit(numbers.limit(row.key, WHOLE))
             yield self._with_local(_judged(found), numbers.local)
 
     def _with_local(self, judged: Judged, local: int | None) -> Judged:
-        if local is None or not self._looker.enforced:
+        if local is None or self._inspector.settings.enforcement is not Enforcement.ON:
             return judged
         held = self._fewest_held(judged.limit.key) if local else 0
         return judged._replace(

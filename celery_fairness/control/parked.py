@@ -14,9 +14,9 @@ from celery_fairness.control.at_gate import before_parked
 from celery_fairness.control.find_task import MessageNames, read_message
 from celery_fairness.control.forecast import Before, wait_for_limit
 from celery_fairness.control.holders import with_jobs
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.stats import Stats
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.scheduler.types import SYSTEM
 
@@ -82,9 +82,9 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
         yield ParkedTask(tag, record)
 
 
-def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
+def explain(reader: Reader, task: ParkedTask, inspector: Inspector) -> Explanation:
     """Return the limit at which a task waits, and the tasks before it there."""
-    judge = Judge(reader, looker)
+    judge = Judge(reader, inspector)
     of_tenant = []
     if task.key != SYSTEM:
         of_tenant.append(judge.of_tenant(task.key, task.tenant, task.tier))
@@ -99,7 +99,7 @@ def explain(reader: Reader, task: ParkedTask, looker: Stats) -> Explanation:
         state="parked",
         limits=tuple(each.shown for each in judged),
     )
-    tiers = looker.tiers()
+    tiers = inspector.tiers()
     for each, place in zip(judged, places, strict=True):
         before = before_parked(reader, tiers, task.key, place, task.tag)
         if before is not None:

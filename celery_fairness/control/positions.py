@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.control.forecast import Before, HeldSlots, Turn, before_it
 from celery_fairness.control.keys import TaskHead, read_row
 
@@ -22,15 +23,13 @@ class Positions:
     Args:
         answer: The snapshot.
         task: The head of the task.
-        by_runtime: Whether a task costs its tenant its run time.
-        enforced: Whether limits are enforced.
+        settings: The settings in force.
     """
 
-    def __init__(
-        self, answer: Mapping[str, Any], task: TaskHead, *, by_runtime: bool, enforced: bool
-    ) -> None:
-        self._answer, self._task = answer, task
-        self._by_runtime, self._enforced = by_runtime, enforced
+    def __init__(self, answer: Mapping[str, Any], task: TaskHead, settings: Settings) -> None:
+        self._answer = answer
+        self._by_runtime = settings.fairness_by == "runtime"
+        self._enforced = settings.enforcement is Enforcement.ON
         rows = (read_row(*row) for row in answer.get("rows") or ())
         #: Running tasks, or a sample of them.
         self.rows = [row for row in rows if row is not None]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.rates import RateLike
 from celery_fairness.control.queue_limits import QueueLimits
-from celery_fairness.control.stats import Stats
+from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
 from celery_fairness.errors import NotFound
 
@@ -19,15 +18,11 @@ class QueuesApi:
     Args:
         limits: Reads and writes the limits of queues.
         stats: Reads the waiting tasks.
-        known: Returns the queues of this app.
     """
 
-    def __init__(
-        self, limits: QueueLimits, stats: Stats, known: Callable[[], Iterable[str]]
-    ) -> None:
+    def __init__(self, limits: QueueLimits, stats: StatsApi) -> None:
         self._limits = limits
         self._stats = stats
-        self._known = known
 
     def list(self) -> tuple[QueueState, ...]:
         """Return every known queue by name, with its tasks and its limit.
@@ -38,7 +33,7 @@ class QueuesApi:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        rows = {row.queue: row for row in self._stats.status(self._known()).queues}
+        rows = {row.queue: row for row in self._stats.status().queues}
         limits = {limit.queue: limit for limit in self._limits.all()}
         return tuple(
             _state(queue, rows.get(queue), limits.get(queue)) for queue in sorted({*rows, *limits})
@@ -52,7 +47,7 @@ class QueuesApi:
             PolicyInvalid: The name is no text.
             LimiterUnavailable: Redis does not answer.
         """
-        rows = {row.queue: row for row in self._stats.status(self._known()).queues}
+        rows = {row.queue: row for row in self._stats.status().queues}
         limit = self._limits.find_limit(queue)
         if queue not in rows and limit is None:
             raise NotFound("queue", queue, "has no limit, and no task was in it")

@@ -1,26 +1,70 @@
-"""``fairness.stats``: the installation at a glance, and what it counted."""
+"""``fairness.stats``: the installation at a glance, and what it counted.
+
+Weakness: a status takes several calls while tasks come and go, so its numbers are from slightly
+different moments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
-from celery_fairness.control.minutes import KEPT
-from celery_fairness.control.stats import Stats
-from celery_fairness.control.views import Minute, Rejections, Status
+from celery_fairness.config.settings import Settings
+from celery_fairness.control.keys import Keys
+from celery_fairness.control.queue_rows import with_queues
+from celery_fairness.control.scan import Command, Reader, batches, server_now
+from celery_fairness.control.views import (
+    KeyRejections,
+    Minute,
+    MinuteCount,
+    Rejections,
+    Status,
+    TierStatus,
+    WaitCount,
+)
+from celery_fairness.control.workers import living
 from celery_fairness.errors import got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.util.durations import seconds
+
+MINUTE_MS = 60_000
+#: Minutes whose numbers the function library keeps.
+KEPT = 360
+#: The kinds of starts: of a task without an older task of its tenant before it, or with one.
+QUIET, NOISY = "quiet", "noisy"
+#: Minutes that are read at once.
+BATCH = 20
+_REFUSED = "refused:"
 
 
 class StatsApi:
     """Status and statistics of one installation.
 
     Args:
-        stats: Reads them.
+        limiter: The limiter of the installation. A fake limiter has fewer facts.
+        settings: The settings in force.
+        claims: Whether the broker claims fairly.
         known: Returns the queues that this app knows.
     """
 
-    def __init__(self, stats: Stats, known: Callable[[], Iterable[str]]) -> None:
-        self._stats = stats
+    def __init__(
+        self,
+        limiter: Limiter,
+        settings: Settings,
+        claims: bool,
+        known: Callable[[], Iterable[str]],
+    ) -> None:
+        self._limiter = limiter
+        self._settings = settings
+        self._claims = claims
         self._known = known
+        self._address = "this process's memory"
+        self._reader: Reader | None = None
+        if isinstance(limiter, RedisLimiter):
+            self._address = str(limiter.connection.address)
+            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counters.
@@ -28,7 +72,32 @@ class StatsApi:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        return self._stats.status(self._known())
+        source, published = self._limiter.published_tiers()
+        counts = dict(self._limiter.counts())
+        tiers = tuple(
+            TierStatus(
+                tier.name,
+                tier.concurrency,
+                tier.weight,
+                tier.queue_class,
+                counts.pop(_REFUSED + tier.name, 0),
+            )
+            for tier in (published or self._settings.tiers).values()
+        )
+        fairly = self._claims and self._reader is not None
+        status = Status(
+            path="dispatch" if fairly else "gate",
+            redis=self._address,
+            namespace=self._settings.namespace,
+            news=self._limiter.config_version(),
+            tiers_from=source,
+            tiers=tiers,
+            counts=counts,
+            workers=() if self._reader is None else living(self._reader),
+        )
+        if self._reader is None or not fairly:
+            return status
+        return with_queues(self._reader, status, self._known())
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.
@@ -47,7 +116,9 @@ class StatsApi:
         """
         if not isinstance(last, int) or isinstance(last, bool) or not 1 <= last <= KEPT:
             raise ValueError(f"last: expected a whole number from 1 to {KEPT}, got: {got(last)}")
-        return self._stats.minutes(last)
+        if self._reader is None:
+            raise ValueError("limiter: expected one in Redis, where minutes are counted")
+        return tuple(_minutes(self._reader, last))
 
     def rejections(self) -> Rejections:
         """Return how often limits rejected a start, by tier and by key, all workers together.
@@ -58,9 +129,21 @@ class StatsApi:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        return Rejections(
-            tiers=self._stats.rejections_by_tier(), keys=self._stats.rejections_by_key()
+        tiers = {
+            counter.removeprefix(_REFUSED): total
+            for counter, total in self._limiter.counts().items()
+            if counter.startswith(_REFUSED)
+        }
+        if self._reader is None:
+            return Rejections(tiers=tiers, keys=())
+        flat = self._reader.read("HGETALL", self._reader.keys.exceeded)
+        rows = zip(flat[::2], flat[1::2], strict=True)
+        found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
+        keys = (
+            KeyRejections(key=key, strategy=strategy, total=total)
+            for strategy, key, total in sorted(found)
         )
+        return Rejections(tiers=tiers, keys=tuple(keys))
 
     def counters(self) -> dict[str, int]:
         """Return the other counters.
@@ -84,4 +167,42 @@ class StatsApi:
         Raises:
             LimiterUnavailable: Redis does not answer.
         """
-        return self._stats.counts()
+        return {
+            counter: amount
+            for counter, amount in self._limiter.counts().items()
+            if not counter.startswith(_REFUSED)
+        }
+
+
+def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
+    now = server_now(reader) // MINUTE_MS
+    for some in batches(range(now - last + 1, now + 1), BATCH):
+        commands: list[Command] = [
+            ("HGETALL", reader.keys.of("minute", str(each))) for each in some
+        ]
+        for number, fields in zip(some, reader.together(commands), strict=True):
+            if fields:
+                at = datetime.fromtimestamp(seconds(number * MINUTE_MS), UTC)
+                yield Minute(at=at, counts=tuple(_counts(fields)))
+
+
+def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
+    found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for field, count in fields.items():
+        what, tier, queue = field.split(" ", 2)
+        found[queue, tier][what] = int(count)
+    for (queue, tier), counts in sorted(found.items()):
+        refused = counts.pop("refused", 0)
+        started = sum(counts.values())
+        yield MinuteCount(
+            *(queue, tier, started, refused), _waits(counts, QUIET), _waits(counts, NOISY)
+        )
+
+
+def _waits(counts: Mapping[str, int], word: str) -> tuple[WaitCount, ...]:
+    found = {}
+    for what, tasks in counts.items():
+        of, _, bits = what.partition(":")
+        if of == word:
+            found[int(bits)] = tasks
+    return tuple(WaitCount(seconds(1 << bits), tasks) for bits, tasks in sorted(found.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from celery_fairness.control.clearing import Clearing
-from celery_fairness.control.stats import Stats
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
 
 
@@ -14,15 +14,18 @@ class TasksApi:
 
     Args:
         clearing: Returns what finds and changes tasks.
-        stats: Reads limits and tenants, for explanations.
+        inspector: Inspects the limits of a task.
         expect_claims: Raises ValueError if the broker does not claim fairly.
     """
 
     def __init__(
-        self, clearing: Callable[[], Clearing], stats: Stats, expect_claims: Callable[[], None]
+        self,
+        clearing: Callable[[], Clearing],
+        inspector: Inspector,
+        expect_claims: Callable[[], None],
     ) -> None:
         self._clearing = clearing
-        self._stats = stats
+        self._inspector = inspector
         self._expect_claims = expect_claims
 
     def explain(self, task_id: str) -> Explanation:
@@ -34,7 +37,7 @@ class TasksApi:
             NotFound: No task of this id waits, runs or is a dead letter; at a gate: none is parked.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().explain(task_id, self._stats)
+        return self._clearing().explain(task_id, self._inspector)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits: in its lane, at a limit, until its time, or parked by a gate.

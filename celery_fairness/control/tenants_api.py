@@ -10,11 +10,11 @@ from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.clearing import Clearing
 from celery_fairness.control.holding import Holding, lasts_ms, person
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.rerouting import Rerouting
-from celery_fairness.control.stats import Stats
-from celery_fairness.control.views import ChangedStops, PublishedTier, Purged, TenantLimit
+from celery_fairness.control.views import ChangedStops, PublishedTier, Purged
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 
@@ -25,7 +25,7 @@ class TenantsApi:
     Args:
         limits: Limits by key, also of tenants.
         holding: Returns the writer of pauses.
-        stats: Reads tenants.
+        inspector: Inspects tenants' keys.
         clearing: Returns the object that cancels waiting tasks.
         rerouting: Moves waiting tasks after a change of tier.
         limiter: Publishes tiers.
@@ -36,7 +36,7 @@ class TenantsApi:
         self,
         limits: LimitsApi,
         holding: Callable[[], Holding],
-        stats: Stats,
+        inspector: Inspector,
         clearing: Callable[[], Clearing],
         rerouting: Rerouting,
         limiter: Limiter,
@@ -44,7 +44,7 @@ class TenantsApi:
     ) -> None:
         self._limits = limits
         self._holding = holding
-        self._stats = stats
+        self._inspector = inspector
         self._clearing = clearing
         self._rerouting = rerouting
         self._limiter = limiter
@@ -65,15 +65,15 @@ class TenantsApi:
         """
         return self._limits.inspect(self._key(tenant, service))
 
-    def limit(self, tenant: str, tier: str = "", service: str | None = None) -> TenantLimit:
-        """Return a tenant's limit in force with its reasons, its leases, and its waiting tasks.
+    def limit(self, tenant: str, tier: str = "", service: str | None = None) -> Inspection:
+        """Return the state of a tenant without a call of the resolver.
 
-        It reads less than :meth:`inspect`, so it suits pages with many tenants.
+        So it suits pages with many tenants.
 
         Args:
             tenant: The tenant's id.
             tier: The tenant's tier, or "" for the default tier. A published tier and the tier of
-                waiting tasks are used before it. The resolver is not called.
+                waiting tasks are used before it.
             service: As for :meth:`inspect`.
 
         Raises:
@@ -81,9 +81,8 @@ class TenantsApi:
             ValueError: It is empty.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._stats.tenant_limit(
-            _named(tenant), tier or self._settings.default_tier, service
-        )
+        tier = tier or self._settings.default_tier
+        return self._inspector.of_tenant(_named(tenant), tier, service)
 
     def pause(
         self,

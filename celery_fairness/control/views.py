@@ -86,25 +86,6 @@ class TierStatus:
     refused: int
 
 
-class TenantLimit(Value):
-    """A short summary of a tenant, for a page with many of them.
-
-    Attributes:
-        key: Key of its tier limit.
-        tier: Tier whose numbers apply.
-        in_force: Number of its tasks that may run at once, and the reasons.
-        held: Live leases.
-        waiting: Tasks that wait in Redis, without scheduled ones. With the gate only parked tasks
-            wait in Redis.
-    """
-
-    key: str
-    tier: str
-    in_force: LimitInForce
-    held: int
-    waiting: int
-
-
 class KeyRejections(Value):
     """The number of rejections by limits of a key.
 

@@ -26,7 +26,7 @@ from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.pages import FairnessAdmin
 
 if TYPE_CHECKING:
-    from celery_fairness.control.views import TenantLimit
+    from celery_fairness.control.ojs_views import Inspection
 
 WARNING = '<span class="fairness-warning">⚠ {}</span>'
 
@@ -154,17 +154,17 @@ class TenantTierAdmin(FairnessAdmin):
         limits = self._limits(row)
         if limits is None:
             return None
-        count = str(sum(each.waiting for each in limits))
+        count = str(sum(each.waiting_count for each in limits))
         if _counts(row).all_wait_in_redis:
             return count
         return _("%(count)s parked") % {"count": count}
 
-    def _limits(self, row: TenantTier) -> list[TenantLimit] | None:
+    def _limits(self, row: TenantTier) -> list[Inspection] | None:
         """Call Redis once for a row, even if several columns show it."""
         asked: Any = row
         if not hasattr(asked, "tenant_limits"):
             asked.tenant_limits = _counts(row).tenant(row.tenant, row.tier.name)
-        limits: list[TenantLimit] | None = asked.tenant_limits
+        limits: list[Inspection] | None = asked.tenant_limits
         return limits
 
 
@@ -186,7 +186,7 @@ def _of_database(row: TenantTier) -> str:
     return f"{wiring.as_text(effective(row))} ({own})"
 
 
-def _as_in_database(row: TenantTier, limit: TenantLimit) -> bool:
+def _as_in_database(row: TenantTier, limit: Inspection) -> bool:
     """Whether Redis has the tier and the number of the database, below what an operator set."""
     number = limit.in_force.reasons[-1].limit
     return limit.tier == row.tier.name and number == effective(row)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from celery_fairness.config.tiers import Tier
-    from celery_fairness.control.views import TenantLimit
+    from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.wiring import Wiring
 
 #: Longest time of all calls for one page, in seconds.
@@ -59,7 +59,7 @@ class LiveCounts:
         """Whether all waiting tasks are in Redis. With a gate only parked tasks are."""
         return self._parts is not None and self._parts.claims_fairly
 
-    def tenant(self, tenant: str, tier: str) -> list[TenantLimit] | None:
+    def tenant(self, tenant: str, tier: str) -> list[Inspection] | None:
         """Return a tenant's limit in force with its running and waiting tasks; None if unknown.
 
         Args:
@@ -101,7 +101,7 @@ class LiveCounts:
             self._spent_seconds += time.monotonic() - started
 
 
-def _limits(parts: Wiring, tenant: str, tier: str) -> list[TenantLimit]:
+def _limits(parts: Wiring, tenant: str, tier: str) -> list[Inspection]:
     tenants = parts.fairness.tenants
     return [tenants.limit(tenant, tier, service) for service in _services(parts)]
 

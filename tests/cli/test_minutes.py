@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.control.minutes import KEPT, MINUTE_MS
+from celery_fairness.control.stats_api import KEPT, MINUTE_MS
 from celery_fairness.control.views import MinuteCount, WaitCount
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
