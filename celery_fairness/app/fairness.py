@@ -15,7 +15,6 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.control.check import Progress, check
 from celery_fairness.control.events_api import EventsApi
 from celery_fairness.control.inspect import Inspector
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queue_limits import QueueLimits
 from celery_fairness.control.queues_api import QueuesApi
@@ -160,7 +159,7 @@ class Fairness:
         yield from parts.settings.queues
         yield from parts.app.amqp.queues
         limiter = parts.redis_limiter
-        yield from limiter.connection.read("HKEYS", Keys(limiter.prefix).waiting)
+        yield from limiter.connection.read("HKEYS", limiter.names.waiting)
 
     def _declared(self, key: str) -> Limit | None:
         """Return the limit that this app's tasks and settings declare for a key."""

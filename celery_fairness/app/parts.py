@@ -34,7 +34,6 @@ from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.control import events
 from celery_fairness.control.clearing import Clearing
 from celery_fairness.control.holding import Holding
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import WorkerStatus
@@ -312,7 +311,7 @@ class Parts:
         """Return a reader of events, and the ``source`` of each event."""
         limiter = self.redis_limiter
         source = events.source_of(self.app.main or "celery", limiter.connection.address)
-        return Reader(limiter.connection, Keys(limiter.prefix)), source
+        return Reader(limiter), source
 
     def expect_claims(self) -> None:
         """Raise if the broker does not claim fairly.

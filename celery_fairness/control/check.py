@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.limit_in_force import number_text
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import Check, Finding
@@ -106,7 +105,7 @@ def check(
 ) -> Check:
     """Compare the tables of an installation; see ``Fairness.check``."""
     found: dict[tuple[str, str, str], Finding] = {}
-    reader = Reader(limiter.connection, Keys(limiter.prefix))
+    reader = Reader(limiter)
     default = settings.tiers[settings.default_tier]
     lease_ms = milliseconds(settings.lease_seconds)
     rules = (str(lease_ms), default.name, number_text(default.concurrency), "")

@@ -16,7 +16,6 @@ from celery_fairness.control import parked
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import TOGETHER, Place
 from celery_fairness.control.inspect import Inspector
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.parked import ParkedTask
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import (
@@ -61,7 +60,7 @@ class Clearing:
         self._limiter = limiter
         self._lease_ms = lease_ms
         self._nowhere = _NOWHERE if claims else _NOT_PARKED
-        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+        self._reader = Reader(limiter)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits; see ``TasksApi.cancel``."""

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery_fairness.control.event_types import (
+    KEPT_APART,
     WATCH_BEGINS,
     WATCHED,
     Event,
@@ -79,7 +80,7 @@ def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
     """Return the streams to merge; the first one has all new events."""
     keys = reader.keys
     if WATCHED.isdisjoint(types):
-        return (keys.events, *keys.events_apart)
+        return (keys.events, *(f"{keys.prefix}{each}_events" for each in KEPT_APART))
     return (keys.task_events,)
 
 

@@ -18,7 +18,6 @@ from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.snapshot import stops_of
 from celery_fairness.errors import got
@@ -56,7 +55,7 @@ class Holding:
     def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
         self._limiter = limiter
         self._settings = settings
-        self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+        self._reader = Reader(limiter)
 
     def stop(
         self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""

@@ -14,7 +14,7 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holders import with_jobs
-from celery_fairness.control.keys import Keys, is_tenants
+from celery_fairness.control.keys import is_tenants
 from celery_fairness.control.list_limits import known_keys
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader
@@ -59,7 +59,7 @@ class Inspector:
         self._declared = declared
         self._reader: Reader | None = None
         if isinstance(limiter, RedisLimiter):
-            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+            self._reader = Reader(limiter)
 
     def inspect(self, key: str, page: int = 1, *, known: bool = True) -> Inspection:
         """Return the state of a key; see ``LimitsApi.inspect``.

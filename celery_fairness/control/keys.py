@@ -1,7 +1,6 @@
-"""The keys that the modules of ``control`` read, and the texts in them.
+"""The texts in the keys that the modules of ``control`` read.
 
-The library in ``store/lua`` defines both. A text that cannot be read is None here. The keys that a
-limiter reads are in :mod:`celery_fairness.store.keys`.
+The library in ``store/lua`` defines them. A text that cannot be read is None here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import re
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import shape_of
-from celery_fairness.control.event_types import KEPT_APART
 from celery_fairness.scheduler.types import SYSTEM
 
 #: Characters before the tag of a scheduled task.
@@ -97,47 +95,6 @@ class Row(NamedTuple):
     def queue(self) -> str:
         """Queue of the task."""
         return self.task.queue
-
-
-class Keys:
-    """Key names of one installation, of the dispatch path and of gates.
-
-    Args:
-        prefix: The start of every key.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.clock = prefix + "clock"
-        self.cooled = prefix + "cooled"
-        self.events = prefix + "events"
-        self.events_apart = tuple(f"{prefix}{each}_events" for each in KEPT_APART)
-        self.exceeded = prefix + "exceeded"
-        self.gate_tasks = prefix + "gate_tasks"
-        self.forwarder = prefix + "forwarder"
-        self.forwarded = prefix + "forwarded"
-        self.idle = prefix + "idle"
-        self.messages = prefix + "messages"
-        self.overrides = prefix + "overrides"
-        self.paused = prefix + "paused"
-        self.paused_until = prefix + "paused_until"
-        self.queue_keys = prefix + "queue_keys"
-        self.queue_limits = prefix + "queue_limits"
-        self.running = prefix + "running"
-        self.task_events = prefix + "task_events"
-        self.tasks = prefix + "tasks"
-        self.virtual = prefix + "virtual"
-        self.waiting = prefix + "waiting"
-        self.waiting_at = prefix + "waiting_at"
-        self.workers = prefix + "workers"
-
-    def of(self, kind: str, name: str) -> str:
-        """Return a key of one queue or tenant, such as ``ring:QUEUE``."""
-        return f"{self.prefix}{kind}:{name}"
-
-    def pattern(self, kind: str = "") -> str:
-        """Return a pattern that matches every key, or every key of one kind."""
-        return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
 
 
 def read_head(tag: str, text: str | None) -> TaskHead | None:

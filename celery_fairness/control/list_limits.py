@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_fairness.control.keys import Keys, keys_of_row
+from celery_fairness.control.keys import keys_of_row
 from celery_fairness.control.scan import Reader, logical_now
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.store.keys import Names
 
 #: As the Open Job Spec's routes have them (10.3).
 PAGE_LENGTH, LONGEST_PAGE = 20, 100
@@ -20,7 +21,7 @@ def known_keys(reader: Reader) -> list[str]:
     return sorted(set(_known(reader, reader.keys)) - {SYSTEM})
 
 
-def _known(reader: Reader, keys: Keys) -> Iterator[str]:
+def _known(reader: Reader, keys: Names) -> Iterator[str]:
     yield from reader.members(keys.paused)
     tables = [("ZSCAN", name) for name in (keys.paused_until, keys.cooled)]
     tables += [("HSCAN", name) for name in (keys.overrides, keys.queue_keys, keys.waiting_at)]

@@ -23,7 +23,7 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.find_task import messages_of, waiting_tasks
-from celery_fairness.control.keys import Keys, TaskHead
+from celery_fairness.control.keys import TaskHead
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.limiter.protocol import Limiter
@@ -50,7 +50,7 @@ class Rerouting:
         self._settings = settings
         self._reader: Reader | None = None
         if claims and isinstance(limiter, RedisLimiter):
-            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+            self._reader = Reader(limiter)
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from celery_fairness.control.keys import Keys
-from celery_fairness.store.connection import Connection
+from celery_fairness.limiter.redis import RedisLimiter
 
 Item = TypeVar("Item")
 Command = tuple[Any, ...]
@@ -22,13 +21,12 @@ class Reader:
     """Reads one installation.
 
     Args:
-        connection: Its Redis.
-        keys: Names of its keys.
+        limiter: Its limiter.
     """
 
-    def __init__(self, connection: Connection, keys: Keys) -> None:
-        self._connection = connection
-        self.keys = keys
+    def __init__(self, limiter: RedisLimiter) -> None:
+        self._connection = limiter.connection
+        self.keys = limiter.names
 
     def call(self, function: str, args: Sequence[Any]) -> Any:
         """Call a function of the library."""

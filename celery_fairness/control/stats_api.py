@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.queue_rows import with_queues
 from celery_fairness.control.scan import Command, Reader, batches, server_now
 from celery_fairness.control.views import (
@@ -64,7 +63,7 @@ class StatsApi:
         self._reader: Reader | None = None
         if isinstance(limiter, RedisLimiter):
             self._address = str(limiter.connection.address)
-            self._reader = Reader(limiter.connection, Keys(limiter.prefix))
+            self._reader = Reader(limiter)
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counters.

@@ -389,7 +389,7 @@ class RedisLimiter:
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
         """Return the rows of queues by name."""
-        flat = self._redis.read("HGETALL", f"{self._names.prefix}queue_limits")
+        flat = self._redis.read("HGETALL", self._names.queue_limits)
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def config_version(self) -> int:

@@ -1,11 +1,12 @@
-"""The names of the keys that a limiter reads.
+"""The names of the keys that Python reads.
 
-The keys that the modules of ``control`` read are in ``control/keys.py``.
-``docs/reference/redis-keys.md`` lists the keys with type, meaning and lifetime. All keys of an
+``docs/reference/redis-keys.md`` lists all keys with type, meaning and lifetime. All keys of an
 installation share one hash tag.
 """
 
 from __future__ import annotations
+
+import re
 
 from celery_fairness.config.tenants import Reserved, key_part
 
@@ -19,39 +20,44 @@ class Names:
     """
 
     def __init__(self, namespace: str, before: str = "") -> None:
-        prefix = f"{before}{{{namespace}}}:"
-        self._prefix = prefix
+        #: The beginning of every key.
+        self.prefix = prefix = f"{before}{{{namespace}}}:"
         self.clock = prefix + "clock"
-        self.tiers = prefix + "tiers"
-        self.news = prefix + "news"
+        self.cooled = prefix + "cooled"
         self.counts = prefix + "counts"
-        #: The stream of events.
         self.events = prefix + "events"
         #: The number of rejections of each key.
         self.exceeded = prefix + "exceeded"
-        #: The ends of the leases of claimed tasks.
-        self.ends = prefix + "ends"
+        self.forwarded = prefix + "forwarded"
+        self.forwarder = prefix + "forwarder"
         #: The wake-ups of promoters.
         self.gate_bell = prefix + "gate_bell"
+        self.gate_tasks = prefix + "gate_tasks"
+        self.idle = prefix + "idle"
+        self.messages = prefix + "messages"
+        self.news = prefix + "news"
+        self.overrides = prefix + "overrides"
+        self.paused = prefix + "paused"
+        self.paused_until = prefix + "paused_until"
+        self.queue_keys = prefix + "queue_keys"
+        self.queue_limits = prefix + "queue_limits"
+        self.running = prefix + "running"
+        self.task_events = prefix + "task_events"
+        self.tasks = prefix + "tasks"
+        self.tiers = prefix + "tiers"
+        self.virtual = prefix + "virtual"
+        self.waiting = prefix + "waiting"
+        self.waiting_at = prefix + "waiting_at"
+        self.workers = prefix + "workers"
 
-    @property
-    def prefix(self) -> str:
-        """The beginning of every key."""
-        return self._prefix
+    def of(self, kind: str, name: str) -> str:
+        """Return a key of one queue, limit or task, such as ``ring:QUEUE``."""
+        return f"{self.prefix}{kind}:{name}"
 
-    def leases(self, key: str) -> str:
-        """Return the name of the leases of the limit ``key``."""
-        return f"{self._prefix}leases:{key}"
-
-    def minute(self, minute: str) -> str:
-        """Return the name of one minute's stats. ``minute`` is its number; "" gives the prefix."""
-        return f"{self._prefix}minute:{minute}"
+    def pattern(self, kind: str = "") -> str:
+        """Return a pattern that matches every key, or every key of one kind."""
+        return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
 
     def tenant(self, tenant: str) -> str:
         """Return the name of the record of ``tenant``."""
-        part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
-        return f"{self._prefix}tenant:{part}"
-
-    def copy(self, message: str) -> str:
-        """Return the name of the row of the copies of ``message``."""
-        return f"{self._prefix}copy:{message}"
+        return self.of("tenant", tenant if isinstance(tenant, Reserved) else key_part(tenant))

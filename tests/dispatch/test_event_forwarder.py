@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from celery_fairness.config.settings import build_settings
 from celery_fairness.control import events as happened
-from celery_fairness.control.keys import Keys
 from celery_fairness.control.scan import Reader
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.event_forwarder import (
@@ -69,7 +70,7 @@ class Workers:
 @pytest.fixture
 def workers(redis_url, memory):
     connection = Connection(address_from_url(redis_url))
-    yield Workers(Reader(connection, Keys(PREFIX)), memory)
+    yield Workers(Reader(RedisLimiter(connection, build_settings({}))), memory)
     connection.close()
 
 

@@ -141,7 +141,7 @@ def test_leases_that_ended_and_were_noted_are_cleared_a_bounded_number_at_a_time
     fill_leases(client, "api", 200, clock.now_ms - 5)
     client.zadd(BEGAN, {f"other{n}": clock.now_ms - 10 for n in range(200)})
     assert isinstance(limiter.acquire(ask("l2", AGAIN)), Admitted)
-    assert client.zcard(NAMES.leases("api")) == client.zcard(BEGAN) == 200 - 64 + 1
+    assert client.zcard(NAMES.of("leases", "api")) == client.zcard(BEGAN) == 200 - 64 + 1
 
 
 class Admits:
@@ -166,7 +166,7 @@ def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):
     admits = Admits(client)
     admits.ask("l1")
     assert admits.ask("l2", "message", "first", "second")[0] == 0
-    kept = client.hgetall(NAMES.copy("message"))
+    kept = client.hgetall(NAMES.of("copy", "message"))
     assert kept == {"current": "first", "next": "second", "told": ""}
     # Neither may run but these two.
     assert admits.ask("l3", "message", "other", "next")[0] == -2
@@ -226,7 +226,7 @@ def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, 
         fill_leases(client, key, 200, 5)
     assert isinstance(limiter.acquire(ask("l1", ONE, tenant="42")), Admitted)
     for key in ("api", "tenant:42"):
-        assert client.zcard(NAMES.leases(key)) == 200 - 64 + 1
+        assert client.zcard(NAMES.of("leases", key)) == 200 - 64 + 1
 
 
 def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(

@@ -12,7 +12,7 @@ from celery_fairness.store.keys import Names
 from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")
-LEASES = NAMES.leases("tenant:42")
+LEASES = NAMES.of("leases", "tenant:42")
 NOW = 1_760_000_000_000
 LEASE_MS = 15_000
 KEEP_MS = 1_200_000
@@ -38,7 +38,7 @@ class Limiter:
         copies = (message, serial, next_serial, KEEP_MS)
         answer, lives = self.run(
             calls.ACQUIRE,
-            (LEASES, NAMES.copy(message)),
+            (LEASES, NAMES.of("copy", message)),
             *(lease, LEASE_MS, enforcement, *keys, *known, "", *copies),
             *("", LEASE_MS, "", "", "", self.now),
         )
@@ -103,12 +103,12 @@ def test_what_is_written_is_kept_as_long_as_the_table_of_keys_says(limiter):
     _, lives = limiter.acquire("l1")
     assert lives[LEASES] == DAY_MS
     _, lives = limiter.acquire("l2", message="_", next_serial="s1")
-    assert lives[NAMES.copy("_")] == KEEP_MS
+    assert lives[NAMES.of("copy", "_")] == KEEP_MS
     limiter.client.pexpire(LEASES, 1_000)
-    limiter.client.pexpire(NAMES.copy("_"), 1_000)
+    limiter.client.pexpire(NAMES.of("copy", "_"), 1_000)
     assert limiter.renew("l1")[1][LEASES] == DAY_MS
     _, lives = limiter.acquire("l2", limit=2, message="_", serial="s1")
-    assert lives[NAMES.copy("_")] == KEEP_MS
+    assert lives[NAMES.of("copy", "_")] == KEEP_MS
 
 
 def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter, client):
@@ -130,7 +130,7 @@ def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter,
 
 
 def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
-    client.zadd(NAMES.ends, {"claimed.1": NOW + 7_000, "late.1": NOW - 1})
+    client.zadd(NAMES.prefix + "ends", {"claimed.1": NOW + 7_000, "late.1": NOW - 1})
     client.zadd(
         LEASES, {"gate": NOW + 5_000, "claimed.1": "+inf", "late.1": "+inf", "lost": "+inf"}
     )
@@ -166,7 +166,7 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
 
 
 def test_a_supersession_answers_with_its_code(limiter, client):
-    copy = NAMES.copy("_")
+    copy = NAMES.of("copy", "_")
     assert limiter.run(calls.SUPERSEDE, [copy], "_", "s1", "s2") == (1, {copy: -2})
     client.hset(copy, mapping={"current": "s1", "next": "s2"})
     assert limiter.run(calls.SUPERSEDE, [copy], "_", "s1", "s3")[0] == 1

@@ -100,7 +100,7 @@ def test_who_looks_for_what_runs_reads_a_bounded_number(limiter, client, clock):
     ends = clock.now_ms + 9_000
     fill_leases(client, KEY, 998, ends)
     own = {"w1@claim": "inf", "w1@in": ends + 1, "w1@out": ends + 2, "w1@over": clock.now_ms}
-    client.zadd(NAMES.leases(KEY), {**own, "w11@other": ends})
+    client.zadd(NAMES.of("leases", KEY), {**own, "w11@other": ends})
     limit(limiter, 9)
     start(limiter, "w1@new")
     assert leases_here(client) == {"w1@in", "w1@new"}
@@ -124,7 +124,7 @@ def test_leases_that_have_ended_are_looked_for_a_bounded_number_at_a_time(
 def test_a_lease_that_has_ended_is_over_though_nobody_has_cleared_it_away(limiter, client, clock):
     limit(limiter, 1)
     start(limiter, "w1@a")
-    client.zadd(NAMES.leases(KEY), {"w1@a": clock.now_ms})
+    client.zadd(NAMES.of("leases", KEY), {"w1@a": clock.now_ms})
     # One call clears so many away, and these ended before.
     fill_leases(client, KEY, 64, clock.now_ms - 5)
     start(limiter, "w1@b")
@@ -135,7 +135,7 @@ def test_those_that_were_looked_at_last_are_looked_at_last_again(limiter, client
     limit(limiter, 300)
     start(limiter, "w1@a")
     alive = {f"w1@l{n:03}": clock.now_ms + 9_000 for n in range(256)}
-    client.zadd(NAMES.leases(KEY), alive)
+    client.zadd(NAMES.of("leases", KEY), alive)
     client.zadd(HERE, dict.fromkeys(alive, clock.now_ms - 9_000))
     client.zadd(HERE, {f"w1@gone{n}": clock.now_ms - 8_000 for n in range(50)})
     clock.advance(1)

@@ -16,7 +16,6 @@ from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
 
 NAMES = Names("fairness")
-KEY = NAMES.minute
 #: Fields of a minute. Claims and gates count more queues as one.
 FIELDS_AT_MOST = 1000
 WIDE = Limit("api", 100)
@@ -64,7 +63,7 @@ def refuse(limiter, request):
 
 
 def counted(client, clock):
-    return client.hgetall(KEY(str(clock.now_ms // MINUTE_MS)))
+    return client.hgetall(NAMES.of("minute", str(clock.now_ms // MINUTE_MS)))
 
 
 def test_starts_and_refusals_of_the_tier_are_counted_by_minute_tier_and_queue(
@@ -173,13 +172,13 @@ def test_a_count_is_one_command_more(limiter, limits, client, commands, answer):
 
 def test_a_minute_is_kept_until_nobody_asks_for_it(limiter, limits, client, clock):
     admit(limiter, ask(*limits))
-    key = KEY(str(clock.now_ms // MINUTE_MS))
+    key = NAMES.of("minute", str(clock.now_ms // MINUTE_MS))
     assert 0 <= KEPT * MINUTE_MS + MINUTE_MS - client.pttl(key) < 30_000
 
 
 def test_of_too_many_queues_the_others_are_one(limiter, limits, client, clock):
     limiter.publish_tenant("42", "free", 9)
-    key = KEY(str(clock.now_ms // MINUTE_MS))
+    key = NAMES.of("minute", str(clock.now_ms // MINUTE_MS))
     client.hset(key, mapping={f"started free q{n}": 1 for n in range(FIELDS_AT_MOST - 1)})
     for queue in ("x", "y", "x", "z", "y"):
         admit(limiter, ask(*limits, queue=queue))

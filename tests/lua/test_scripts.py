@@ -33,7 +33,7 @@ def fill_leases(client, key, count, ends_at):
     pipe = client.pipeline(transaction=False)
     for start in range(0, count, 1000):
         chunk = range(start, min(start + 1000, count))
-        pipe.zadd(NAMES.leases(key), {f"other{n}": ends_at for n in chunk})
+        pipe.zadd(NAMES.of("leases", key), {f"other{n}": ends_at for n in chunk})
     pipe.execute()
 
 
@@ -44,9 +44,9 @@ def crowd(client, count):
     fill_leases(client, tier_key("crowded"), count, ends_at)
     pipe = client.pipeline(transaction=False)
     for n in range(count):
-        pipe.zadd(NAMES.leases(tier_key(f"t{n}")), {"l": ends_at})
+        pipe.zadd(NAMES.of("leases", tier_key(f"t{n}")), {"l": ends_at})
         pipe.hset(NAMES.tenant(f"t{n}"), mapping={"tier": "pro", "concurrency": "7"})
-        pipe.hset(NAMES.copy(f"m{n}"), mapping={"current": "", "next": "s1"})
+        pipe.hset(NAMES.of("copy", f"m{n}"), mapping={"current": "", "next": "s1"})
         if n % 1000 == 999:
             pipe.execute()
     pipe.execute()
@@ -100,7 +100,7 @@ def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, 
     left = []
     for n in range(3):
         assert isinstance(limiter.acquire(ask(f"l{n}", tier="pro")), Admitted)
-        left.append(client.zcard(NAMES.leases("tenant:42")))
+        left.append(client.zcard(NAMES.of("leases", "tenant:42")))
     assert left == [1000 - 64 + 1, 1000 - 128 + 2, 1000 - 192 + 3]
     # Ended ones count for nothing, cleared or not.
     assert limiter.inspect("tenant:42", "42", "pro").held == 3
@@ -114,7 +114,7 @@ def test_one_lease_that_ended_is_cleared(make_limiter, client, clock):
         clock.advance(6)
         limiter.acquire(ask(tenant="43"))
     assert isinstance(limiter.acquire(ask("l2")), Admitted)
-    assert client.zrange(NAMES.leases(tier_key("42")), 0, -1) == ["l2"]
+    assert client.zrange(NAMES.of("leases", tier_key("42")), 0, -1) == ["l2"]
 
 
 def test_a_superseded_copy_is_told_how_many_slots_its_tenant_has_and_holds(make_limiter):
@@ -165,9 +165,9 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
     }
     day, twenty_minutes, resolved = 86_400_000, 1_200_000, 121_000
     expected = {
-        NAMES.leases("tenant:42"): day,
-        NAMES.copy("m1"): twenty_minutes,
-        NAMES.copy("m2"): twenty_minutes,
+        NAMES.of("leases", "tenant:42"): day,
+        NAMES.of("copy", "m1"): twenty_minutes,
+        NAMES.of("copy", "m2"): twenty_minutes,
         f"{NAMES.prefix}freed:tenant:42": twenty_minutes,
         NAMES.tenant("42"): resolved,
         NAMES.tenant("8"): resolved,
@@ -198,9 +198,9 @@ def test_a_set_of_leases_is_gone_when_the_last_lease_is(make_limiter, client):
     for n in range(3):
         limiter.acquire(ask(f"l{n}", tier="pro"))
     limiter.release([Lease("l0", "tenant:42"), Lease("l1", "tenant:42")])
-    assert client.exists(NAMES.leases("tenant:42")) == 1
+    assert client.exists(NAMES.of("leases", "tenant:42")) == 1
     limiter.release([Lease("l2", "tenant:42")])
-    assert client.exists(NAMES.leases("tenant:42")) == 0
+    assert client.exists(NAMES.of("leases", "tenant:42")) == 0
 
 
 def test_a_tenant_that_was_never_refused_leaves_nothing_after_a_lease(make_limiter, client, clock):
@@ -241,7 +241,7 @@ def test_a_server_without_memory_still_renews_and_releases(
         assert limiter.renew([lease]).gone == ()
     assert limiter.inspect("tenant:42", "42", "free").held == 1
     assert limiter.release([lease]) == 1
-    assert client.exists(NAMES.leases("tenant:42")) == 0
+    assert client.exists(NAMES.of("leases", "tenant:42")) == 0
 
 
 def test_a_server_without_memory_still_keeps_limits_and_says_what_it_cannot_do(

@@ -85,7 +85,7 @@ def test_a_task_that_is_let_through_at_once_is_told_with_no_command(limiter, cli
     # It is counted (test_gate_minutes.py).
     assert second == {**first, "hincrby": first.get("hincrby", 0) + 1}
     assert told(client) == []
-    assert not client.exists(NAMES.copy("t1"), NAMES.copy("t2"))
+    assert not client.exists(NAMES.of("copy", "t1"), NAMES.of("copy", "t2"))
 
 
 @HOW
@@ -156,9 +156,9 @@ def test_what_is_remembered_lasts_until_a_task_comes_back(limiter, client):
     daily = Limit("api", rates=((1, 86_400_000),), on_limit="reschedule")
     admit(limiter, ask("held", daily))
     assert refuse(limiter, ask("t1", daily)).retry_after_seconds == 86_400.001
-    assert client.pttl(NAMES.copy("t1")) > 86_400_000 + KEEP_MS - 60_000
+    assert client.pttl(NAMES.of("copy", "t1")) > 86_400_000 + KEEP_MS - 60_000
     refuse(limiter, ask("t2", Limit("db", 0)))
-    assert client.pttl(NAMES.copy("t2")) <= KEEP_MS
+    assert client.pttl(NAMES.of("copy", "t2")) <= KEEP_MS
 
 
 def park(limiter: RedisLimiter, request: SlotRequest) -> None:
@@ -171,14 +171,14 @@ def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
 ):
     lease = admit(limiter, ask("held", ONE))
     park(limiter, ask("t1", ONE))
-    client.delete(NAMES.copy("t1"))
+    client.delete(NAMES.of("copy", "t1"))
     limiter.release([lease])
     (task,) = limiter.promote(1, "p").tasks
     limiter.unpark(["t1"])
     # It is refused once more, and goes back to its place.
     stop_key(limiter, clock, "pause", "api")
     park(limiter, ask("t1", ONE, serial=task.copy.serial))
-    client.delete(NAMES.copy("t1"))
+    client.delete(NAMES.of("copy", "t1"))
     stop_key(limiter, clock, "resume", "api")
     clock.advance(1)
     (task,) = limiter.promote(1, "p").tasks

@@ -95,7 +95,7 @@ def test_the_time_to_retry_is_that_of_a_live_lease(redis_server, redis_url):
     limiter.acquire(SlotRequest(Lease("live", "tenant:42"), "42", "free"))
     with redis_server.client() as client:
         # A host with 200 tasks of this tenant died while its limit was high.
-        client.zadd(names.leases("tenant:42"), {f"dead{n}": 5 + n for n in range(200)})
+        client.zadd(names.of("leases", "tenant:42"), {f"dead{n}": 5 + n for n in range(200)})
     answer = limiter.acquire(SlotRequest(Lease("next", "tenant:42"), "42", "free"))
     limiter.close()
     assert answer.retry_after_seconds is not None
