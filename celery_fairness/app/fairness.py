@@ -109,7 +109,7 @@ class Fairness:
             self.limits,
             parts.holding,
             self._inspector,
-            parts.clearing,
+            lambda: parts.redis_limiter,
             parts.rerouting,
             parts.limiter,
             parts.settings,
@@ -123,7 +123,10 @@ class Fairness:
     @cached_property
     def tasks(self) -> TasksApi:
         """Tasks by id."""
-        return TasksApi(self._parts.clearing, self._inspector, self._parts.expect_claims)
+        parts = self._parts
+        return TasksApi(
+            lambda: parts.redis_limiter, self._inspector, parts.claims_fairly, parts.expect_claims
+        )
 
     @cached_property
     def events(self) -> EventsApi:

@@ -32,8 +32,8 @@ from celery_fairness.config.environment import Loaded, load_settings
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.control import events
-from celery_fairness.control.clearing import Clearing
 from celery_fairness.control.holding import Holding
+from celery_fairness.control.purging import purge_queue
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import WorkerStatus
@@ -47,7 +47,6 @@ from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import LibraryUnusable
-from celery_fairness.util.durations import milliseconds
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.event_forwarder import EventForwarder
@@ -302,11 +301,6 @@ class Parts:
         """Return the writer of pauses, cool-downs and overrides."""
         return Holding(self.redis_limiter, self.settings)
 
-    def clearing(self) -> Clearing:
-        """Return the object that finds, cancels and requeues tasks."""
-        lease_ms = milliseconds(self.settings.lease_seconds)
-        return Clearing(self.redis_limiter, lease_ms, claims=self.claims_fairly)
-
     def stream(self) -> tuple[Reader, str]:
         """Return a reader of events, and the ``source`` of each event."""
         limiter = self.redis_limiter
@@ -352,7 +346,7 @@ class Parts:
         """
         if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
             return 0
-        return self.clearing().purge_queue(queue)
+        return purge_queue(self.limiter, queue)
 
     # -- events -----------------------------------------------------------------------------------
 

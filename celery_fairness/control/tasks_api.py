@@ -2,48 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from celery_fairness.control.clearing import Clearing
+from celery_fairness.control import parked
+from celery_fairness.control.explain import explain
+from celery_fairness.control.find_task import Place, dead, find, letter
 from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.parked import ParkedTask
+from celery_fairness.control.purging import PASSES, cancel_tasks
+from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
+from celery_fairness.control.workers import living, not_enforcing
+from celery_fairness.errors import NotFound
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduler import calls
+
+_NOWHERE = (
+    "neither waits nor runs: it has ended, is of another app, has no id in the headers of its "
+    "message, or no worker has taken it over from redis:// yet"
+)
+_NOT_PARKED = (
+    "is not parked in Redis: it may be on its broker, in its queue or until its snooze ends, or it "
+    "runs, or has ended; to find out: celery -A APP inspect query_task ID, and the workers' "
+    "logs; to cancel it where it is: celery -A APP control revoke ID"
+)
+#: The states that are shown, the most telling of several first.
+_STATES = ("later", "waiting", "running", "dead")
 
 
 class TasksApi:
     """Tasks by id.
 
     Args:
-        clearing: Returns what finds and changes tasks.
+        limiter: Returns the limiter of the installation.
         inspector: Inspects the limits of a task.
-        expect_claims: Raises ValueError if the broker does not claim fairly.
+        claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
+        expect_claims: Raises ValueError if it does not.
     """
 
     def __init__(
         self,
-        clearing: Callable[[], Clearing],
+        limiter: Callable[[], RedisLimiter],
         inspector: Inspector,
+        claims: bool,
         expect_claims: Callable[[], None],
     ) -> None:
-        self._clearing = clearing
+        self._limiter = limiter
         self._inspector = inspector
+        self._nowhere = _NOWHERE if claims else _NOT_PARKED
         self._expect_claims = expect_claims
 
     def explain(self, task_id: str) -> Explanation:
         """Return where a task is, why it does not start, and which tasks hold its slots.
 
-        To find the task, the messages of all waiting tasks are read.
-
         Raises:
             NotFound: No task of this id waits, runs or is a dead letter; at a gate: none is parked.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().explain(task_id, self._inspector)
+        limiter = self._limiter()
+        reader = Reader(limiter)
+        waits = next(iter(_parked(reader, task_id)), None)
+        if waits is not None:
+            found = parked.explain(reader, waits, self._inspector)
+        else:
+            places = _places(reader, task_id, _STATES)
+            if not places:
+                raise NotFound("task", task_id, self._nowhere)
+            place = min(places, key=lambda place: _STATES.index(place.state))
+            found = explain(limiter, reader, place, self._inspector)
+        if found.state in ("running", "dead"):
+            return found
+        return found.model_copy(update={"not_enforcing": not_enforcing(living(reader))})
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits: in its lane, at a limit, until its time, or parked by a gate.
 
-        A worker stores the result ``REVOKED``, and fails its chord. To find the task, the messages
-        of all waiting tasks are read.
+        A worker stores the result ``REVOKED``, and fails its chord.
 
         Returns:
             The state: cancelled; or running, and then the task is not stopped:
@@ -53,7 +87,24 @@ class TasksApi:
             NotFound: No task of this id waits or runs; at a gate: none is parked.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().cancel(task_id)
+        limiter = self._limiter()
+        reader = Reader(limiter)
+        for _ in range(PASSES):
+            for task in _parked(reader, task_id):
+                if limiter.unpark([task.tag], "cancelled"):
+                    return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
+            found = [place for place in find(reader, task_id) if place.state != "ended"]
+            tags = [place.task.tag for place in found]
+            cancelled = cancel_tasks(reader, self._inspector.settings, tags)
+            # Several messages may have one id: a retry has the id of the first attempt.
+            for place in found:
+                if place.state == "running":
+                    return Cancelled(
+                        task_id=task_id, state="running", queue=place.queue, owner=place.owner
+                    )
+            if cancelled:
+                return Cancelled(task_id=task_id, state="cancelled", queue=found[0].queue)
+        raise NotFound("task", task_id, self._nowhere)
 
     def dead_letters(self, queue: str | None = None) -> tuple[DeadLetter, ...]:
         """Return the dead letters of a queue, or of all, the newest of each queue first.
@@ -63,7 +114,7 @@ class TasksApi:
             LimiterUnavailable: Redis does not answer.
         """
         self._expect_claims()
-        return tuple(self._clearing().dead_letters(queue))
+        return tuple(map(letter, dead(Reader(self._limiter()), queue)))
 
     def requeue(self, task_id: str) -> Requeued:
         """Put a dead letter back, last in its lane; its deaths are counted from 0 again.
@@ -77,4 +128,23 @@ class TasksApi:
             LimiterUnavailable: Redis does not answer.
         """
         self._expect_claims()
-        return self._clearing().requeue(task_id)
+        reader = Reader(self._limiter())
+        for place in _places(reader, task_id, ["dead"]):
+            # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
+            reader.call(calls.REQUEUE, [place.task.tag])
+            return Requeued(task_id=task_id, queue=place.queue)
+        hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
+        raise NotFound("task", task_id, hint)
+
+
+def _parked(reader: Reader, task_id: str) -> list[ParkedTask]:
+    return [each for each in parked.parked(reader) if each.task_id == task_id]
+
+
+def _places(reader: Reader, task_id: str, states: Collection[str]) -> list[Place]:
+    """Return the tasks of an id that are in one of these states."""
+    for _ in range(PASSES):
+        found = [place for place in find(reader, task_id) if place.state in states]
+        if found:
+            return found
+    return []

@@ -8,15 +8,16 @@ from datetime import UTC, datetime, timedelta
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.clearing import Clearing
 from celery_fairness.control.holding import Holding, lasts_ms, person
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.purging import purge_tenant
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import ChangedStops, PublishedTier, Purged
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
 
 
 class TenantsApi:
@@ -26,7 +27,7 @@ class TenantsApi:
         limits: Limits by key, also of tenants.
         holding: Returns the writer of pauses.
         inspector: Inspects tenants' keys.
-        clearing: Returns the object that cancels waiting tasks.
+        redis_limiter: Returns the limiter that has waiting tasks.
         rerouting: Moves waiting tasks after a change of tier.
         limiter: Publishes tiers.
         settings: The settings in force.
@@ -37,7 +38,7 @@ class TenantsApi:
         limits: LimitsApi,
         holding: Callable[[], Holding],
         inspector: Inspector,
-        clearing: Callable[[], Clearing],
+        redis_limiter: Callable[[], RedisLimiter],
         rerouting: Rerouting,
         limiter: Limiter,
         settings: Settings,
@@ -45,7 +46,7 @@ class TenantsApi:
         self._limits = limits
         self._holding = holding
         self._inspector = inspector
-        self._clearing = clearing
+        self._redis_limiter = redis_limiter
         self._rerouting = rerouting
         self._limiter = limiter
         self._settings = settings
@@ -165,7 +166,9 @@ class TenantsApi:
             ValueError: It is empty.
             LimiterUnavailable: Redis does not answer.
         """
-        return self._clearing().purge(reserved(_named(tenant)))
+        name = reserved(_named(tenant))
+        cancelled = purge_tenant(self._redis_limiter(), self._settings, name)
+        return Purged(tenant=name, cancelled=cancelled)
 
     def set_tier(
         self, tenant: str, tier: str, *, concurrency: int | Unset | None = UNSET

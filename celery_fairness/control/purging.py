@@ -1,0 +1,52 @@
+"""Cancels waiting tasks: by tag, all of a tenant, and the parked tasks of a queue.
+
+Invariant: a worker stores the result *revoked* for every cancelled task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import Reserved, key_part
+from celery_fairness.control.find_task import TOGETHER, waiting_tasks
+from celery_fairness.control.parked import parked
+from celery_fairness.control.scan import Reader, batches
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.scheduler import calls
+from celery_fairness.util.durations import milliseconds
+
+#: Number of passes. A task that changed its place during the first pass is found in the second.
+PASSES = 2
+
+
+def cancel_tasks(reader: Reader, settings: Settings, tags: Sequence[str]) -> int:
+    """Cancel tasks if they still wait; return the number that did."""
+    if not tags:
+        return 0
+    args = calls.cancel_args(tags, milliseconds(settings.lease_seconds))
+    return sum(calls.read_cancel(reader.call(calls.CANCEL, args)))
+
+
+def purge_tenant(limiter: RedisLimiter, settings: Settings, tenant: str) -> int:
+    """Cancel the waiting tasks of a tenant; return their number."""
+    reader = Reader(limiter)
+    name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+
+    def may_be_its(key: str, _: str) -> bool:
+        # A tenant's name may have a colon, like the key of one of its services.
+        return f"{key}:".startswith(f"tenant:{name}:")
+
+    cancelled = 0
+    for _ in range(PASSES):
+        for tasks in waiting_tasks(reader, may_be_its):
+            tags = [task.tag for task in tasks if task.tenant == name]
+            cancelled += cancel_tasks(reader, settings, tags)
+    its = (each.tag for each in parked(reader) if each.tenant == name)
+    return cancelled + sum(limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
+
+
+def purge_queue(limiter: RedisLimiter, queue: str) -> int:
+    """Cancel the parked tasks of a queue; return their number."""
+    its = (each.tag for each in parked(Reader(limiter)) if each.queue == queue)
+    return sum(limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
