@@ -18,8 +18,9 @@ def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[s
     """Yield the words of every command, groups included."""
     yield path
     if isinstance(command, click.Group):
-        for name, each in command.commands.items():
-            yield from walk(each, (*path, name))
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from walk(command.get_command(context, name), (*path, name))
 
 
 def examples_of(path: tuple[str, ...]) -> list[list[str]]:

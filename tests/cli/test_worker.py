@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from celery_fairness.cli import worker as worker_command
 from celery_fairness.cli import worker_group
 from celery_fairness.cli.commands import fairness as group
+from celery_fairness.cli.nouns import nouns
 from celery_fairness.config.worker_shares import Shares
 from tests.support.parts import parts_of
 
@@ -201,4 +202,4 @@ def test_signals_are_handed_on_and_the_handlers_of_before_come_back(capfdbinary)
 def test_the_command_is_listed_with_its_words(capsys):
     text = CliRunner().invoke(group, ["worker", "--help"]).stdout
     assert "SERVICE [CELERY WORKER OPTIONS]..." in text
-    assert isinstance(group.commands["worker"], click.Command)
+    assert isinstance(nouns.commands["worker"], click.Command)

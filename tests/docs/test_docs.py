@@ -15,7 +15,7 @@ import click
 import pytest
 
 from celery_fairness import errors
-from celery_fairness.cli.commands import fairness
+from celery_fairness.cli.nouns import nouns
 from celery_fairness.control.events_api import EventsApi
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queues_api import QueuesApi
@@ -266,7 +266,7 @@ def test_every_exception_is_on_the_page_of_errors():
 def test_every_command_is_on_the_page_of_commands():
     page = (ROOT / "docs/reference/commands.md").read_text()
     missing = []
-    for name, command in fairness.commands.items():
+    for name, command in nouns.commands.items():
         verbs = getattr(command, "commands", None)
         full = [f"{name} {verb}" for verb in verbs] if verbs else [name]
         missing += [each for each in full if f"`{each}" not in page]
@@ -340,7 +340,7 @@ COMMANDS = re.compile(r"(?:^|^\$ |`)celery -A \w+ fairness ([^`\n#]*)", re.MULTI
 def test_every_command_in_a_page_parses(page):
     for text in COMMANDS.findall(page.read_text()):
         words = shlex.split(text.split("  ")[0])
-        command: click.Command = fairness
+        command: click.Command = nouns
         while isinstance(command, click.Group) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         # In the text a command may stand without its arguments.

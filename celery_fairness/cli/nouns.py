@@ -1,0 +1,611 @@
+"""The commands of ``celery -A APP fairness``: a noun, then a verb.
+
+The answer goes to stdout, problems and notes go to stderr.
+
+==== ==========================================================================================
+0    success
+1    ``check`` found something; a key, a task or a tenant's tier is unknown; ``task cancel``
+     found the task running
+2    wrong usage or settings
+69   Redis does not answer
+==== ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from operator import methodcaller
+from typing import Any, TypeVar
+
+import click
+
+from celery_fairness.app.fairness import Fairness
+from celery_fairness.cli import hints, show_limit, show_task, tables
+from celery_fairness.cli.worker import run
+from celery_fairness.config.tiers import MAX_CONCURRENCY
+from celery_fairness.control.event_types import Event
+from celery_fairness.control.holding import person
+from celery_fairness.control.libraries import delete_library, libraries
+from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.errors import (
+    LimiterUnavailable,
+    NotFound,
+    NotWired,
+    SettingsError,
+    TenantInvalid,
+    got,
+)
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.types import KeyStops
+from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.util.durations import parse_count, parse_duration
+from celery_fairness.wiring import wired
+
+FOUND = 1
+USAGE = 2
+#: EX_UNAVAILABLE of sysexits.h, as Celery's own commands.
+AWAY = 69
+
+Shown = tuple[Any, list[str], int]
+Value = TypeVar("Value")
+Command = TypeVar("Command", bound=Callable[..., Any])
+#: The longest cool-down, in seconds.
+DAY_SECONDS = 86_400
+#: The options that are a number of tasks at once.
+_COUNTS = {"concurrency", "global_limit", "local_limit"}
+#: The JSON form of a value.
+_dumped = methodcaller("model_dump", mode="json")
+
+
+def _examples(*commands: str) -> Callable[[Command], Command]:
+    """Add examples to a command's help; click keeps them on their own lines."""
+
+    def with_examples(command: Command) -> Command:
+        lines = "\n".join(f"  celery -A shop fairness {each}" for each in commands)
+        command.__doc__ = f"{command.__doc__}\n\n\b\nExamples:\n{lines}"
+        return command
+
+    return with_examples
+
+
+nouns = click.Group()
+
+
+@nouns.group("limit")
+@_examples("limit list")
+def limit_group(**_: Any) -> None:
+    """Limits by key."""
+
+
+@nouns.group("tenant")
+@_examples("tenant show 42")
+def tenant_group(**_: Any) -> None:
+    """Tenants by id."""
+
+
+@nouns.group("queue")
+@_examples("queue list")
+def queue_group(**_: Any) -> None:
+    """Queues by name."""
+
+
+@nouns.group("task")
+@_examples("task explain 7f3c")
+def task_group(**_: Any) -> None:
+    """Tasks by id."""
+
+
+@contextlib.contextmanager
+def _exit_codes(context: click.Context) -> Iterator[None]:
+    """End the command with the exit code of an error that its user can correct."""
+    try:
+        yield
+        return
+    except LimiterUnavailable as error:
+        unusable = isinstance(error.__cause__, LibraryUnusable)
+        problem = "has no function library" if unusable else "does not answer"
+        problem, code = f"{error.address} {problem}: {error.problem}", AWAY
+    except NotFound as error:
+        problem, code = str(error), FOUND
+    except NotWired as error:
+        problem, code = f"{error}; and name the app: celery -A APP fairness …", USAGE
+    except SettingsError as error:
+        problem, code = str(error), USAGE
+    click.echo(f"celery fairness: {problem}", err=True)
+    context.exit(code)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn the error of an invalid argument into wrong usage."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (ValueError, TenantInvalid) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _command(
+    group: click.Group, name: str, *examples: str
+) -> Callable[[Callable[..., Shown]], click.Command]:
+    """Make a command from a function that returns a value, its text, and the exit code.
+
+    Each example is the words after the command's name.
+    """
+    words = f"{group.name} {name}" if group.name else name
+    lines = [f"{words} {each}".rstrip() for each in examples or ("",)]
+
+    def make(ask: Callable[..., Shown]) -> click.Command:
+        @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+        @click.pass_context
+        @functools.wraps(ask)
+        def command(context: click.Context, /, as_json: bool, **arguments: Any) -> None:
+            app = context.obj.app
+            with _exit_codes(context):
+                of = Fairness.of(app)
+                # As a worker does at its start. It sets up Django, which a tier resolver may need,
+                # and imports the modules with the tasks, which declare limits.
+                app.loader.import_default_modules()
+                with _usage_errors():
+                    value, lines, code = ask(of, **arguments)
+                if isinstance(value, Iterator):
+                    as_line = partial(json.dumps, default=_dumped) if as_json else tables.event_line
+                    for each in value:
+                        click.echo(as_line(each))
+                    context.exit(code)
+            if as_json:
+                click.echo(json.dumps(value, indent=2, default=_dumped))
+            else:
+                # In colour only on a terminal, and not with --no-color.
+                click.echo("\n".join(lines), color=False if context.obj.no_color else None)
+            context.exit(code)
+
+        return group.command(name)(_examples(*lines)(command))
+
+    return make
+
+
+@_command(nouns, "status")
+def status(of: Fairness) -> Shown:
+    """Show queues, who holds leases, tiers and counters."""
+    return _shown(of.stats.status(), tables.status_lines)
+
+
+# -- options that several commands have ------------------------------------------------------------
+
+
+def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        expected = "a time with its time zone such as 2026-11-25T12:00Z"
+        raise click.BadParameter(f"expected {expected}, got: {got(text)}")
+    return time
+
+
+def _ends(command: Command) -> Command:
+    """Add ``--for`` and ``--until``."""
+    for_ = click.option("--for", "for_seconds", callback=_duration, help="How long: 90, 10m, PT2H.")
+    until = click.option("--until", callback=_time, help="The end: 2026-11-25T12:00Z.")
+    return for_(until(command))
+
+
+_by = click.option("--by", help="Your name, shown with the change; default: your user's.")
+_clear = click.option("--clear", is_flag=True, help="End what was set.")
+_reason = click.option("--reason", default="", help="Why, for the log and the event.")
+
+
+def _overrides(command: Command) -> Command:
+    """Add the options that an override has beside its numbers."""
+    reason = click.option("--reason", help="Why, for operators.")
+    return _ends(reason(_by(_clear(command))))
+
+
+_service = click.option("--service", help="The service, if the setting tier_scope is service.")
+_concurrency = click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
+_rate = click.option("--rate", help="Starts in a period: 100/PT1M, 100/m, or unlimited.")
+_throttle = click.option("--throttle", help="The same, evenly spaced.")
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were typed, with numbers as numbers and ``unlimited`` as None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in _COUNTS & given.keys():
+        given[name] = _count(name, given[name])
+    for name in ("rate", "throttle"):
+        if given.get(name) == "unlimited":
+            given[name] = None
+    return given
+
+
+def _count(option: str, text: str) -> int | None:
+    """Return a typed concurrency as a number; None is unlimited.
+
+    Raises:
+        UsageError: The text is no valid concurrency.
+    """
+    number = parse_count(text, MAX_CONCURRENCY)
+    if number is None and text != "unlimited":
+        raise click.UsageError(
+            f"{option}: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
+            f"or unlimited, got: {got(text)}"
+        )
+    return number
+
+
+def _signed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an override with its author in place of ``by``."""
+    others = {name: value for name, value in options.items() if name != "by"}
+    return {**others, "author": person(options.get("by"))}
+
+
+def _shown(value: Value, lines_of: Callable[[Value], list[str]]) -> Shown:
+    return value, lines_of(value), 0
+
+
+def _note(hint: str) -> None:
+    if hint:
+        click.echo(f"celery fairness: note: {hint}", err=True)
+
+
+def _inspected(found: Inspection) -> Shown:
+    code = 0 if found.known and not found.unknown else FOUND
+    return show_limit.inspection_plain(found), show_limit.inspection_lines(found), code
+
+
+def _overridden(found: Inspection, note: str) -> Shown:
+    _note(note)
+    return show_limit.inspection_plain(found), show_limit.overridden_lines(found), 0
+
+
+def _override_cleared(key: str, clear: Callable[[], bool], others: Mapping[str, Any]) -> Shown:
+    """Clear an override, unless another option is given."""
+    if others:
+        raise click.UsageError("expected --clear alone, or numbers")
+    cleared = clear()
+    text = f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
+    return {"key": key, "cleared": cleared}, [text], 0 if cleared else FOUND
+
+
+def _stopped(stops: KeyStops, note: str) -> Shown:
+    _note(note)
+    return _shown(stops, tables.stops_lines)
+
+
+def _resumed(of: Fairness, stops: KeyStops) -> Shown:
+    return stops, hints.resumed_lines(of, stops), 0
+
+
+# -- limit -----------------------------------------------------------------------------------------
+
+
+@_command(limit_group, "list", "--page 2")
+@click.option("--page", type=int, default=1, help="The number of the page, from 1.")
+@click.option("--per-page", type=int, default=20, help="Keys on a page, 1 to 100.")
+def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
+    """List the known keys."""
+    found = of.limits.list(page, per_page)
+    unknown = any(each.unknown for each in found.items)
+    return show_limit.page_plain(found), show_limit.keys_lines(found), FOUND if unknown else 0
+
+
+@_command(limit_group, "show", "api.stripe.com", "api.stripe.com --page 2")
+@click.argument("key")
+@click.option("--page", type=int, default=1, help="A hundred leases at a time, from 1.")
+def limit_show(of: Fairness, key: str, page: int) -> Shown:
+    """Show what KEY holds, may hold and has waiting."""
+    return _inspected(of.limits.inspect(key, page))
+
+
+@_command(limit_group, "pause", "api.stripe.com --for 10m", "queue:mail --until 2026-11-25T12:00Z")
+@click.argument("key")
+@_ends
+@_by
+def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown:
+    """Start nothing more under KEY; running tasks go on."""
+    note = hints.unused_key(of, key)
+    return _stopped(of.limits.pause(key, by=by, **ends), note)
+
+
+@_command(limit_group, "resume", "api.stripe.com")
+@click.argument("key")
+@_by
+def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
+    """End a pause of KEY."""
+    return _resumed(of, of.limits.resume(key, by=by))
+
+
+@_command(limit_group, "cool-down", "api.stripe.com --for 90", "api.stripe.com --clear")
+@click.argument("key")
+@_ends
+@_reason
+@_clear
+def limit_cool_down(of: Fairness, key: str, reason: str, clear: bool, **ends: Any) -> Shown:
+    """Start nothing under KEY for a time. A later call can only make it longer."""
+    if len(_given({**ends, "clear": clear or None})) != 1:
+        raise click.UsageError("expected --for DURATION, --until TIME or --clear")
+    if clear:
+        return _resumed(of, of.limits.clear_cool_down(key))
+    for_seconds = ends["for_seconds"]
+    if for_seconds is not None and not 1 <= for_seconds <= DAY_SECONDS:
+        raise click.UsageError(f"--for: expected 1 to {DAY_SECONDS} seconds")
+    note = hints.unused_key(of, key)
+    return _stopped(of.limits.cool_down(key, reason=reason, **ends), note)
+
+
+@_command(
+    limit_group,
+    "override",
+    "api.stripe.com --rate 10/m --for 2h --reason incident",
+    "api.stripe.com --clear",
+)
+@click.argument("key")
+@_concurrency
+@_rate
+@_throttle
+@_overrides
+def limit_override(of: Fairness, key: str, clear: bool, **options: Any) -> Shown:
+    """Replace the numbers of KEY, for a time or until they are cleared."""
+    given = _given(options)
+    if clear:
+        return _override_cleared(key, partial(of.limits.clear_override, key), given)
+    note = hints.unused_key(of, key)
+    return _overridden(of.limits.override(key, **_signed(given)), note)
+
+
+# -- tenant ----------------------------------------------------------------------------------------
+
+
+@_command(tenant_group, "show", "42")
+@click.argument("tenant")
+@_service
+def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
+    """Show what TENANT holds, may hold and has waiting."""
+    return _inspected(of.tenants.inspect(tenant, service))
+
+
+@_command(tenant_group, "pause", "42 --for 10m")
+@click.argument("tenant")
+@_ends
+@_by
+def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown:
+    """Start nothing more of TENANT; running tasks go on."""
+    note = hints.unused_tenant(of, tenant)
+    return _stopped(of.tenants.pause(tenant, by=by, **ends), note)
+
+
+@_command(tenant_group, "resume", "42")
+@click.argument("tenant")
+@_by
+def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
+    """End a pause of TENANT."""
+    return _resumed(of, of.tenants.resume(tenant, by=by))
+
+
+@_command(tenant_group, "override", "42 --concurrency 10 --for 1h --reason import", "42 --clear")
+@click.argument("tenant")
+@_concurrency
+@_service
+@_overrides
+def tenant_override(
+    of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
+) -> Shown:
+    """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
+    given = _given(options)
+    if clear:
+        cleared = partial(of.tenants.clear_override, tenant, service)
+        return _override_cleared(f"tenant:{tenant}", cleared, given)
+    if "concurrency" not in given:
+        raise click.UsageError("expected --concurrency N, or --clear alone")
+    note = hints.unused_tenant(of, tenant)
+    return _overridden(of.tenants.override(tenant, service=service, **_signed(given)), note)
+
+
+@_command(tenant_group, "tier", "42", "42 pro --concurrency 5", "42 --clear")
+@click.argument("tenant")
+@click.argument("name", required=False)
+@click.option("--concurrency", help="The tenant's own number, instead of its tier's.")
+@_clear
+def tenant_tier(
+    of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
+) -> Shown:
+    """Show the tier of TENANT, or publish that it is NAME."""
+    if not tenant:
+        raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
+    if (clear and name is not None) or (concurrency is not None and name is None):
+        raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
+    if name is not None:
+        published = of.tenants.set_tier(tenant, name, **_given({"concurrency": concurrency}))
+        _note(hints.typed_as_key(tenant))
+        _note(hints.short_tier(published))
+    elif clear:
+        of.tenants.clear_tier(tenant)
+        _note(hints.typed_as_key(tenant))
+    else:
+        _note(hints.unused_tenant(of, tenant))
+    found = of.tenants.inspect(tenant)
+    code = FOUND if found.unknown else 0
+    return show_limit.inspection_plain(found), show_limit.limit_lines(found), code
+
+
+@_command(tenant_group, "purge", "42")
+@click.argument("tenant")
+def tenant_purge(of: Fairness, tenant: str) -> Shown:
+    """Cancel all waiting tasks of TENANT; running tasks go on."""
+    found = of.tenants.purge(tenant)
+    _note("" if found.cancelled else hints.unused_tenant(of, tenant))
+    return found, tables.purged_lines(found), 0
+
+
+# -- queue -----------------------------------------------------------------------------------------
+
+
+@_command(queue_group, "list")
+def queue_list(of: Fairness) -> Shown:
+    """List the queues and their limits."""
+    return _shown(of.queues.list(), tables.queues_lines)
+
+
+@_command(queue_group, "show", "mail")
+@click.argument("queue")
+def queue_show(of: Fairness, queue: str) -> Shown:
+    """Show what waits in QUEUE, and its limit."""
+    return _shown(of.queues.inspect(queue), tables.queue_lines)
+
+
+@_command(queue_group, "limit", "mail --global-limit 20 --rate 100/m", "mail --clear")
+@click.argument("queue")
+@click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
+@click.option("--local-limit", help="At once in one worker, likewise.")
+@_rate
+@_throttle
+@click.option("--on-limit", help="A task above it: wait, reschedule or drop.")
+@click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
+def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) -> Shown:
+    """Set the limit of QUEUE; numbers that are not given are unlimited."""
+    given = _given(numbers)
+    if clear == bool(given):
+        raise click.UsageError("expected numbers, or --clear alone")
+    if clear:
+        ended = of.queues.clear_limit(queue)
+        text = "its numbers are those of the settings again" if ended else "nothing was set"
+        return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
+    return _shown(of.queues.set_limit(queue, **given), tables.queue_limit_lines)
+
+
+# -- task ------------------------------------------------------------------------------------------
+
+
+@_command(task_group, "explain", "7f3c")
+@click.argument("task", metavar="ID")
+def task_explain(of: Fairness, task: str) -> Shown:
+    """Show where the task ID is, and why it does not start."""
+    return _shown(of.tasks.explain(task), show_task.explanation_lines)
+
+
+@_command(task_group, "cancel", "7f3c")
+@click.argument("task", metavar="ID")
+def task_cancel(of: Fairness, task: str) -> Shown:
+    """Cancel the task ID while it waits; a running one goes on."""
+    found = of.tasks.cancel(task)
+    return found, tables.cancelled_lines(found), FOUND if found.owner else 0
+
+
+@_command(task_group, "dead", "--queue mail")
+@click.option("--queue", help="Only those of this queue.")
+def task_dead(of: Fairness, queue: str | None) -> Shown:
+    """List dead letters."""
+    return _shown(of.tasks.dead_letters(queue), tables.dead_lines)
+
+
+@_command(task_group, "requeue", "7f3c")
+@click.argument("task", metavar="ID")
+def task_requeue(of: Fairness, task: str) -> Shown:
+    """Put the dead letter ID back, last in its lane."""
+    return _shown(of.tasks.requeue(task), tables.requeued_lines)
+
+
+# -- events and the rest ---------------------------------------------------------------------------
+
+
+@_command(nouns, "events", "--last 20", "--follow --types rate_limit.dropped")
+@click.option("--last", type=click.IntRange(1, 1000), help="How many of the newest; default 100.")
+@click.option("--after", help="The id of an event: those after it, the oldest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), help="How many after --after at most; default 100."
+)
+@click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
+@click.option("--follow", is_flag=True, help="Go on with new ones; from now on, or --after.")
+def events(
+    of: Fairness,
+    last: int | None,
+    after: str | None,
+    limit: int | None,
+    types: str | None,
+    follow: bool,
+) -> Shown:
+    """Show the newest events, or those after --after; the oldest of them first."""
+    wanted = [each.strip() for each in types.split(",")] if types else None
+    if last is not None and (after is not None or follow):
+        raise click.UsageError("expected --last, or --after and --follow")
+    if follow:
+        return _until_interrupted(of.events.follow(after, wanted)), [], 0
+    if after is not None:
+        page = of.events.read(after, wanted, limit or 100)
+        return page, tables.page_lines(page, f"there are more: --after {page.cursor}"), 0
+    if limit is not None:
+        raise click.UsageError("--limit: expected with --after; the newest are --last N")
+    newest = of.events.read(types=wanted, last=last or 100)
+    return newest, tables.page_lines(newest, "there are older ones: --last N shows more"), 0
+
+
+def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
+    with contextlib.suppress(KeyboardInterrupt):
+        yield from events
+
+
+@nouns.command(context_settings={"allow_interspersed_args": False})
+@_examples("worker mail --loglevel INFO")
+@click.argument("service")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
+@click.pass_context
+def worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
+    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots."""
+    with _exit_codes(context):
+        context.exit(run(context, service, options))
+
+
+@_command(nouns, "library", "", "--delete cf_1a2b3c4d5e6f")
+@click.option("--delete", "library", help="The name of one to delete.")
+def library(_: Fairness, library: str | None) -> Shown:
+    """Show the function libraries of the server: each version of this package loads its own.
+
+    Nothing deletes an old one by itself. Other installations may use the server: their last
+    use is not shown here. A worker that needs a deleted library loads it again.
+    """
+    limiter = wired(click.get_current_context().obj.app).limiter
+    if not isinstance(limiter, RedisLimiter):
+        raise click.UsageError("the limiter of this app has no server")
+    if library is not None:
+        delete_library(limiter, library)
+        return {"deleted": library}, [f"deleted {library}"], 0
+    return _shown(libraries(limiter), tables.libraries_lines)
+
+
+@_command(nouns, "check", "", "--repair")
+@click.option("--repair", is_flag=True, help="Repair what needs no guess, and show what was done.")
+def check(of: Fairness, repair: bool) -> Shown:
+    """Compare the tables in Redis with each other, while workers go on.
+
+    The exit code is 0 if nothing is left to do, and 1 if a finding is.
+    """
+    progress = _show_keys if sys.stderr.isatty() else None
+    try:
+        found = of.check(repair=repair, progress=progress)
+    finally:
+        if progress:
+            click.echo(err=True)
+    left = any(each.advice for each in found.findings)
+    return found, tables.check_lines(found), FOUND if left else 0
+
+
+def _show_keys(keys: int) -> None:
+    click.echo(f"\r{keys} keys compared", nl=False, err=True)
