@@ -442,7 +442,7 @@ class Parts:
             pid=os.getpid(),
             path="dispatch" if self.claims_fairly else "gate",
             enforcement=self.settings.enforcement.value,
-        ).announced
+        ).model_dump_json()
 
     def on_worker_stopping(self) -> None:
         """Let rejected tasks that wait to be sent back stop; signal ``worker_shutting_down``."""

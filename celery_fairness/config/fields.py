@@ -34,6 +34,11 @@ class Rule:
         """Return the problem of the field ``name`` as one sentence; empty if it is valid."""
         return [] if self.accepts(value) else [self.problem(name, value)]
 
+    def check(self, name: str, value: Any) -> None:
+        """Raise ``ValueError`` if the argument ``name`` is invalid."""
+        if not self.accepts(value):
+            raise ValueError(self.problem(name, value))
+
     def problem(self, name: str, value: Any) -> str:
         """Return the error of an invalid value."""
         hint = suggestion(value, self.suggests)

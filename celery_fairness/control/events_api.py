@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
+from celery_fairness.config.fields import whole
 from celery_fairness.control import events
 from celery_fairness.control.event_types import Event, EventPage, check_types
 from celery_fairness.control.holding import TRACE_SECONDS, Holding, lasts_ms
 from celery_fairness.control.scan import Reader
-from celery_fairness.errors import got
 
 
 class EventsApi:
     """The streams of events of one installation.
+
+    Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
         stream: Returns a reader and the source that each event names.
@@ -48,16 +50,12 @@ class EventsApi:
 
         Raises:
             ValueError: An argument is invalid.
-            LimiterUnavailable: Redis does not answer.
         """
-        for name, number in (("limit", limit), ("last", 1 if last is None else last)):
-            whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole or not 1 <= number <= events.LONGEST_PAGE:
-                raise ValueError(
-                    f"{name}: expected 1 to {events.LONGEST_PAGE} events, got: {got(number)}"
-                )
+        length = whole(1, events.LONGEST_PAGE)
+        length.check("limit", limit)
         asked = check_types(types)
         if last is not None:
+            length.check("last", last)
             if after is not None:
                 raise ValueError("expected after or last, got: both")
             return events.last_page(*self._stream(), asked, last)
@@ -98,7 +96,6 @@ class EventsApi:
 
         Raises:
             ValueError: The number is invalid.
-            LimiterUnavailable: Redis does not answer.
         """
         if for_seconds is None:
             raise ValueError("for_seconds: expected a number of seconds, got: None")

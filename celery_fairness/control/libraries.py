@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict
-
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.library import FAMILY, check_library, library, loaded
+from celery_fairness.util.value import Value
 
 
-class LibraryStatus(BaseModel):
+class LibraryStatus(Value):
     """One library of a server.
 
     Attributes:
@@ -25,8 +24,6 @@ class LibraryStatus(BaseModel):
         current: This version of the package calls it: workers, or ``celery fairness check``.
         used: When a worker of this installation called it last, to an hour. None is never.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     size: int

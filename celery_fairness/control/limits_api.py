@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from celery_fairness.config.fields import whole
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.rates import RateLike
@@ -24,9 +24,10 @@ from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_limits import QueueLimits
 from celery_fairness.control.views import ChangedStops
-from celery_fairness.errors import NotFound, TenantInvalid, got
+from celery_fairness.errors import NotFound, TenantInvalid
 
-logger = logging.getLogger("celery_fairness")
+#: The numbers of pages.
+PAGES = whole(1, 1_000_000)
 
 
 class Unset:
@@ -38,6 +39,9 @@ UNSET = Unset()
 
 class LimitsApi:
     """Limits by key: ``api.stripe.com``, ``tenant:42``, ``queue:mail``.
+
+    Every method raises ``LimiterUnavailable`` if Redis does not answer, and ``TenantInvalid`` if
+    the tenant in a key cannot be one.
 
     Args:
         inspector: Reads keys.
@@ -70,10 +74,9 @@ class LimitsApi:
 
         Raises:
             ValueError: A number is out of range.
-            LimiterUnavailable: Redis does not answer.
         """
-        _check_whole("page", page)
-        _check_whole("per_page", per_page, LONGEST_PAGE)
+        PAGES.check("page", page)
+        whole(1, LONGEST_PAGE).check("per_page", per_page)
         return self._inspector.page(page, per_page)
 
     def inspect(self, key: str, page: int = 1) -> Inspection:
@@ -96,9 +99,8 @@ class LimitsApi:
         Raises:
             NotFound: Nothing is known of the key.
             ValueError: The key has another form, or the page is out of range.
-            LimiterUnavailable: Redis does not answer.
         """
-        _check_whole("page", page)
+        PAGES.check("page", page)
         try:
             return self._inspector.inspect(key, page)
         except NotFound:
@@ -109,11 +111,7 @@ class LimitsApi:
             return self._inspector.inspect(queue_key(queue), page)
 
     def is_known(self, key: str) -> bool:
-        """Return whether anything is known of a key; False also if the key has no valid form.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
-        """
+        """Return whether anything is known of a key; False also if the key has no valid form."""
         try:
             return self.inspect(key).known
         except NotFound:
@@ -145,9 +143,7 @@ class LimitsApi:
             paused before its first task.
 
         Raises:
-            TenantInvalid: The tenant in the key cannot be one.
             ValueError: The key, the time or the person is invalid.
-            LimiterUnavailable: Redis does not answer.
         """
         wait_ms = lasts_ms(for_seconds, until)
         who = person(by)
@@ -184,7 +180,6 @@ class LimitsApi:
 
         Raises:
             ValueError: As :meth:`pause`.
-            LimiterUnavailable: Redis does not answer.
         """
         wait_seconds = cool_down_seconds(for_seconds, until)
         name, known = self._changed(key, tenants=False)
@@ -233,9 +228,7 @@ class LimitsApi:
 
         Raises:
             PolicyInvalid: A number is invalid.
-            TenantInvalid: The tenant in the key cannot be one.
             ValueError: No number is given, or the key or the time is invalid.
-            LimiterUnavailable: Redis does not answer.
         """
         if for_seconds is not None and until is not None:
             raise ValueError("expected for_seconds or until, got: both")
@@ -287,10 +280,3 @@ class LimitsApi:
         except (NotFound, ValueError):
             return False
         return True
-
-
-def _check_whole(name: str, number: Any, most: int | None = None) -> None:
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if not whole or number < 1 or (most is not None and number > most):
-        to = "on" if most is None else f"to {most}"
-        raise ValueError(f"{name}: expected a whole number from 1 {to}, got: {got(number)}")

@@ -15,6 +15,8 @@ from celery_fairness.errors import NotFound
 class QueuesApi:
     """Queues by name.
 
+    Every method raises ``LimiterUnavailable`` if Redis does not answer.
+
     Args:
         limits: Reads and writes the limits of queues.
         stats: Reads the waiting tasks.
@@ -29,9 +31,6 @@ class QueuesApi:
 
         If the broker does not claim fairly, waiting tasks are not in Redis. Then the list has only
         queues with a limit, and ``tasks`` is None.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
         """
         rows = {row.queue: row for row in self._stats.status().queues}
         limits = {limit.queue: limit for limit in self._limits.all()}
@@ -45,7 +44,6 @@ class QueuesApi:
         Raises:
             NotFound: No task was in the queue and it has no limit.
             PolicyInvalid: The name is no text.
-            LimiterUnavailable: Redis does not answer.
         """
         rows = {row.queue: row for row in self._stats.status().queues}
         limit = self._limits.find_limit(queue)
@@ -80,7 +78,6 @@ class QueuesApi:
 
         Raises:
             PolicyInvalid: A number is invalid, or the gates of this broker do not check the queue.
-            LimiterUnavailable: Redis does not answer.
         """
         given: dict[str, Any] = {
             "global_limit": global_limit,
@@ -92,11 +89,7 @@ class QueuesApi:
         return self._limits.set(queue, given)
 
     def clear_limit(self, queue: str) -> bool:
-        """End an operator's limit, so that the settings hold; return whether there was one.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
-        """
+        """End an operator's limit, so that the settings hold; return whether there was one."""
         return self._limits.clear(queue)
 
 

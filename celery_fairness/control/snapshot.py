@@ -7,7 +7,8 @@ module only gives the answer its public form.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit, read_limits
@@ -30,7 +31,7 @@ from celery_fairness.limiter.types import (
 )
 from celery_fairness.scheduler.calls import Stopped
 from celery_fairness.scheduler.overrides import UNCHANGED
-from celery_fairness.util.durations import Milliseconds, iso_duration, seconds
+from celery_fairness.util.durations import Milliseconds, iso_duration, milliseconds, seconds
 from celery_fairness.util.ids import holder_of
 
 
@@ -62,7 +63,7 @@ def read_inspection(
         declared: Whether the app declares a limit of the key.
     """
     stops = _stops(key, answer)
-    concurrency, rates, throttle = _numbers(answer["numbers"])
+    numbers = _numbers(answer["numbers"])
     action = {"r": "reschedule", "d": "drop"}.get(answer.get("on_limit", ""), "wait")
     override = _override(key, answer["override"]) if "override" in answer else None
     opens_ms = answer.get("opens_ms")
@@ -72,16 +73,34 @@ def read_inspection(
     if unknown:
         # The tier's number may be stricter than any other number of the key.
         own = LimitReason(kind="unknown", limit=None, why=unknown)
-    until = _Until(answer, stops)
+
+    def at(wait_ms: int) -> datetime | None:
+        # Never before the end of a pause or a cool-down.
+        if stops.paused and stops.pause_seconds is None:
+            return None
+        stopped_seconds = max(stops.cool_down_seconds, stops.pause_seconds or 0.0)
+        return at_ms(answer["now"] + max(wait_ms, milliseconds(stopped_seconds)))
+
+    rate = throttle = None
+    if "rate" in answer:
+        starts, period_ms, count, wait_ms = answer["rate"]
+        period = iso_duration(seconds(period_ms))
+        rate = RateState(
+            limit=starts, period=period, current_count=count, window_resets_at=at(wait_ms)
+        )
+    if "throttle" in answer:
+        starts, period_ms, wait_ms = answer["throttle"]
+        period = iso_duration(seconds(period_ms))
+        throttle = ThrottleState(limit=starts, period=period, next_allowed_at=at(wait_ms))
     return Inspection(
         key=key,
-        concurrency=Concurrency(limit=0 if stops.paused else concurrency, active=answer["held"]),
-        rate=until.rate(answer["rate"]) if "rate" in answer else None,
-        throttle=until.throttle(answer["throttle"]) if "throttle" in answer else None,
+        concurrency=Concurrency(limit=0 if stops.paused else numbers[0], active=answer["held"]),
+        rate=rate,
+        throttle=throttle,
         waiting_count=answer["waiting_count"],
         override=override,
         in_force=limit_in_force(own, stops, override),
-        numbers=Limit(key, concurrency, rates, throttle, action),
+        numbers=Limit(key, *numbers, action),
         known=answer["known"] or declared,
         tier=tier,
         unknown=unknown,
@@ -100,37 +119,6 @@ def read_inspection(
         full_in=tuple(answer.get("full_in", ())),
         judged_by=answer.get("judged_by"),
     )
-
-
-class _Until:
-    """The times of windows, which are never before the end of a pause or a cool-down."""
-
-    def __init__(self, answer: Mapping[str, Any], stops: KeyStops) -> None:
-        self._now_ms = answer["now"]
-        self._for_ever = stops.paused and stops.pause_seconds is None
-        self._stopped_ms = 1000 * max(stops.cool_down_seconds, stops.pause_seconds or 0.0)
-
-    def rate(self, window: Sequence[int]) -> RateState:
-        starts, period_ms, count, wait_ms = window
-        return RateState(
-            limit=starts,
-            period=iso_duration(seconds(period_ms)),
-            current_count=count,
-            window_resets_at=self._at(wait_ms),
-        )
-
-    def throttle(self, window: Sequence[int]) -> ThrottleState:
-        starts, period_ms, wait_ms = window
-        return ThrottleState(
-            limit=starts,
-            period=iso_duration(seconds(period_ms)),
-            next_allowed_at=self._at(wait_ms),
-        )
-
-    def _at(self, wait_ms: int) -> Any:
-        if self._for_ever:
-            return None
-        return at_ms(self._now_ms + max(wait_ms, round(self._stopped_ms)))
 
 
 def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:

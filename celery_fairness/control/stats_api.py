@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from celery_fairness.config.fields import whole
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.queue_rows import with_queues
 from celery_fairness.control.scan import Command, Reader, batches, server_now
@@ -23,7 +24,6 @@ from celery_fairness.control.views import (
     WaitCount,
 )
 from celery_fairness.control.workers import living
-from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.util.durations import seconds
@@ -40,6 +40,8 @@ _REFUSED = "refused:"
 
 class StatsApi:
     """Status and statistics of one installation.
+
+    Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
         limiter: The limiter of the installation. A fake limiter has fewer facts.
@@ -66,11 +68,7 @@ class StatsApi:
             self._reader = Reader(limiter)
 
     def status(self) -> Status:
-        """Return the installation at a glance: queues, who holds leases, tiers, counters.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
-        """
+        """Return the installation at a glance: queues, who holds leases, tiers, counters."""
         source, published = self._limiter.published_tiers()
         counts = dict(self._limiter.counts())
         tiers = tuple(
@@ -111,10 +109,8 @@ class StatsApi:
 
         Raises:
             ValueError: The number is out of range.
-            LimiterUnavailable: Redis does not answer.
         """
-        if not isinstance(last, int) or isinstance(last, bool) or not 1 <= last <= KEPT:
-            raise ValueError(f"last: expected a whole number from 1 to {KEPT}, got: {got(last)}")
+        whole(1, KEPT).check("last", last)
         if self._reader is None:
             raise ValueError("limiter: expected one in Redis, where minutes are counted")
         return tuple(_minutes(self._reader, last))
@@ -124,9 +120,6 @@ class StatsApi:
 
         A gate counts attempts. A claim counts a tenant that it finds at its limit once, until the
         tenant may start a task again; of other limits it counts the first task of a lane.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
         """
         tiers = {
             counter.removeprefix(_REFUSED): total
@@ -162,9 +155,6 @@ class StatsApi:
         expired_waiting     tasks that expired while they waited
         aside               entries of plain lists that were quarantined
         =================== ========================================================================
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
         """
         return {
             counter: amount

@@ -33,6 +33,8 @@ _STATES = ("later", "waiting", "running", "dead")
 class TasksApi:
     """Tasks by id.
 
+    Every method raises ``LimiterUnavailable`` if Redis does not answer.
+
     Args:
         limiter: Returns the limiter of the installation.
         inspector: Inspects the limits of a task.
@@ -57,7 +59,6 @@ class TasksApi:
 
         Raises:
             NotFound: No task of this id waits, runs or is a dead letter; at a gate: none is parked.
-            LimiterUnavailable: Redis does not answer.
         """
         limiter = self._limiter()
         reader = Reader(limiter)
@@ -85,7 +86,6 @@ class TasksApi:
 
         Raises:
             NotFound: No task of this id waits or runs; at a gate: none is parked.
-            LimiterUnavailable: Redis does not answer.
         """
         limiter = self._limiter()
         reader = Reader(limiter)
@@ -111,7 +111,6 @@ class TasksApi:
 
         Raises:
             ValueError: The broker does not claim fairly.
-            LimiterUnavailable: Redis does not answer.
         """
         self._expect_claims()
         return tuple(map(letter, dead(Reader(self._limiter()), queue)))
@@ -125,7 +124,6 @@ class TasksApi:
         Raises:
             NotFound: There is no such dead letter.
             ValueError: The broker does not claim fairly.
-            LimiterUnavailable: Redis does not answer.
         """
         self._expect_claims()
         reader = Reader(self._limiter())

@@ -23,6 +23,9 @@ from celery_fairness.limiter.redis import RedisLimiter
 class TenantsApi:
     """Tenants by their id.
 
+    Every method raises ``LimiterUnavailable`` if Redis does not answer. Methods for one tenant
+    raise ``TenantInvalid`` if the text cannot be a tenant, and ``ValueError`` if it is empty.
+
     Args:
         limits: Limits by key, also of tenants.
         holding: Returns the writer of pauses.
@@ -60,9 +63,7 @@ class TenantsApi:
                 the tasks without a service.
 
         Raises:
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: The tenant is empty, or a service is given and ``tier_scope`` is ``global``.
-            LimiterUnavailable: Redis does not answer.
+            ValueError: A service is given and ``tier_scope`` is ``global``.
         """
         return self._limits.inspect(self._key(tenant, service))
 
@@ -76,11 +77,6 @@ class TenantsApi:
             tier: The tenant's tier, or "" for the default tier. A published tier and the tier of
                 waiting tasks are used before it.
             service: As for :meth:`inspect`.
-
-        Raises:
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: It is empty.
-            LimiterUnavailable: Redis does not answer.
         """
         tier = tier or self._settings.default_tier
         return self._inspector.of_tenant(_named(tenant), tier, service)
@@ -98,9 +94,7 @@ class TenantsApi:
         Arguments as for :meth:`LimitsApi.pause`. The tenant may have no task yet.
 
         Raises:
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: It is empty, or the time or the person is invalid.
-            LimiterUnavailable: Redis does not answer.
+            ValueError: The time or the person is invalid.
         """
         wait_ms = lasts_ms(for_seconds, until)
         return self._stop("pause", tenant, person(by), wait_ms)
@@ -126,22 +120,9 @@ class TenantsApi:
         reason: str | None = None,
         author: str | None = None,
     ) -> Inspection:
-        """Override the concurrency of a tenant. Without an end it lasts until it is cleared.
+        """Override the concurrency of a tenant, for a time or until it is cleared.
 
-        Args:
-            tenant: The tenant's id.
-            concurrency: Tasks at once. None is unlimited and 0 pauses.
-            service: As for :meth:`inspect`.
-            for_seconds: Duration in seconds, instead of ``until``.
-            until: Time of its end, as a datetime with a time zone or Unix seconds.
-            reason: Why, for operators.
-            author: The person who sets it.
-
-        Raises:
-            PolicyInvalid: The number is invalid.
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: The time is invalid.
-            LimiterUnavailable: Redis does not answer.
+        Arguments and errors as for :meth:`LimitsApi.override`, ``service`` as for :meth:`inspect`.
         """
         return self._limits.override(
             self._key(tenant, service),
@@ -160,11 +141,6 @@ class TenantsApi:
         """Cancel all waiting tasks of a tenant, in every queue; running tasks go on.
 
         A task that is submitted during the call may be left.
-
-        Raises:
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: It is empty.
-            LimiterUnavailable: Redis does not answer.
         """
         name = reserved(_named(tenant))
         cancelled = purge_tenant(self._redis_limiter(), self._settings, name)
@@ -191,9 +167,7 @@ class TenantsApi:
             The tier, and the time when it ends.
 
         Raises:
-            TenantInvalid: The text cannot be a tenant.
             ValueError: There is no such tier, or the number is invalid.
-            LimiterUnavailable: Redis does not answer.
         """
         name = _named(tenant)
         known = dict(self._limiter.published_tiers()[1]) or self._settings.tiers
@@ -212,11 +186,6 @@ class TenantsApi:
         """Clear the published tier of a tenant; the resolver or the default tier decides again.
 
         Waiting tasks move as for :meth:`set_tier`.
-
-        Raises:
-            TenantInvalid: The text cannot be a tenant.
-            ValueError: It is empty.
-            LimiterUnavailable: Redis does not answer.
         """
         name = _named(tenant)
         keep = self._settings.tier_resolver is None

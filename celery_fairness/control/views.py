@@ -54,7 +54,7 @@ class OwnerStatus:
 
 
 class WorkerStatus(Value):
-    """One live worker process.
+    """One live worker process, which stores this as JSON in Redis.
 
     Attributes:
         name: Celery's name of it, such as ``celery@web-3``.
@@ -68,11 +68,6 @@ class WorkerStatus(Value):
     pid: int
     path: str
     enforcement: str
-
-    @property
-    def announced(self) -> str:
-        """The JSON that the worker stores in Redis; :meth:`model_validate_json` reads it."""
-        return self.model_dump_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Limiter(Protocol):
         """Report that a worker lives, for one more lease time.
 
         Args:
-            worker: ``WorkerStatus.announced`` of the worker. "" only checks the memory.
+            worker: The worker's ``WorkerStatus`` as JSON. "" only checks the memory.
             epoch: The epoch of the last renewal. None if there was none.
             ends: The worker ends, and its entry is removed.
 

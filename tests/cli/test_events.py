@@ -339,12 +339,12 @@ MIXED = (
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"limit": 0}, "limit: expected 1 to 1000 events, got: 0"),
-        ({"limit": 1001}, "limit: expected 1 to 1000 events, got: 1001"),
-        ({"limit": True}, "limit: expected 1 to 1000 events, got: True"),
+        ({"limit": 0}, "limit: expected a whole number from 1 to 1000, got: 0"),
+        ({"limit": 1001}, "limit: expected a whole number from 1 to 1000, got: 1001"),
+        ({"limit": True}, "limit: expected a whole number from 1 to 1000, got: True"),
         ({"after": "5-0"}, "after: expected the id of an event, as 'evt_…', got: '5-0'"),
         ({"types": ["nothing"]}, "task.started, task.watched, got: 'nothing'"),
-        ({"last": 0}, "last: expected 1 to 1000 events, got: 0"),
+        ({"last": 0}, "last: expected a whole number from 1 to 1000, got: 0"),
         ({"last": 5, "after": "evt_"}, "expected after or last, got: both"),
         ({"types": ["task.put", "fairness.paused"]}, MIXED),
     ],

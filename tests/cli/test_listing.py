@@ -63,7 +63,7 @@ def test_pages_follow_each_other_and_the_last_is_shorter(made, run):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--page", "0"), "page: expected a whole number from 1 on, got: 0"),
+        (("--page", "0"), "page: expected a whole number from 1 to 1000000, got: 0"),
         (("--per-page", "101"), "per_page: expected a whole number from 1 to 100, got: 101"),
         (("--page", "x"), "'x' is not a valid integer"),
     ],
