@@ -92,7 +92,7 @@ class Parts:
         self.fairness: Any = None
         self._given_limiter = limiter
         self.notices = Notices(logger)
-        self._environ = environ
+        self.environ = environ
         self._lock = threading.RLock()
         #: Unique name of this worker: its main process and its pool. Ids of leases begin with it.
         self.worker = new_id(6)
@@ -142,7 +142,7 @@ class Parts:
     @cached_property
     def _loaded(self) -> Loaded:
         with self._lock:
-            return load_settings(self._configured(), self._environ)
+            return load_settings(self._configured(), self.environ)
 
     def _configured(self) -> Any:
         """Return ``app.conf.fairness``, with its password hidden from a ``repr`` of the app."""
@@ -166,11 +166,6 @@ class Parts:
             return values
         self.app.conf.fairness = {**values, "redis_url": SecretStr(url)}
         return self.app.conf.fairness
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The variables that the settings were read from."""
-        return self._environ
 
     # -- parts ------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def start(make_fairness, redis_url, monkeypatch):
 
         def __call__(self, *options, stock=False, conf=None, environ=None, **fairness):
             of = make_fairness(redis_url if stock else "", conf=conf, fairness=fairness)
-            monkeypatch.setattr(parts_of(of), "_environ", environ or {})
+            monkeypatch.setattr(parts_of(of), "environ", environ or {})
             self.fairness = of
             words = ["worker", *options]
             monkeypatch.setattr(sys, "argv", ["celery", "-A", "shop", "-q", "fairness", *words])
