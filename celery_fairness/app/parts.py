@@ -42,7 +42,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.router import LazyRouter, TierRouter
+from celery_fairness.message.router import TierRouter
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
@@ -96,6 +96,8 @@ class Parts:
         self._lock = threading.RLock()
         #: Unique name of this worker: its main process and its pool. Ids of leases begin with it.
         self.worker = new_id(6)
+        #: Chooses queues.
+        self.router = TierRouter(self)
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
@@ -227,11 +229,6 @@ class Parts:
         return PutTrace(self.settings, self.directory)
 
     @cached_property
-    def router(self) -> TierRouter:
-        """Chooses queues."""
-        return TierRouter(self.stamp, self.directory, self.notices)
-
-    @cached_property
     def lease_renewer(self) -> LeaseRenewer:
         """Renews a worker's leases."""
         return LeaseRenewer(
@@ -359,9 +356,9 @@ class Parts:
         conf = self.app.conf
         routes = conf.task_routes
         given = routes if isinstance(routes, (list, tuple)) else [routes] if routes else []
-        if not (given and isinstance(given[0], LazyRouter) and given[0].is_of(self)):
-            others = [route for route in given if not isinstance(route, LazyRouter)]
-            conf.task_routes = [LazyRouter(self), *others]
+        if not (given and given[0] is self.router):
+            others = [route for route in given if not isinstance(route, TierRouter)]
+            conf.task_routes = [self.router, *others]
 
     def _on_finalised(self, **_: Any) -> None:
         # The settings are not read here: Celery's signal would swallow their error.

@@ -14,26 +14,19 @@ from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.tiers import queues_of, select_queue
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.message.headers import HEADER, Header, parse_header
-from celery_fairness.message.stamp import Stamp
 from celery_fairness.message.task_options import service_of
-from celery_fairness.message.tier_lookup import TierLookup
-from celery_fairness.util.throttled_log import Notices
-from celery_fairness.wiring import publishing
+from celery_fairness.wiring import Wiring, publishing
 
 
 class TierRouter:
     """Chooses one of the three queues of a task's service.
 
     Args:
-        stamp: Makes the headers of messages.
-        directory: Returns the tiers in force.
-        notices: Logs failures.
+        parts: The parts of the app. They are used at the first task, not before.
     """
 
-    def __init__(self, stamp: Stamp, directory: TierLookup, notices: Notices) -> None:
-        self._stamp = stamp
-        self._directory = directory
-        self._notices = notices
+    def __init__(self, parts: Wiring) -> None:
+        self._parts = parts
 
     def __repr__(self) -> str:
         return "<TierRouter>"
@@ -47,14 +40,18 @@ class TierRouter:
         task: Any = None,
         **_: Any,
     ) -> dict[str, str] | None:
-        """Return ``{"queue": …}``; None for a task without a service."""
-        service = service_of(task)
+        """Return ``{"queue": …}``, None for a task without a service; record who is publishing."""
+        publishing.set(self._parts)
+        if task is None:
+            # send_task does not finalize the app, so it does not find a task that is not yet made.
+            task = self._parts.app.tasks.get(name)
+        stamp, service = self._parts.stamp, service_of(task)
         try:
             headers = options.get("headers") or {}
-            wire = self._stamp.header(name, task, headers, args or (), kwargs or {})
-            queue = self._queue(service, wire, self._stamp.is_scheduled(task, headers))
+            wire = stamp.header(name, task, headers, args or (), kwargs or {})
+            queue = self._queue(service, wire, stamp.is_scheduled(task, headers))
         except Exception as error:  # noqa: BLE001 - a producer must not fail here
-            self._notices.error(f"router:{name}", "routing of task %s failed: %r", name, error)
+            self._log(name, error)
             queue = queues_of(service)[1] if isinstance(service, str) else None
         return None if queue is None else {"queue": queue}
 
@@ -63,7 +60,7 @@ class TierRouter:
 
         Only a message in one of its service's three queues moves. A user chose any other queue.
         """
-        service = service_of(task)
+        stamp, service = self._parts.stamp, service_of(task)
         current = queue_of_route(current or "")
         try:
             wire = headers.get(HEADER)
@@ -71,12 +68,10 @@ class TierRouter:
             if service is None or current not in queues_of(service):
                 return None
             if wire is not None:
-                wire = self._stamp.header(task.name, task, headers, (), {})
-            return self._queue(service, wire, self._stamp.is_scheduled(task, headers))
+                wire = stamp.header(task.name, task, headers, (), {})
+            return self._queue(service, wire, stamp.is_scheduled(task, headers))
         except Exception as error:  # noqa: BLE001 - a producer must not fail here
-            self._notices.error(
-                f"router:{task.name}", "routing of task %s failed: %r", task.name, error
-            )
+            self._log(task.name, error)
             return None
 
     def _queue(self, service: str | None, wire: Any, scheduled: bool) -> str | None:
@@ -88,28 +83,8 @@ class TierRouter:
         if service is None:
             return None
         tier = header.tier if header.tenant is not None else None
-        return select_queue(service, tier, scheduled or header.scheduled, self._directory.tiers())
+        tiers = self._parts.directory.tiers()
+        return select_queue(service, tier, scheduled or header.scheduled, tiers)
 
-
-class LazyRouter:
-    """The entry in ``task_routes``. It makes the router at the first task."""
-
-    def __init__(self, fairness: Any) -> None:
-        self._fairness = fairness
-
-    def __repr__(self) -> str:
-        return "<TierRouter>"
-
-    def is_of(self, fairness: Any) -> bool:
-        """Return whether this is the router of ``fairness``."""
-        return self._fairness is fairness
-
-    def __call__(self, *args: Any, task: Any = None, **kwargs: Any) -> dict[str, str] | None:
-        """Return the route, and record the app that is publishing."""
-        publishing.set(self._fairness)
-        if task is None and args:
-            # send_task does not finalize the app, so it does not find a task that is not yet made.
-            task = self._fairness.app.tasks.get(args[0])
-        kwargs["task"] = task
-        route: dict[str, str] | None = self._fairness.router(*args, **kwargs)
-        return route
+    def _log(self, name: str, error: Exception) -> None:
+        self._parts.notices.error(f"router:{name}", "routing of task %s failed: %r", name, error)

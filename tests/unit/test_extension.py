@@ -10,11 +10,11 @@ from celery import Celery, Task
 from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_fairness import Fairness, FairTask
-from celery_fairness.app.parts import LazyRouter
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.limiter.types import Lease, SlotRequest
+from celery_fairness.message.router import TierRouter
 from celery_fairness.testing.fake_limiter import FakeLimiter
 from tests.support.parts import parts_of
 
@@ -207,7 +207,7 @@ class TestWiring:
         second = Fairness(shop.app, {})
         try:
             assert Fairness.of(shop.app) is second
-            routers = [r for r in shop.app.conf.task_routes if isinstance(r, LazyRouter)]
+            routers = [r for r in shop.app.conf.task_routes if isinstance(r, TierRouter)]
             assert len(routers) == 1
             parts = parts_of(second)
             parts.limiter, parts.directory = shop.limiter, parts_of(shop.fairness).directory
@@ -241,7 +241,7 @@ class TestWiring:
         assert app.conf.timezone is None
         app.finalize()
         Fairness(app, {})
-        assert isinstance(app.conf.task_routes[0], LazyRouter)
+        assert isinstance(app.conf.task_routes[0], TierRouter)
 
     def test_two_apps_do_not_stamp_each_others_messages(self, make_shop):
         one = make_shop({"tier_resolver": lambda t: "pro"}, main="one")

@@ -143,7 +143,7 @@ def test_routing_takes_what_celery_leaves_out(routed, options, args, kwargs):
     assert router("shop.analyze", args, kwargs, options, routed.analyze) == {
         "queue": "analysis_default"
     }
-    assert router("shop.analyze", args, kwargs, options) is None
+    assert router("shop.unknown", args, kwargs, options) is None
 
 
 HEADER = {"v": 1, "tenant": "pro", "service": "analysis"}
