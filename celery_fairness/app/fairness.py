@@ -16,7 +16,7 @@ from celery_fairness.control.check import Progress, check
 from celery_fairness.control.events_api import EventsApi
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.limits_api import LimitsApi
-from celery_fairness.control.queue_limits import QueueLimits
+from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.tasks_api import TasksApi
@@ -99,7 +99,7 @@ class Fairness:
     def limits(self) -> LimitsApi:
         """Limits by key."""
         parts = self._parts
-        return LimitsApi(self._inspector, parts.holding, self._queue_limits, parts.settings)
+        return LimitsApi(self._inspector, parts.holding, self._queue_keys, parts.settings)
 
     @cached_property
     def tenants(self) -> TenantsApi:
@@ -118,7 +118,7 @@ class Fairness:
     @cached_property
     def queues(self) -> QueuesApi:
         """Queues by name."""
-        return QueuesApi(self._queue_limits, self.stats)
+        return QueuesApi(self._parts.limiter, self._queue_keys, self.stats)
 
     @cached_property
     def tasks(self) -> TasksApi:
@@ -147,11 +147,11 @@ class Fairness:
         )
 
     @cached_property
-    def _queue_limits(self) -> QueueLimits:
+    def _queue_keys(self) -> QueueKeys:
         parts = self._parts
         # A gate checks only the queues that the settings name.
         named = None if parts.claims_fairly else parts.settings.queues
-        return QueueLimits(parts.limiter, named, self._known_queues)
+        return QueueKeys(parts.limiter, named, self._known_queues)
 
     def _app_queues(self) -> list[str]:
         app = self._parts.app

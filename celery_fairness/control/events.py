@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,7 +47,8 @@ def page(
     """Return the next events of some types after the event with the id ``after``."""
     found: list[Event] = []
     cursor = after
-    for event in _entries(reader, source, after, _streams(reader, types)):
+    start = "-" if after is None else f"({entry_of(after)}"
+    for event in _entries(reader, source, "XRANGE", _streams(reader, types), start, "+"):
         if types and event.type not in types:
             cursor = event.id if len(found) < limit else cursor
         elif len(found) == limit:
@@ -59,21 +61,14 @@ def page(
 
 def last_page(reader: Reader, source: str, types: Collection[str], last: int) -> EventPage:
     """Return the newest events of some types, the oldest of these first."""
-    found: list[Event] = []
-    streams, end = _streams(reader, types), "+"
-    while True:
-        entries = _merged(reader, "XREVRANGE", streams, end, "-")
-        for entry, fields in entries:
-            event = event_of(entry, fields, source)
-            if types and event.type not in types:
-                continue
-            if len(found) == last:
-                return EventPage(events=tuple(found[::-1]), cursor=found[0].id, has_more=True)
-            found.append(event)
-        if len(entries) < TOGETHER:
-            cursor = found[0].id if found else None
-            return EventPage(events=tuple(found[::-1]), cursor=cursor, has_more=False)
-        end = f"({entries[-1][0]}"
+    events = _entries(reader, source, "XREVRANGE", _streams(reader, types), "+", "-")
+    newest = (event for event in events if not types or event.type in types)
+    found = list(islice(newest, last))
+    return EventPage(
+        events=tuple(reversed(found)),
+        cursor=found[0].id if found else None,
+        has_more=next(newest, None) is not None,
+    )
 
 
 def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
@@ -85,11 +80,11 @@ def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
 
 
 def _entries(
-    reader: Reader, source: str, after: str | None, streams: tuple[str, ...]
+    reader: Reader, source: str, command: str, streams: tuple[str, ...], start: str, end: str
 ) -> Iterator[Event]:
-    start = "-" if after is None else f"({entry_of(after)}"
+    """Yield all events between two entries; arguments as for :func:`_merged`."""
     while True:
-        entries = _merged(reader, "XRANGE", streams, start, "+")
+        entries = _merged(reader, command, streams, start, end)
         for entry, fields in entries:
             yield event_of(entry, fields, source)
         if len(entries) < TOGETHER:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.keys import Row
 from celery_fairness.control.ojs_views import Inspection
-from celery_fairness.control.opening import starts_wait_seconds
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, logical_now
 from celery_fairness.limiter.types import HeldLease
 
 #: Steps of a binary search for a time, which make it exact enough.
@@ -193,7 +192,7 @@ def wait_for_slot(state: Inspection, limit: int, before: Before) -> float | None
 
 def wait_for_limit(reader: Reader, limit: Limit, state: Inspection, before: Before) -> float | None:
     """Return the seconds until a limit lets a task start after others, or None if unknown."""
-    by_starts = starts_wait_seconds(reader, limit, before.tasks)
+    by_starts = _wait_for_rates(reader, limit, before.tasks)
     if limit.concurrency is None:
         return by_starts
     by_slots = wait_for_slot(state, limit.concurrency, before)
@@ -264,3 +263,34 @@ def _seconds_until(
         else:
             last = middle
     return last
+
+
+def _wait_for_rates(reader: Reader, limit: Limit, before: int) -> float:
+    """Return the seconds until the rates and the throttle of a limit allow a start; 0 is now.
+
+    Tasks that go ``before`` are expected to start as soon as they may.
+    """
+    keys = reader.keys
+    count, ideal = reader.read("HMGET", keys.of("window", limit.key), "count", "ideal")
+    waits_ms, logical = [0.0], logical_now(reader)
+    for starts, period_ms in limit.rates:
+        # A window allows a start when the start that is ``starts`` places earlier has left it. That
+        # may be a task that goes before and has not started yet, so count whole periods (rounds)
+        # until it is one that has.
+        number = int(count or 0) + before + 1 - starts
+        rounds = max(0, ceil((before + 1 - starts) / starts))
+        number -= rounds * starts
+        if number < 1:
+            waits_ms.append(rounds * period_ms)
+            continue
+        found = reader.read(
+            *("ZRANGEBYSCORE", keys.of("starts", limit.key), number, "+inf", "LIMIT", 0, 1)
+        )
+        waits_ms += [
+            int(each.split(" ")[1]) + (rounds + 1) * period_ms + 1 - logical for each in found
+        ]
+    if limit.throttle:
+        interval = limit.throttle[1] / limit.throttle[0]
+        due = logical if ideal is None else float(ideal) + interval
+        waits_ms.append(due + before * interval - logical)
+    return max(waits_ms) / 1000

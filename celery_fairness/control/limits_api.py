@@ -22,7 +22,7 @@ from celery_fairness.control.holding import (
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
-from celery_fairness.control.queue_limits import QueueLimits
+from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import NotFound, TenantInvalid
 
@@ -54,7 +54,7 @@ class LimitsApi:
         self,
         inspector: Inspector,
         holding: Callable[[], Holding],
-        queues: QueueLimits,
+        queues: QueueKeys,
         settings: Settings,
     ) -> None:
         self._inspector = inspector

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import OnLimit
-from celery_fairness.config.rates import RateLike
-from celery_fairness.control.queue_limits import QueueLimits
+from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
+from celery_fairness.config.queue_policy import queue_key, read_queue
+from celery_fairness.config.rates import Rate, RateLike
+from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
-from celery_fairness.errors import NotFound
+from celery_fairness.errors import NotFound, PolicyInvalid, got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.util.durations import seconds
 
 
 class QueuesApi:
@@ -18,12 +23,14 @@ class QueuesApi:
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
-        limits: Reads and writes the limits of queues.
+        limiter: Has the limits of queues.
+        keys: The keys of queues.
         stats: Reads the waiting tasks.
     """
 
-    def __init__(self, limits: QueueLimits, stats: StatsApi) -> None:
-        self._limits = limits
+    def __init__(self, limiter: Limiter, keys: QueueKeys, stats: StatsApi) -> None:
+        self._limiter = limiter
+        self._keys = keys
         self._stats = stats
 
     def list(self) -> tuple[QueueState, ...]:
@@ -32,11 +39,8 @@ class QueuesApi:
         If the broker does not claim fairly, waiting tasks are not in Redis. Then the list has only
         queues with a limit, and ``tasks`` is None.
         """
-        rows = {row.queue: row for row in self._stats.status().queues}
-        limits = {limit.queue: limit for limit in self._limits.all()}
-        return tuple(
-            _state(queue, rows.get(queue), limits.get(queue)) for queue in sorted({*rows, *limits})
-        )
+        tasks, rows = self._tasks(), self._limiter.queue_rows()
+        return tuple(self._state(queue, tasks, rows) for queue in sorted({*tasks, *rows}))
 
     def inspect(self, queue: str) -> QueueState:
         """Return one queue, with its tasks and its limit.
@@ -45,11 +49,10 @@ class QueuesApi:
             NotFound: No task was in the queue and it has no limit.
             PolicyInvalid: The name is no text.
         """
-        rows = {row.queue: row for row in self._stats.status().queues}
-        limit = self._limits.find_limit(queue)
-        if queue not in rows and limit is None:
+        tasks, rows = self._tasks(), self._limiter.queue_rows()
+        if _named(queue) not in {*tasks, *rows}:
             raise NotFound("queue", queue, "has no limit, and no task was in it")
-        return _state(queue, rows.get(queue), limit)
+        return self._state(queue, tasks, rows)
 
     def set_limit(
         self,
@@ -86,12 +89,52 @@ class QueuesApi:
             "throttle": throttle,
             "on_limit": on_limit,
         }
-        return self._limits.set(queue, given)
+        policy = read_queue(given)
+        self._keys.expect_checked(_named(queue))
+        row = self._limiter.limit_queue(SET, queue, policy.numbers)
+        return self._limit(queue, row or QueueRow(queue_key(queue), by_operator=policy.numbers))
 
     def clear_limit(self, queue: str) -> bool:
         """End an operator's limit, so that the settings hold; return whether there was one."""
-        return self._limits.clear(queue)
+        row = self._limiter.queue_rows().get(_named(queue))
+        self._limiter.limit_queue(CLEARED, queue)
+        return row is not None and row.by_operator is not None
+
+    def _tasks(self) -> dict[str, QueueStatus]:
+        return {row.queue: row for row in self._stats.status().queues}
+
+    def _state(
+        self, queue: str, tasks: Mapping[str, QueueStatus], rows: Mapping[str, QueueRow]
+    ) -> QueueState:
+        limit = self._limit(queue, rows[queue]) if queue in rows else None
+        return QueueState(queue=queue, tasks=tasks.get(queue), limit=limit)
+
+    def _limit(self, queue: str, row: QueueRow) -> QueueLimit:
+        numbers = row.numbers
+        source = "people" if row.by_operator else "settings" if row.declared else ""
+        return QueueLimit(
+            queue=queue,
+            key=row.key,
+            source=source,
+            partitioned=row.parts,
+            global_limit=numbers.concurrency,
+            local_limit=numbers.local,
+            rate=_rate(numbers.rates[0] if numbers.rates else None),
+            throttle=_rate(numbers.throttle),
+            on_limit=numbers.on_limit,
+            held=self._limiter.inspect(row.key, "", "").held,
+        )
 
 
-def _state(queue: str, row: QueueStatus | None, limit: QueueLimit | None) -> QueueState:
-    return QueueState(queue=queue, tasks=row, limit=limit)
+def _rate(window: tuple[int, int] | None) -> Mapping[str, Any] | None:
+    return None if window is None else Rate(window[0], seconds(window[1])).to_ojs()
+
+
+def _named(queue: Any) -> str:
+    if not isinstance(queue, str) or not queue:
+        raise PolicyInvalid(f"queue: expected its name, got: {got(queue)}")
+    try:
+        queue.encode()
+    except UnicodeEncodeError:
+        raise PolicyInvalid("queue: expected text that is valid UTF-8") from None
+    return queue

@@ -1,0 +1,86 @@
+"""The keys of queues: the queue that a typed key means, and whether workers check it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from celery_fairness.config.queue_limits import KNOWN, PREFIX
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.errors import PolicyInvalid, got
+from celery_fairness.limiter.protocol import Limiter
+
+
+class QueueKeys:
+    """The keys of the queues of one installation.
+
+    Args:
+        limiter: The limiter of the installation.
+        named: The queues that the settings name, if only these can have a limit. A gate checks no
+            others. None if any queue can have one.
+        known: Returns the known queues, with and without a limit.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        named: Collection[str] | None,
+        known: Callable[[], Iterable[str]],
+    ) -> None:
+        self._limiter, self._named, self._known = limiter, named, known
+
+    def make_known(self, queue: str) -> None:
+        """Make claims check a queue's key from now on, before an operator changes the key.
+
+        Raises:
+            PolicyInvalid: No worker would check the queue.
+        """
+        self.expect_checked(queue)
+        self._limiter.limit_queue(KNOWN, queue)
+
+    def find(self, key: str, is_used: Callable[[str], bool]) -> tuple[str, str]:
+        """Return the key that an operator means, in its form in Redis, and its queue.
+
+        A colon begins a partition, but it may also occur in a queue's name, and then the key has a
+        hash. So the text may have several meanings. The first one that exists is used. A key in
+        exactly this form comes before a queue of this name.
+
+        Args:
+            key: The typed key, which begins with ``queue:``.
+            is_used: Returns whether anything is known of a key.
+
+        Returns:
+            The key and the queue. The queue is "" if the key is not of a whole queue.
+
+        Raises:
+            ValueError: The text has several meanings, and none of them exists.
+        """
+        name = key.removeprefix(PREFIX)
+        if ":" not in name and not name.startswith("h_"):
+            return (queue_key(name), name) if name else (key, "")
+        queue = self.queue_of(key)
+        if queue and (queue_key(queue) == key or not is_used(key)):
+            return queue_key(queue), queue
+        rows = self._limiter.queue_rows().values()
+        if is_used(key) or any(row.parts and key.startswith(f"{row.key}:") for row in rows):
+            return key, ""
+        raise ValueError(
+            "key: expected that of a queue or partition of which anything is known, got: "
+            f"{got(key)}; a queue is known once it has a limit: "
+            "celery -A APP fairness queue limit QUEUE --global-limit unlimited"
+        )
+
+    def queue_of(self, key: str) -> str:
+        """Return the known queue that has this name or this key; "" if there is none."""
+        queues = {*self._limiter.queue_rows(), *self._known()}
+        name = key.removeprefix(PREFIX)
+        if name in queues:
+            return name
+        return next((each for each in sorted(queues) if queue_key(each) == key), "")
+
+    def expect_checked(self, queue: str) -> None:
+        """Raise ``PolicyInvalid`` if no worker would check the queue."""
+        if self._named is not None and queue not in self._named:
+            raise PolicyInvalid(
+                "queue: on a broker that does not claim fairly expected one that the setting "
+                f"queues names ({{}} is enough), got: {got(queue)}"
+            )
