@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
-from celery_fairness.config.tenants import KEY_PATTERN, normalise, read_tier_key, reserved, tier_key
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.snapshot import stops_of
 from celery_fairness.errors import got
@@ -120,42 +118,6 @@ class Holding:
 
     def _run(self, verb: str, args: list[str]) -> Any:
         return self._limiter.connection.run(verb, self._limiter.prefix, args)
-
-
-def written(key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True) -> str:
-    """Return a key in its form in Redis.
-
-    Args:
-        key: The key that an operator typed.
-        settings: The settings in force.
-        tenants: Whether a tenant's key is allowed.
-        of_all: Whether the key of all services of a tenant is allowed, if each counts apart.
-
-    Raises:
-        TenantInvalid: Its tenant is not valid.
-        ValueError: The key has another form.
-    """
-    kind = key.partition(":")[0] if isinstance(key, str) else ""
-    if kind == "tenant" and tenants:
-        return _of_tenant(key, settings, of_all)
-    fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
-    if fits and kind != "tenant":
-        return str(key)
-    hint = "" if tenants else "; a tenant is paused: fairness tenant pause TENANT"
-    raise ValueError(
-        f"key: expected the key of a limit such as 'api.stripe.com'{hint}, got: {got(key)}"
-    )
-
-
-def _of_tenant(key: str, settings: Settings, of_all: bool) -> str:
-    by_service = settings.tier_scope == "service"
-    found = read_tier_key(key, by_service)
-    tenant = normalise(found[0]) if found else None
-    if found is None or tenant is None or (by_service and found[1] is None and not of_all):
-        form = "tenant:{tenant}:{service}" if by_service else "tenant:{tenant}"
-        more = ", or tenant:{tenant} of all its services" if by_service and of_all else ""
-        raise ValueError(f"key: expected {form}{more}, got: {got(key)}")
-    return tier_key(reserved(tenant), found[1])
 
 
 def _number(policy: RateLimitPolicy, name: str) -> Any:

@@ -7,11 +7,20 @@ behind a gate come from events, which are read after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
-from celery_fairness.config.tenants import KEY_PATTERN, Reserved, read_tier_key, reserved, tier_key
+from celery_fairness.config.tenants import (
+    KEY_PATTERN,
+    Reserved,
+    normalise,
+    read_tier_key,
+    reserved,
+    tier_key,
+)
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.keys import is_tenants
@@ -118,21 +127,14 @@ class Inspector:
 
     def _of_text(self, key: str, declared: Limit | None, first: int) -> Inspection:
         kind, _, name = key.partition(":")
-        in_redis = self._reader is not None
-        if key == SYSTEM and self._claims and in_redis:
+        if key == SYSTEM and self._claims:
             return self._look(key, first=first).model_copy(update={"weight": 1.0})
         if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
             key = queue_key(name)
-        if kind != "tenant" and KEY_PATTERN.fullmatch(key) and in_redis:
-            return self._look(key, declared=declared, first=first)
-        by_service = self.settings.tier_scope == "service"
-        tenant = read_tier_key(key, by_service)
-        if tenant is None:
-            form = "tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
-            form = form if by_service else "tenant:{tenant}"
-            raise ValueError(f"key: expected {form}, got: {got(key)}")
-        who = reserved(tenant[0])
-        return self._by_next_task(tier_key(who, tenant[1]), who, declared, first)
+        name, who = typed_key(key, self.settings)
+        if who is None:
+            return self._look(name, declared=declared, first=first)
+        return self._by_next_task(name, who, declared, first)
 
     def _of_known(self, key: str) -> Inspection:
         """Return the state of a key in its form in Redis."""
@@ -183,3 +185,38 @@ class Inspector:
         app = "" if declared is None else declared.numbers
         answer = self._limiter.look(key, who, tier, limit, app, first)
         return read_inspection(key, answer, unknown=unknown, declared=declared is not None)
+
+
+def typed_key(
+    key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True
+) -> tuple[str, str | None]:
+    """Return a key in its form in Redis, and the tenant whose key it is, or None.
+
+    Args:
+        key: The key, as a person writes it.
+        settings: The settings in force.
+        tenants: Whether a tenant's key is allowed.
+        of_all: Whether the key of all services of a tenant is allowed, if each counts apart.
+
+    Raises:
+        TenantInvalid: Its tenant is not valid.
+        ValueError: The key has another form.
+    """
+    kind = key.partition(":")[0] if isinstance(key, str) else ""
+    if kind == "tenant" and tenants:
+        by_service = settings.tier_scope == "service"
+        found = read_tier_key(key, by_service)
+        tenant = normalise(found[0]) if found else None
+        if found is None or tenant is None or (by_service and found[1] is None and not of_all):
+            form = "tenant:{tenant}:{service}" if by_service else "tenant:{tenant}"
+            more = ", or tenant:{tenant} of all its services" if by_service and of_all else ""
+            raise ValueError(f"key: expected {form}{more}, got: {got(key)}")
+        who = reserved(tenant)
+        return tier_key(who, found[1]), who
+    fits = isinstance(key, str) and len(key) <= KEY_CHARACTERS and KEY_PATTERN.fullmatch(key)
+    if fits and kind != "tenant":
+        return str(key), None
+    other = " or 'tenant:42'" if tenants else "; a tenant is paused: fairness tenant pause TENANT"
+    raise ValueError(
+        f"key: expected the key of a limit such as 'api.stripe.com'{other}, got: {got(key)}"
+    )

@@ -17,9 +17,8 @@ from celery_fairness.control.holding import (
     ends_ms,
     lasts_ms,
     person,
-    written,
 )
-from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.inspect import Inspector, typed_key
 from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys
@@ -271,7 +270,7 @@ class LimitsApi:
         queue = ""
         if isinstance(key, str) and key.startswith(PREFIX):
             key, queue = self._queues.find(key, self._is_used)
-        return written(key, self._settings, tenants=tenants, of_all=of_all), queue
+        return typed_key(key, self._settings, tenants=tenants, of_all=of_all)[0], queue
 
     def _is_used(self, key: str) -> bool:
         """Return whether Redis stores anything about a key in this form."""
