@@ -28,6 +28,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.local_process import SCRUBBED_PREFIXES
 from tests.support.nodes import WorkerNode
 from tests.support.postgres import PostgresServer
+from tests.support.process_tree import descendants
 from tests.support.rabbit import RabbitServer
 from tests.support.servers import NotInstalled
 from tests.support.services import ServiceCount, missing
@@ -69,6 +70,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return OneByOne(config, log)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.support.processes import spread
+
+        spread(items)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
     report = yield
@@ -77,19 +86,6 @@ def pytest_runtest_makereport(item: pytest.Item):
             tail = "\n".join(node.log_text().splitlines()[-LOG_LINES_SHOWN:])
             report.sections.append((f"log of {node.hostname()}", tail))
     return report
-
-
-def _descendants() -> dict[int, str]:
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            command = " ".join(process.cmdline())
-            # Python's own helper of multiprocessing lives as long as the interpreter.
-            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command:
-                found[process.pid] = command
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +103,7 @@ def logging_as_before() -> Iterator[None]:
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread or a child process behind."""
     threads_before = set(threading.enumerate())
-    processes_before = set(_descendants())
+    processes_before = set(descendants())
     yield
 
     def no_thread_left() -> None:
@@ -120,21 +116,34 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         assert not left, f"threads left behind: {left}"
 
     def no_process_left() -> None:
-        allowed = set(processes_before)
+        started = {
+            pid: process for pid, process in descendants().items() if pid not in processes_before
+        }
+        if not started:
+            return
         for pids in request.config.stash[_long_lived]:
-            allowed.update(pids())
-        left = {pid: command for pid, command in _descendants().items() if pid not in allowed}
+            for pid in pids():
+                started.pop(pid, None)
+        left = {pid: command for pid in started if (command := _command(started[pid]))}
         assert not left, f"processes left behind: {left}"
 
     eventually(no_thread_left, timeout_seconds=3.0)
     eventually(no_process_left, timeout_seconds=3.0)
 
 
-def _family(pid: int) -> list[int]:
+def _command(process: psutil.Process) -> str:
+    """Return the command of a process that a test must not leave behind, "" for any other."""
     try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+        command = " ".join(process.cmdline())
+        # Python's own helper of multiprocessing lives as long as the interpreter.
+        ours = process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command
     except psutil.NoSuchProcess:
-        return []
+        return ""
+    return (command or f"process {process.pid}") if ours else ""
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *descendants(pid)]
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,43 @@ Every process has servers of its own. RabbitMQ takes longer to start than most t
 processes have one. The first test on a database waits for the whole Django suite there, so one
 process has all tests of a database. The tests that stay together start first.
 
+Tests with workers leave the processors idle while they wait. `spread` puts the other tests between
+them, so that some processes compute while the rest waits. The last tenth only computes: a test that
+waits, started last, would keep all other processes waiting.
+
 Weakness: the process that shares them out knows tests by their names alone.
 """
 
 from __future__ import annotations
 
+from typing import Any
 from zlib import crc32
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 RABBITS = 2
 _DATABASES = "tests/django/test_on_databases.py::test_django["
+#: A test with one of these fixtures waits for other processes most of its time.
+_WAITING = frozenset(("start_worker", "start_demo", "site_environment", "yard"))
+#: The share of the computing tests that is kept for the end.
+_KEPT = 0.1
+
+
+def spread(items: list[pytest.Item]) -> None:
+    """Put the computing tests evenly between those that wait, and `_KEPT` of them at the end."""
+    waiting: list[pytest.Item] = []
+    computing: list[pytest.Item] = []
+    for item in items:
+        waits = _WAITING.intersection(getattr(item, "fixturenames", ()))
+        (waiting if waits else computing).append(item)
+    ends = {True: len(waiting), False: len(computing) * (1 - _KEPT)}
+    places = [
+        ((number + 0.5) / ends[waits], item)
+        for waits, kind in ((True, waiting), (False, computing))
+        for number, item in enumerate(kind)
+    ]
+    items[:] = [item for _, item in sorted(places, key=lambda place: place[0])]
 
 
 class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # untyped
@@ -26,3 +52,10 @@ class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # untyped
         if nodeid.startswith(_DATABASES):
             return nodeid.partition("-")[0]
         return nodeid
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget a scope whose tests have all run: after each test all scopes are looked at."""
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
