@@ -56,7 +56,7 @@ class KeyValues:
         tenant: The task's tenant. None for a system task.
         tier: The tenant's tier. None if it has none.
         argument: Returns the argument at a path such as ``order.customer_id``, None if it is
-            absent (:class:`~celery_fairness.message.task_options.KeyArguments`).
+            absent.
     """
 
     task: str

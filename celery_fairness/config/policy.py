@@ -183,17 +183,19 @@ def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     by_key: dict[str, list[Limit]] = {}
     for limit in limits:
         by_key.setdefault(limit.key, []).append(limit)
-    if problems := keys_problems(by_key):
-        raise PolicyInvalid(*problems)
+    check_keys(by_key)
     merged = (_strictest(key, same) for key, same in by_key.items())
     return tuple(sorted(merged, key=lambda limit: (not limit.private, limit.key)))
 
 
-def keys_problems(keys: Collection[str]) -> list[str]:
-    """Return a problem if a task has too many different keys; empty if it has not."""
-    if len(keys) <= MAX_LIMITS:
-        return []
-    return [f"limits: expected at most {MAX_LIMITS} keys a task, got: {len(keys)}"]
+def check_keys(keys: Collection[str]) -> None:
+    """Check the number of different keys of a task.
+
+    Raises:
+        PolicyInvalid: There are more than 16.
+    """
+    if len(keys) > MAX_LIMITS:
+        raise PolicyInvalid(f"limits: expected at most {MAX_LIMITS} keys a task, got: {len(keys)}")
 
 
 def _strictest(key: str, limits: list[Limit]) -> Limit:

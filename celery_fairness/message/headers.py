@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from celery_fairness.config.fields import TRUTH
@@ -44,17 +44,6 @@ _PARTITION = ("queue", "key")
 _COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
 _HEADERS: tuple[str, ...] = (HEADER,)
-#: All fields; `v` is too short to be misspelled.
-_NAMES: tuple[str, ...] = (
-    "tenant",
-    "tier",
-    "service",
-    "scheduled",
-    "cost",
-    "limits",
-    "partition",
-    "invalid",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +89,14 @@ class Header:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the header as a message carries it, without limits."""
-        wire: dict[str, Any] = {"v": VERSION}
-        if self.tenant is not None:
-            wire["tenant"] = self.tenant
-        if self.tier is not None:
-            wire["tier"] = self.tier
-        if self.service is not None:
-            wire["service"] = self.service
-        wire["scheduled"] = self.scheduled
-        wire["cost"] = self.cost
-        if self.invalid:
-            wire["invalid"] = self.invalid
-        return wire
+        named = {"tenant": self.tenant, "tier": self.tier, "service": self.service}
+        present = {name: value for name, value in named.items() if value is not None}
+        wire = {"v": VERSION, **present, "scheduled": self.scheduled, "cost": self.cost}
+        return {**wire, "invalid": self.invalid} if self.invalid else wire
+
+
+#: The names that a field may misspell; `v` is too short to be misspelled.
+_NAMES = tuple(each.name for each in fields(Header))
 
 
 def was_accepted(headers: Mapping[str, Any]) -> bool:

@@ -12,14 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from celery_fairness.config.fields import collect
 from celery_fairness.config.key_templates import KeyValues
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.config.policy import (
-    MAX_LIMITS,
-    RateLimitPolicy,
-    keys_problems,
-    merge,
-)
+from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, check_keys, merge
 from celery_fairness.errors import HeaderInvalid, OnError, PolicyInvalid, got, raise_it
 
 T = TypeVar("T")
@@ -45,7 +41,7 @@ def read_policies(option: Any, on_error: OnError = raise_it) -> tuple[RateLimitP
         on_error(PolicyInvalid(f"limits: {_LISTED}, got: {got(option)}"))
         return ()
     policies, problems = _each(option, _read_policy)
-    problems += keys_problems({policy.key for policy in policies})
+    collect(problems, check_keys, {policy.key for policy in policies})
     if problems:
         on_error(PolicyInvalid(*problems))
     return tuple(policies)
@@ -56,10 +52,9 @@ def _each(entries: Iterable[Any], read: Callable[[Any, str], T]) -> tuple[list[T
     made: list[T] = []
     problems: list[str] = []
     for index, entry in enumerate(entries):
-        try:
-            made.append(read(entry, f"{FIELD}[{index}]"))
-        except PolicyInvalid as error:
-            problems += error.problems
+        value = collect(problems, read, entry, f"{FIELD}[{index}]")
+        if value is not None:
+            made.append(value)
     return made, problems
 
 
@@ -79,17 +74,6 @@ def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:
     key, private = policy.template.resolve(values)
     ojs = policy.to_ojs(key)
     return {**ojs, "private": True} if private else ojs
-
-
-def check_keys(limits: Iterable[Any]) -> None:
-    """Check the number of keys in the limits that a message carries.
-
-    Raises:
-        PolicyInvalid: There are more than 16.
-    """
-    found = (each.get("key") for each in limits if isinstance(each, Mapping))
-    if problems := keys_problems({key for key in found if isinstance(key, str)}):
-        raise PolicyInvalid(*problems)
 
 
 def no_list(value: Any) -> HeaderInvalid:

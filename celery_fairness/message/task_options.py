@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery_fairness.config.key_templates import KeyTemplate, KeyValues
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, merge
+from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, check_keys, merge
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import NAME, queues_of
 from celery_fairness.errors import (
@@ -27,7 +28,7 @@ from celery_fairness.errors import (
     raise_it,
 )
 from celery_fairness.message.headers import Header, check_size
-from celery_fairness.message.limits import FIELD, check_keys, no_list, read_policies, to_wire
+from celery_fairness.message.limits import FIELD, no_list, read_policies, to_wire
 
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
 
@@ -143,30 +144,19 @@ class TenantSource:
             raise TenantInvalid(problem[:500], self.task, self.parameter) from error
 
 
-class KeyArguments:
-    """Reads the arguments for the keys of a task's limits.
-
-    Args:
-        task: The task's name, for messages.
-        templates: The declared keys.
-        body: The task's function, whose signature gives the parameters' positions.
+def argument_sources(
+    task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any]
+) -> dict[str, ArgumentSource]:
+    """Return a reader for each argument in the keys of a task's limits, by its path.
 
     Raises:
         TaskDeclarationError: A field ``{args.NAME}`` names no parameter of the task.
     """
-
-    def __init__(
-        self, task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any]
-    ) -> None:
-        self._sources = {
-            path: ArgumentSource(task, path, body, "limits", f"key {template.text!r}: ")
-            for template in templates
-            for path in template.arguments
-        }
-
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], Any]:
-        """Return a function that reads one message's value at a path such as ``order.id``."""
-        return lambda path: self._sources[path].read(args, kwargs)
+    return {
+        path: ArgumentSource(task, path, body, "limits", f"key {template.text!r}: ")
+        for template in templates
+        for path in template.arguments
+    }
 
 
 class LimitSource:
@@ -190,7 +180,7 @@ class LimitSource:
         except PolicyInvalid as error:
             problem = "; ".join(p.removeprefix("limits: ") for p in error.problems)
             raise TaskDeclarationError(task, FIELD, problem) from None
-        self._arguments = self._arguments_of(self._declared)
+        self._sources = self._sources_of(self._declared)
 
     @property
     def declares(self) -> bool:
@@ -245,7 +235,7 @@ class LimitSource:
         limits = [*(carried or ()), *made]
         header = {**header, FIELD: limits}
         try:
-            check_keys(limits)
+            check_keys({each["key"] for each in limits if _has_key(each)})
             if len(limits) > MAX_LIMITS:
                 # 16 limits always fit. Any number of limits may have the same key.
                 check_size(header)
@@ -268,25 +258,38 @@ class LimitSource:
         for each in policies:
             try:
                 known = each in self._declared
-                arguments = self._arguments if known else self._arguments_of([each])
-                reader = arguments.of(args, kwargs)
+                sources = self._sources if known else self._sources_of([each])
                 tenant, tier = header.get("tenant"), header.get("tier")
+                reader = partial(_read, sources, args, kwargs)
                 made.append(to_wire(each, KeyValues(self._task, routed, tenant, tier, reader)))
             except FairnessError as error:
                 on_error(error)
         return made
 
-    def _arguments_of(self, policies: Iterable[RateLimitPolicy]) -> KeyArguments:
+    def _sources_of(self, policies: Iterable[RateLimitPolicy]) -> dict[str, ArgumentSource]:
         templates = [each.template for each in policies]
         if self._body is not None:
-            return KeyArguments(self._task, templates, self._body)
+            return argument_sources(self._task, templates, self._body)
         for template in templates:
             if template.arguments:
                 raise PolicyInvalid(
                     f"task {self._task}: limits: expected keys without arguments, as this process "
                     f"does not know the task's parameters, got: {got(template.text)}"
                 )
-        return KeyArguments(self._task, (), lambda: None)
+        return {}
+
+
+def _read(
+    sources: Mapping[str, ArgumentSource],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    path: str,
+) -> Any:
+    return sources[path].read(args, kwargs)
+
+
+def _has_key(limit: Any) -> bool:
+    return isinstance(limit, Mapping) and isinstance(limit.get("key"), str)
 
 
 def _opened(header: Any, on_error: OnError) -> tuple[Mapping[str, Any], Sequence[Any] | None]:

@@ -12,8 +12,8 @@ from celery_fairness.config.key_templates import KeyTemplate, KeyValues
 from celery_fairness.errors import KeyInvalid, TaskDeclarationError, TenantInvalid
 from celery_fairness.message.task_options import (
     ArgumentSource,
-    KeyArguments,
     TenantSource,
+    argument_sources,
     check_service,
 )
 
@@ -259,15 +259,18 @@ def by_customer(order, region="eu"):
     ],
 )
 def test_a_key_reads_arguments_as_a_tenant_does(args, kwargs, key):
-    arguments = KeyArguments("shop.t", [CUSTOMER, KeyTemplate("r:{args.region}")], by_customer)
-    values = KeyValues("shop.t", argument=arguments.of(args, kwargs))
+    templates = [CUSTOMER, KeyTemplate("r:{args.region}")]
+    sources = argument_sources("shop.t", templates, by_customer)
+    values = KeyValues("shop.t", argument=lambda path: sources[path].read(args, kwargs))
     assert CUSTOMER.resolve(values) == (key, False)
 
 
 def test_a_key_whose_path_leads_nowhere_is_an_error_that_names_task_key_and_field():
-    arguments = KeyArguments("shop.t", [CUSTOMER], by_customer)
+    sources = argument_sources("shop.t", [CUSTOMER], by_customer)
     with pytest.raises(KeyInvalid) as caught:
-        CUSTOMER.resolve(KeyValues("shop.t", argument=arguments.of(("text",), {})))
+        CUSTOMER.resolve(
+            KeyValues("shop.t", argument=lambda path: sources[path].read(("text",), {}))
+        )
     assert str(caught.value) == (
         f"task shop.t: key {CUSTOMER.text!r}: {{args.order.customer.id}}: "
         "expected a value, got: AttributeError: 'str' object has no attribute 'customer'"
@@ -280,7 +283,7 @@ def test_a_key_whose_path_leads_nowhere_is_an_error_that_names_task_key_and_fiel
 )
 def test_a_key_of_a_parameter_that_is_not_there_is_an_error_that_names_those_that_are(body, names):
     with pytest.raises(TaskDeclarationError) as caught:
-        KeyArguments("shop.t", [KeyTemplate("c:{args.custmer.id}")], body)
+        argument_sources("shop.t", [KeyTemplate("c:{args.custmer.id}")], body)
     assert str(caught.value) == (
         "task shop.t: option 'limits': key 'c:{args.custmer.id}': "
         f"expected one of the task's parameters ({names}), got: 'custmer'"
