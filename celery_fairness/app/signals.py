@@ -14,6 +14,7 @@ from kombu import Queue
 from celery_fairness.app.task import follows, not_kept, parent_headers
 from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER, first_copy
 from celery_fairness.message.limits import FIELD
+from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import misplaced
 from celery_fairness.wiring import Wiring, publishing
 from celery_fairness.worker.resend import resending
@@ -92,7 +93,6 @@ def _stamp_message(
     args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
     # Celery turns an unknown option of send_task or of a plain task's apply_async into a property.
     called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
-    parent = parent_headers(listener.app)
     option = misplaced(properties or {}, headers.get("stamped_headers"), (FIELD,))
     if option is not None:
         listener.notices.warning(
@@ -101,7 +101,8 @@ def _stamp_message(
             name,
             option,
         )
-    header = listener.stamp.of_message(name, task, headers, args, kwargs, parent, queue, called)
+    message = Message(name, task, headers, args, kwargs, parent_headers(listener.app))
+    header = listener.stamp.of_message(message, queue, called)
     if header is not None:
         headers[HEADER] = header
     if listener.claims_fairly:

@@ -24,6 +24,7 @@ from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.limits import FIELD
+from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import (
     LimitSource,
     TenantOption,
@@ -172,9 +173,14 @@ class FairTask(Task[Any, Any]):
         """
         if self.app.conf.task_always_eager:
             self._check_eager(options, args or (), kwargs or {})
-            return super().apply_async(
-                args, kwargs, task_id, producer, link, link_error, shadow, **options
-            )
+        else:
+            self._stamp(options, args or (), kwargs or {})
+        return super().apply_async(
+            args, kwargs, task_id, producer, link, link_error, shadow, **options
+        )
+
+    def _stamp(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
+        """Put the ``fairness`` header into the options of a call."""
         headers = dict(options.get("headers") or {})
         fairness = wired(self.app)
         strict = _is_called(options) and not fairness.stamp.by_beat(headers)
@@ -182,30 +188,17 @@ class FairTask(Task[Any, Any]):
             check_call(self.name, options)
         # Routes that were set after the app was configured have replaced the router.
         fairness.install_router()
-        header = fairness.stamp.header(
-            self.name,
-            self,
-            headers,
-            args or (),
-            kwargs or {},
-            parent_headers(self.app),
-            strict=strict,
-        )
-        if header is not None:
-            if strict:
-                # Without a caller the signal before the publish reads them, and never raises.
-                called = options.pop(FIELD, None)
-                header = self.limit_source.of(
-                    called,
-                    header,
-                    args or (),
-                    kwargs or {},
-                    lambda: self._queue(args, kwargs, options),
-                )
-            options["headers"] = {**headers, HEADER: header}
-        return super().apply_async(
-            args, kwargs, task_id, producer, link, link_error, shadow, **options
-        )
+        message = Message(self.name, self, headers, args, kwargs, parent_headers(self.app))
+        header = fairness.stamp.header(message, strict=strict)
+        if header is None:
+            return
+        if strict:
+            # Without a caller the signal before the publish reads them, and never raises.
+            called = options.pop(FIELD, None)
+            header = self.limit_source.of(
+                called, header, args, kwargs, lambda: self._queue(args, kwargs, options)
+            )
+        options["headers"] = {**headers, HEADER: header}
 
     def _check_eager(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
         """Raise the errors that sending would raise, without a publish or a call to Redis."""

@@ -14,6 +14,7 @@ from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.tiers import queues_of, select_queue
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.message.headers import HEADER, Header, parse_header
+from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import service_of
 from celery_fairness.wiring import Wiring, publishing
 
@@ -48,7 +49,7 @@ class TierRouter:
         stamp, service = self._parts.stamp, service_of(task)
         try:
             headers = options.get("headers") or {}
-            wire = stamp.header(name, task, headers, args or (), kwargs or {})
+            wire = stamp.header(Message(name, task, headers, args or (), kwargs or {}))
             queue = self._queue(service, wire, stamp.is_scheduled(task, headers))
         except Exception as error:  # noqa: BLE001 - a producer must not fail here
             self._log(name, error)
@@ -68,7 +69,7 @@ class TierRouter:
             if service is None or current not in queues_of(service):
                 return None
             if wire is not None:
-                wire = stamp.header(task.name, task, headers, (), {})
+                wire = stamp.header(Message(task.name, task, headers, (), {}))
             return self._queue(service, wire, stamp.is_scheduled(task, headers))
         except Exception as error:  # noqa: BLE001 - a producer must not fail here
             self._log(task.name, error)

@@ -16,7 +16,7 @@ Celery's ``before_task_publish`` makes it again, for messages that do not pass `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import (
@@ -37,6 +37,26 @@ from celery_fairness.util.throttled_log import Notices
 BEAT_HEADER = "celery_beat_task"
 
 
+class Message(NamedTuple):
+    """A message that is about to be published.
+
+    Attributes:
+        name: The task's name.
+        task: The task. None if this process has not registered it.
+        headers: The headers so far.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        parent: The headers of the task that is publishing. None outside a task.
+    """
+
+    name: str
+    task: Any
+    headers: Mapping[str, Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    parent: Mapping[str, Any] | None = None
+
+
 class Stamp:
     """Makes the header of a message.
 
@@ -51,27 +71,11 @@ class Stamp:
         self._directory = directory
         self._notices = notices
 
-    def header(
-        self,
-        name: str,
-        task: Any,
-        headers: Mapping[str, Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        parent: Mapping[str, Any] | None = None,
-        *,
-        strict: bool = False,
-        always: bool = False,
-    ) -> Any:
+    def header(self, message: Message, *, strict: bool = False, always: bool = False) -> Any:
         """Return the ``fairness`` header; None if the message needs none.
 
         Args:
-            name: The task's name.
-            task: The task. None if this process has not registered it.
-            headers: The headers so far.
-            args: The message's positional arguments.
-            kwargs: Its keyword arguments.
-            parent: The headers of the task that is publishing. None outside a task.
+            message: The message.
             strict: Raise if the tenant is invalid or missing. Otherwise such a message is logged,
                 and its tenant is ``_invalid``.
             always: Return the header of a system task instead of None.
@@ -80,9 +84,10 @@ class Stamp:
             TenantInvalid: With ``strict``, the declared tenant is invalid.
             TenantMissing: With ``strict`` and ``no_tenant="error"``, there is no tenant.
         """
-        if name.startswith("celery."):
-            return headers.get(HEADER)
+        name, task, headers, args, kwargs, parent = message
         given = headers.get(HEADER)
+        if name.startswith("celery."):
+            return given
         if given is not None:
             return self._completed(name, given)
         is_fair = hasattr(task, "tenant_source")
@@ -109,32 +114,18 @@ class Stamp:
         self._directory.look()
         return {**header, "tenant": tenant, "tier": self._directory.tier_of(tenant)}
 
-    def of_message(
-        self,
-        name: str,
-        task: Any,
-        headers: Mapping[str, Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        parent: Mapping[str, Any] | None,
-        queue: str | None,
-        called: Any,
-    ) -> Any:
+    def of_message(self, message: Message, queue: str | None, called: Any) -> Any:
         """Return the header of a message that is about to be published, with its limits.
 
         No caller could handle an error here. So it is logged, the message's tenant is
         ``_invalid``, and the message keeps its valid limits.
 
         Args:
-            name: The task's name.
-            task: The task. None if this process has not registered it.
-            headers: The headers so far. A header that has limits already is only completed.
-            args: The message's positional arguments.
-            kwargs: Its keyword arguments.
-            parent: The headers of the task that is publishing. None outside a task.
+            message: The message. A header that has limits already is only completed.
             queue: The message's queue. None if it is not known.
             called: The option ``limits`` of the call, if no ``apply_async`` has read it yet.
         """
+        name, task, _, args, kwargs, _ = message
         if called is not None and name.startswith("celery."):
             self._notices.error(
                 f"limits:{name}",
@@ -146,10 +137,9 @@ class Stamp:
         policy = self._settings.queues.get(queue) if queue is not None else None
         partitioned = policy is not None and policy.partitioned
         always = called is not None or partitioned
-        header = self.header(name, task, headers, args, kwargs, parent, always=always)
-        source = source_of(task)
+        header = self.header(message, always=always)
+        source, body = source_of(task), getattr(task, "run", None)
         if source is None and called is not None:
-            body = getattr(task, "run", None)
             source = LimitSource(name, (), body)
         if header is None or name.startswith("celery."):
             return header
@@ -157,7 +147,6 @@ class Stamp:
         if source is not None:
             header = source.of(called, header, args, kwargs, lambda: queue, problems.append)
         if policy is not None and policy.partitioned and isinstance(header, Mapping):
-            body = getattr(task, "run", None)
             try:
                 key = partition_of(policy, str(queue), name, body, args, kwargs)
             except KeyMissing as error:

@@ -13,7 +13,7 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.limits import FIELD
-from celery_fairness.message.stamp import Stamp
+from celery_fairness.message.stamp import Message, Stamp
 from celery_fairness.message.task_options import source_of
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt_queue import queue_of
@@ -42,7 +42,7 @@ def with_declared(
         return request
     stamp = Stamp(settings, directory, notices)
     queue = queue_of(request) or None
-    header = stamp.of_message(task.name, task, request, args, kwargs, None, queue, None)
+    header = stamp.of_message(Message(task.name, task, request, args, kwargs), queue, None)
     return {**request, HEADER: header}
 
 

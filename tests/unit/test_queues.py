@@ -17,6 +17,7 @@ from celery_fairness.config.tenants import KEY_PATTERN, key_hash
 from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
+from celery_fairness.message.stamp import Message
 from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.lease_table import LeaseTable
@@ -304,7 +305,9 @@ def test_what_is_published_names_its_partition():
             pass
 
         def header(queue, args, name="shop.pay", parent=None):
-            return parts_of(fairness).stamp.of_message(name, pay, {}, args, {}, parent, queue, None)
+            return parts_of(fairness).stamp.of_message(
+                Message(name, pay, {}, args, {}, parent), queue, None
+            )
 
         assert header("pay", (7,))["partition"] == {"queue": "pay", "key": "queue:pay:7"}
         assert header("pay", ())["partition"]["key"] == "queue:pay:"

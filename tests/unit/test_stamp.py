@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import TenantInvalid, TenantMissing
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.stamp import BEAT_HEADER, Stamp
+from celery_fairness.message.stamp import BEAT_HEADER, Message, Stamp
 from celery_fairness.message.task_options import TenantSource
 from celery_fairness.testing.fake_limiter import FakeLimiter
 
@@ -35,7 +35,7 @@ def fair(tenant="user", **options):
 
 def test_a_declared_tenant_is_stamped_with_its_tier(make):
     stamp = make(tier_resolver=lambda tenant: "pro")
-    header = stamp.header("shop.t", fair(service="analysis"), {}, (), {"user": 42})
+    header = stamp.header(Message("shop.t", fair(service="analysis"), {}, (), {"user": 42}))
     assert header == {
         "v": 1,
         "tenant": "42",
@@ -47,68 +47,68 @@ def test_a_declared_tenant_is_stamped_with_its_tier(make):
 
 
 def test_a_fair_task_without_a_tenant_is_a_system_task(make):
-    assert make().header("shop.t", fair(), {}, (), {}) == BARE
-    assert make().header("shop.t", fair(None), {}, (), {"user": "42"}) == BARE
+    assert make().header(Message("shop.t", fair(), {}, (), {})) == BARE
+    assert make().header(Message("shop.t", fair(None), {}, (), {"user": "42"})) == BARE
 
 
 @pytest.mark.parametrize("task", [None, SimpleNamespace(name="shop.plain")])
 def test_another_task_gets_no_header(make, task):
-    assert make().header("shop.plain", task, {}, (), {"user": "42"}) is None
+    assert make().header(Message("shop.plain", task, {}, (), {"user": "42"})) is None
 
 
 @pytest.mark.parametrize("task", [None, SimpleNamespace(), fair(None)])
 def test_a_task_that_declares_no_tenant_is_charged_to_the_one_that_sends_it(make, task):
     parent = {"fairness": {"v": 1, "tenant": "42", "tier": "enterprise"}}
-    header = make().header("shop.t", task, {}, (), {}, parent)
+    header = make().header(Message("shop.t", task, {}, (), {}, parent))
     assert (header["tenant"], header["tier"]) == ("42", "free")
 
 
 def test_a_declared_tenant_wins_over_the_parents_and_an_empty_one_does_not(make):
     parent = {"fairness": {"v": 1, "tenant": "42"}}
-    assert make().header("shop.t", fair(), {}, ("7",), {}, parent)["tenant"] == "7"
-    assert make().header("shop.t", fair(), {}, (), {}, parent)["tenant"] == "42"
+    assert make().header(Message("shop.t", fair(), {}, ("7",), {}, parent))["tenant"] == "7"
+    assert make().header(Message("shop.t", fair(), {}, (), {}, parent))["tenant"] == "42"
 
 
 @pytest.mark.parametrize("parent", [None, {}, {"fairness": None}, {"fairness": {"v": 2}}])
 def test_a_parent_without_a_readable_header_gives_nothing(make, parent):
-    assert make().header("shop.t", fair(None), {}, (), {}, parent) == BARE
+    assert make().header(Message("shop.t", fair(None), {}, (), {}, parent)) == BARE
 
 
 def test_an_explicit_header_wins_and_is_kept_whole(make):
     stamp = make(tier_resolver=lambda tenant: "pro")
     given = {"v": 1, "tenant": "7", "tier": "enterprise", "colour": "red"}
-    header = stamp.header("shop.t", fair(), {"fairness": given}, ("42",), {})
+    header = stamp.header(Message("shop.t", fair(), {"fairness": given}, ("42",), {}))
     assert header == {"v": 1, "tenant": "7", "tier": "pro", "colour": "red"}
     assert given["tier"] == "enterprise"
 
 
 def test_an_explicit_tier_counts_while_nothing_better_is_known(make):
     given = {"v": 1, "tenant": "7", "tier": "enterprise"}
-    assert make().header("other.t", None, {"fairness": given}, (), {}) == given
+    assert make().header(Message("other.t", None, {"fairness": given}, (), {})) == given
 
 
 def test_an_explicit_header_without_a_tenant_is_left_as_it_is(make):
     given = {"v": 1, "scheduled": True}
-    assert make().header("shop.t", fair(), {"fairness": given}, ("42",), {}) is given
+    assert make().header(Message("shop.t", fair(), {"fairness": given}, ("42",), {})) is given
 
 
 @pytest.mark.parametrize("given", ["nonsense", {"v": 7}, {"v": 1, "tenant": 4.2}, [], 3])
 def test_an_explicit_header_that_cannot_be_read_is_sent_and_logged(make, caplog, given):
-    header = make().header("shop.t", fair(), {"fairness": given}, ("42",), {}, strict=True)
+    header = make().header(Message("shop.t", fair(), {"fairness": given}, ("42",), {}), strict=True)
     assert header is given
     assert "task shop.t: header 'fairness': " in caplog.text
 
 
 def test_a_wrong_tenant_is_the_callers_error(make):
     with pytest.raises(TenantInvalid) as caught:
-        make().header("shop.t", fair(), {}, (4.2,), {}, strict=True)
+        make().header(Message("shop.t", fair(), {}, (4.2,), {}), strict=True)
     assert str(caught.value) == (
         "task shop.t: tenant from 'user': expected str, int or UUID, got: float"
     )
 
 
 def test_a_wrong_tenant_that_nobody_can_be_told_of_is_stamped_invalid_and_logged(make, caplog):
-    header = make().header("shop.t", fair(), {}, (4.2,), {})
+    header = make().header(Message("shop.t", fair(), {}, (4.2,), {}))
     assert header == {**BARE, "invalid": "expected str, int or UUID, got: float"}
     assert "task shop.t: tenant from 'user': expected str, int or UUID" in caplog.text
 
@@ -117,44 +117,48 @@ def test_what_made_a_tenant_invalid_is_cut(make):
     def raising(args, kwargs):
         raise ValueError("x" * 10_000)
 
-    assert len(make().header("shop.t", fair(raising), {}, (), {})["invalid"]) == 200
+    assert len(make().header(Message("shop.t", fair(raising), {}, (), {}))["invalid"]) == 200
 
 
 def test_a_missing_tenant_is_an_error_where_the_settings_say_so(make):
     stamp = make(no_tenant="error")
     for tenant in (None, ""):
         with pytest.raises(TenantMissing) as caught:
-            stamp.header("shop.t", fair(), {}, (tenant,), {}, strict=True)
+            stamp.header(Message("shop.t", fair(), {}, (tenant,), {}), strict=True)
         assert caught.value.task == "shop.t"
-    assert stamp.header("shop.t", fair(), {}, (), {}) == BARE
-    assert stamp.header("shop.t", fair(), {}, ("42",), {}, strict=True)["tenant"] == "42"
+    assert stamp.header(Message("shop.t", fair(), {}, (), {})) == BARE
+    assert stamp.header(Message("shop.t", fair(), {}, ("42",), {}), strict=True)["tenant"] == "42"
 
 
 @pytest.mark.parametrize("no_tenant", ["bypass", "shared"])
 def test_a_missing_tenant_is_no_error_otherwise(make, no_tenant):
-    assert make(no_tenant=no_tenant).header("shop.t", fair(), {}, (), {}, strict=True) == BARE
+    assert (
+        make(no_tenant=no_tenant).header(Message("shop.t", fair(), {}, (), {}), strict=True) == BARE
+    )
 
 
 def test_a_plain_task_is_never_asked_for_a_tenant(make):
     task = SimpleNamespace(name="shop.plain")
-    assert make(no_tenant="error").header("shop.plain", task, {}, (), {}, strict=True) is None
+    assert (
+        make(no_tenant="error").header(Message("shop.plain", task, {}, (), {}), strict=True) is None
+    )
 
 
 @pytest.mark.parametrize(
     ("task", "headers"), [(fair(scheduled=True), {}), (fair(), {BEAT_HEADER: True})]
 )
 def test_beat_and_a_declaration_make_a_task_scheduled(make, task, headers):
-    header = make(no_tenant="error").header("shop.t", task, headers, (), {}, strict=True)
+    header = make(no_tenant="error").header(Message("shop.t", task, headers, (), {}), strict=True)
     assert header == {**BARE, "scheduled": True}
 
 
 @pytest.mark.parametrize("name", ["celery.chord_unlock", "celery.backend_cleanup", "celery.map"])
 def test_celerys_own_tasks_are_left_alone(make, name):
     parent = {"fairness": {"v": 1, "tenant": "42"}}
-    assert make().header(name, fair(None), {}, ("42",), {}, parent) is None
+    assert make().header(Message(name, fair(None), {}, ("42",), {}, parent)) is None
 
 
 def test_nothing_is_written_into_what_was_given(make):
     headers, kwargs = {"other": 1}, {"user": "42"}
-    make().header("shop.t", fair(), headers, (), kwargs)
+    make().header(Message("shop.t", fair(), headers, (), kwargs))
     assert (headers, kwargs) == ({"other": 1}, {"user": "42"})
