@@ -126,6 +126,11 @@ class Rate:
 RateLike = Rate | str | Mapping[str, Any]
 
 
+def ojs_rate(window: Window | None) -> dict[str, Any] | None:
+    """Return a window in the form of the Open Job Spec; None for None."""
+    return None if window is None else Rate(window[0], seconds(window[1])).to_ojs()
+
+
 def limit_problems(name: str, limit: Any) -> list[str]:
     """Return the problems of a number of starts; empty if it is valid."""
     whole = type(limit) is int

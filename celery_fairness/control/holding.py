@@ -10,19 +10,19 @@ import getpass
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.snapshot import stops_of
+from celery_fairness.control.snapshot import UNCHANGED, stops_of
 from celery_fairness.errors import got
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import KeyStops
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Overridden
 from celery_fairness.util.durations import Milliseconds, milliseconds
 from celery_fairness.util.retry_after import wait_after, wait_until
@@ -38,8 +38,6 @@ REASON_CHARACTERS = 500
 #: Longest name of an operator.
 PERSON_CHARACTERS = 200
 _FIELDS = ("concurrency", "rate", "throttle")
-#: Field names in Python, and in the function library.
-_WRITTEN = {"concurrency": "concurrency", "rate": "rates", "throttle": "throttle"}
 
 
 class Holding:
@@ -61,7 +59,7 @@ class Holding:
         """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
-        stopped = calls.read_stop(self._run(calls.STOP, args))
+        stopped = calls.read_stop(self._reader.call(calls.STOP, args))
         return stops_of(key, stopped)
 
     def cools(self, key: str) -> bool:
@@ -87,11 +85,11 @@ class Holding:
         if key.startswith("tenant:") and set(numbers) != {"concurrency"}:
             others = ", ".join(name for name in numbers if name != "concurrency")
             raise ValueError(f"{others}: a tenant's key has a concurrency alone")
-        policy = RateLimitPolicy(key, **numbers)
-        text = Override({_WRITTEN[name]: _number(policy, name) for name in numbers}).text
+        given = ["rates" if name == "rate" else name for name in numbers]
+        text = override_text(RateLimitPolicy(key, **numbers).limit(), given)
         notes = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)
-        if calls.read_override(self._run(calls.OVERRIDE, args)) is Overridden.PAST:
+        if calls.read_override(self._reader.call(calls.OVERRIDE, args)) is Overridden.PAST:
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
@@ -103,12 +101,12 @@ class Holding:
 
     def trace(self, lasts_ms: int) -> None:
         """Emit events of each task for a time; see ``EventsApi.trace``."""
-        self._run(calls.TRACE, calls.trace_args(lasts_ms))
+        self._reader.call(calls.TRACE, calls.trace_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
         had = "override" in self._limiter.look(key)
-        self._run(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
+        self._reader.call(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
         return had
 
     @property
@@ -116,16 +114,11 @@ class Holding:
         lease_ms = milliseconds(self._settings.lease_seconds)
         return lease_ms, self._settings.enforcement.value
 
-    def _run(self, verb: str, args: list[str]) -> Any:
-        return self._limiter.connection.run(verb, self._limiter.prefix, args)
 
-
-def _number(policy: RateLimitPolicy, name: str) -> Any:
-    value = getattr(policy, name)
-    if name == "concurrency":
-        return value
-    window = None if value is None else value.window
-    return window if name == "throttle" else (window,) if window else ()
+def override_text(limit: Limit, given: Collection[str]) -> str:
+    """Return the numbers of an override as text: the ``given`` fields of a limit."""
+    words = zip(("concurrency", "rates", "throttle"), limit.numbers.split("|"), strict=True)
+    return "|".join(word if name in given else UNCHANGED for name, word in words)
 
 
 def person(by: Any) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
 from celery_fairness.config.queue_policy import queue_key, read_queue
-from celery_fairness.config.rates import Rate, RateLike
+from celery_fairness.config.rates import RateLike, ojs_rate
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
 from celery_fairness.errors import NotFound, PolicyInvalid, got
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.util.durations import seconds
 
 
 class QueuesApi:
@@ -119,15 +118,11 @@ class QueuesApi:
             partitioned=row.parts,
             global_limit=numbers.concurrency,
             local_limit=numbers.local,
-            rate=_rate(numbers.rates[0] if numbers.rates else None),
-            throttle=_rate(numbers.throttle),
+            rate=ojs_rate(numbers.rates[0] if numbers.rates else None),
+            throttle=ojs_rate(numbers.throttle),
             on_limit=numbers.on_limit,
             held=self._limiter.inspect(row.key, "", "").held,
         )
-
-
-def _rate(window: tuple[int, int] | None) -> Mapping[str, Any] | None:
-    return None if window is None else Rate(window[0], seconds(window[1])).to_ojs()
 
 
 def _named(queue: Any) -> str:

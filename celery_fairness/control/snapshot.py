@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit, read_limits
-from celery_fairness.config.rates import Rate
+from celery_fairness.config.rates import ojs_rate
 from celery_fairness.control.limit_in_force import LimitReason, limit_in_force
 from celery_fairness.control.ojs_views import (
     Concurrency,
@@ -30,9 +30,11 @@ from celery_fairness.limiter.types import (
     WaitingLane,
 )
 from celery_fairness.scheduler.calls import Stopped
-from celery_fairness.scheduler.overrides import UNCHANGED
 from celery_fairness.util.durations import Milliseconds, iso_duration, milliseconds, seconds
 from celery_fairness.util.ids import holder_of
+
+#: The text of a number that an override does not change.
+UNCHANGED = "-"
 
 
 def read_state(state: LimitState) -> Inspection:
@@ -159,12 +161,15 @@ def _stops(key: str, answer: Mapping[str, Any]) -> KeyStops:
 
 def _override(key: str, row: Mapping[str, Any]) -> Override:
     values: dict[str, Any] = json.loads(row["notes"]) if row["notes"] else {}
-    if row["concurrency"] != UNCHANGED:
-        values["concurrency"] = int(row["concurrency"]) if row["concurrency"] else None
-    for name, word in (("rate", row["rates"]), ("throttle", row["throttle"])):
-        if word != UNCHANGED:
-            rates = read_limits(f"{key}||{word}||w")[0].rates
-            values[name] = Rate(rates[0][0], seconds(rates[0][1])).to_ojs() if rates else None
+    words = (row["concurrency"], row["rates"], row["throttle"])
+    (limit,) = read_limits("|".join((key, *(word.strip(UNCHANGED) for word in words), "w")))
+    numbers = {
+        "concurrency": limit.concurrency,
+        "rate": ojs_rate(limit.rates[0] if limit.rates else None),
+        "throttle": ojs_rate(limit.throttle),
+    }
+    given = zip(numbers.items(), words, strict=True)
+    values |= {name: number for (name, number), word in given if word != UNCHANGED}
     ends_ms = row.get("ends_ms")
     return Override(expires_at=None if ends_ms is None else at_ms(ends_ms), **values)
 

@@ -373,7 +373,7 @@ def override_args(
 
     Args:
         key: The key of the limits, or of a tenant.
-        numbers: The overridden numbers (``scheduler.overrides.Override.text``). "" clears them.
+        numbers: The overridden numbers (``control.holding.override_text``). "" clears them.
         lasts_ms: The length from now. 0 if ``ends_ms`` has the end.
         ends_ms: The end, server time. None for no end.
         details: Reason and author as JSON, which the functions only store.

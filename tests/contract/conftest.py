@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.settings import build_settings
+from celery_fairness.control.holding import override_text
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.overrides import Override
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.durations import Milliseconds, milliseconds
@@ -74,8 +75,8 @@ def override_key(
 ) -> None:
     """Put numbers in the place of a key's own; without any, clear them."""
     ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
-    made = Override(numbers, ends_ms) if numbers else None
-    text, now_text = made.text if made else "", str(clock.now_ms)
+    text = override_text(Limit(key, **numbers), numbers) if numbers else ""
+    now_text = str(clock.now_ms)
     args = calls.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
     limiter.connection.run(calls.OVERRIDE, limiter.prefix, args)
 

@@ -12,10 +12,11 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.control.holding import override_text
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, SkippedTasks, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
 from tests.reference.limits import LOG_KEPT_MS
@@ -310,7 +311,7 @@ class Walk:
         rules = self.rules(enforcement)
         ends_ms = None if lasts_ms is None else self.now + lasts_ms
         said = None if numbers is None else dict(numbers)
-        text = "" if said is None else Override(said, ends_ms).text
+        text = "" if said is None else override_text(Limit(key, **said), said)
         lasting = (lasts_ms, None) if lasts_ms and lasts_ms > 1_000 else (0, ends_ms)
         args = calls.override_args(
             key, text, *lasting, "{}", rules.lease_ms, enforcement, str(self.now)

@@ -18,8 +18,8 @@ from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.control.holding import override_text
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.overrides import Override
 from celery_fairness.scheduler.types import (
     Claim,
     Claimed,
@@ -236,7 +236,7 @@ class Shop:
     ) -> Any:
         """Set numbers of a key for ``lasts_ms``, or without an end; without any, clear them."""
         ends_ms = None if lasts_ms is None else self.now + lasts_ms
-        text = Override(numbers, ends_ms).text if numbers else ""
+        text = override_text(Limit(key, **numbers), numbers) if numbers else ""
         args = calls.override_args(
             key, text, 0, ends_ms, "{}", self.rules.lease_ms, enforcement, str(self.now)
         )
