@@ -20,13 +20,14 @@ from celery_fairness.app import signals
 from celery_fairness.app.publish_settings import publish_queues, publish_settings
 from celery_fairness.app.purge import purge_parked_too
 from celery_fairness.app.worker_setup import (
-    BrokerFacts,
     broker_name,
     effect_warnings,
     enforcement_text,
+    longest_countdown_seconds,
     prepare_reconnect,
     prepare_worker,
     startup_warnings,
+    visibility_seconds,
 )
 from celery_fairness.config.environment import Loaded, load_settings
 from celery_fairness.config.settings import Enforcement, Settings
@@ -194,7 +195,7 @@ class Parts:
             return self._given_limiter
         connection = Connection(self.address, timeout_seconds, retries)
         connection.check()
-        redelivery = BrokerFacts.of(self.app).visibility_seconds or FORGET_COPIES_SECONDS
+        redelivery = visibility_seconds(self.app) or FORGET_COPIES_SECONDS
         options = self.app.conf.broker_transport_options or {}
         before = str(options.get("global_keyprefix") or "") if self.claims_fairly else ""
         limiter = RedisLimiter(
@@ -267,7 +268,7 @@ class Parts:
             self._resender,
             self.notices,
             self.lease_renewer.ended,
-            BrokerFacts.of(self.app).longest_countdown_seconds,
+            longest_countdown_seconds(self.app),
             self._pool_child.not_begun,
         )
 

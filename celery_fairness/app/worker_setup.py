@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from celery.concurrency.thread import TaskPool as ThreadPool
@@ -21,33 +20,23 @@ REDIS_VISIBILITY_SECONDS = 3600.0
 VISIBILITY_SHARE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
-    """The broker's redelivery of messages that wait in a worker.
+def visibility_seconds(app: Any) -> float | None:
+    """Return the time after which the broker delivers an unacknowledged message again.
 
-    Attributes:
-        visibility_seconds: Time after which the broker delivers an unacknowledged message again.
-            None is never.
+    None is never.
     """
+    options = app.conf.broker_transport_options or {}
+    value = options.get("visibility_timeout")
+    if value is None:
+        driver = app.connection_for_write().get_transport_cls().driver_type
+        value = {"redis": REDIS_VISIBILITY_SECONDS, "sqs": 1800.0}.get(driver)
+    return None if value is None else float(value)
 
-    visibility_seconds: float | None
 
-    @classmethod
-    def of(cls, app: Any) -> BrokerFacts:
-        """Read the facts from the app's broker settings."""
-        options = app.conf.broker_transport_options or {}
-        value = options.get("visibility_timeout")
-        if value is None:
-            driver = app.connection_for_write().get_transport_cls().driver_type
-            value = {"redis": REDIS_VISIBILITY_SECONDS, "sqs": 1800.0}.get(driver)
-        return cls(None if value is None else float(value))
-
-    @property
-    def longest_countdown_seconds(self) -> float | None:
-        """The longest countdown whose message is not delivered twice; None is no bound."""
-        if self.visibility_seconds is None:
-            return None
-        return self.visibility_seconds * VISIBILITY_SHARE
+def longest_countdown_seconds(app: Any) -> float | None:
+    """Return the longest countdown whose message is not delivered twice; None is no bound."""
+    visibility = visibility_seconds(app)
+    return None if visibility is None else visibility * VISIBILITY_SHARE
 
 
 def broker_name(app: Any) -> str:
@@ -69,7 +58,7 @@ def broker_name(app: Any) -> str:
 def startup_warnings(app: Any, settings: Settings) -> list[str]:
     """Return a sentence for each legal setting that causes trouble."""
     warnings = []
-    longest = BrokerFacts.of(app).longest_countdown_seconds
+    longest = longest_countdown_seconds(app)
     snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
     if longest is not None and snooze > longest:
         warnings.append(

@@ -19,16 +19,20 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from uuid import UUID
 
 from celery_fairness.config.fields import one_of
-from celery_fairness.config.tenants import Reserved, key_hash, key_part
-from celery_fairness.errors import KeyInvalid, KeyMissing, PolicyInvalid, got, suggestion
+from celery_fairness.config.tenants import KEY_CHARACTERS, Reserved, id_text, key_hash, key_part
+from celery_fairness.errors import (
+    KeyInvalid,
+    KeyMissing,
+    PolicyInvalid,
+    TenantInvalid,
+    got,
+    suggestion,
+)
 
 Missing = Literal["error", "empty"]
 
-#: Longest key.
-KEY_CHARACTERS = 255
 #: The characters of a key, as its error names them.
 KEY_EXPECTED = "letters, digits, '.', '_', ':' and '-' (ASCII), beginning with a letter or a digit"
 
@@ -144,19 +148,13 @@ class KeyTemplate:
         if name == "tenant" and isinstance(value, Reserved):
             # As in a tier's key. No other value is written with "_" or "h_n" at its beginning.
             return f"h{value}" if first else value
-        if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
-            problem = f"expected str, int or UUID, got: {type(value).__name__}"
-            raise KeyInvalid(problem, values.task, self.text, name)
         try:
-            text = str.__str__(value) if isinstance(value, str) else str(value)
-            # A queue has the same form as in the key of its own limit.
-            is_part = self._apart.isdisjoint(text) and not (name == "queue" and ":" in text)
-            return key_part(text) if is_part else key_hash(text)
-        except UnicodeEncodeError:
-            problem = "expected text that is valid UTF-8, got: lone surrogates"
-        except ValueError:
-            problem = "expected a whole number of at most 4300 digits, got: more"
-        raise KeyInvalid(problem, values.task, self.text, name)
+            text = id_text(value)
+        except TenantInvalid as error:
+            raise KeyInvalid(error.problem, values.task, self.text, name) from None
+        # A queue has the same form as in the key of its own limit.
+        is_part = self._apart.isdisjoint(text) and not (name == "queue" and ":" in text)
+        return key_part(text) if is_part else key_hash(text)
 
     def _value(self, name: str, values: KeyValues) -> Any:
         if name in _FIELDS:

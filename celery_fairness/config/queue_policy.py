@@ -17,12 +17,10 @@ from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PREFIX, QueueNumbers
 from celery_fairness.config.rates import Rate
-from celery_fairness.config.tenants import key_hash, key_part
+from celery_fairness.config.tenants import KEY_CHARACTERS, key_hash, key_part
 from celery_fairness.config.tiers import CONCURRENCY, WAITING
 from celery_fairness.errors import PolicyInvalid
 
-#: Longest key, as for every limit.
-_KEY_CHARACTERS = 255
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
 QUEUE_NAME = Rule("text that is not empty", lambda value: isinstance(value, str) and value != "")
@@ -127,7 +125,7 @@ def partition_key(queue: str, values: Sequence[Any]) -> str:
     texts = ["" if value is None else _part(_text(value)) for value in values]
     words = ":".join(texts) if any(value is not None for value in values) else ""
     key = f"{whole}:{words}"
-    return key if len(key) <= _KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
+    return key if len(key) <= KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
 
 
 def _are_arguments(value: Any) -> bool:

@@ -13,10 +13,13 @@ import re
 from typing import Any
 from uuid import UUID
 
+from celery_fairness.config.tiers import NAME
 from celery_fairness.errors import TenantInvalid
 
 #: Longest tenant, in bytes of UTF-8.
 TENANT_BYTES = 200
+#: Longest key, in characters.
+KEY_CHARACTERS = 255
 #: Longest tenant that a key has as it is, in characters.
 PLAIN_CHARACTERS = 120
 
@@ -36,8 +39,6 @@ KEY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
 #: The form of :func:`key_hash`.
 _HASH = re.compile(r"h_[0-9a-f]{32}")
 
-_EXPECTED = "expected str, int or UUID"
-
 
 def normalise(value: Any) -> str | None:
     """Return ``value`` as a tenant; None for None and "", which mean "no tenant".
@@ -48,25 +49,34 @@ def normalise(value: Any) -> str | None:
     """
     if value is None or value == "":
         return None
+    tenant = id_text(value)
+    if (size := len(tenant.encode())) > TENANT_BYTES:
+        raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: {size}")
+    return tenant
+
+
+def id_text(value: Any) -> str:
+    """Return an id as text.
+
+    Raises:
+        TenantInvalid: It is no str, int or UUID, is a bool, or is no valid text.
+    """
     if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
-        raise TenantInvalid(f"{_EXPECTED}, got: {type(value).__name__}")
+        raise TenantInvalid(f"expected str, int or UUID, got: {type(value).__name__}")
     try:
-        tenant = str.__str__(value) if isinstance(value, str) else str(value)
-        size = len(tenant.encode())
+        # Plain text, also if it is an enum or another subclass of str.
+        text = str.__str__(value) if isinstance(value, str) else str(value)
+        text.encode()
     except UnicodeEncodeError:
         raise TenantInvalid("expected text that is valid UTF-8, got: lone surrogates") from None
     except ValueError:
-        # Python does not convert an int of more than 4300 digits.
-        raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: more") from None
-    if size > TENANT_BYTES:
-        raise TenantInvalid(f"expected at most {TENANT_BYTES} bytes, got: {size}")
-    return tenant
+        raise TenantInvalid("expected a whole number of at most 4300 digits, got: more") from None
+    return text
 
 
 #: The service of tasks without one, if each service counts apart. Without it the tenant ``a:b``
 #: would have the key of tenant ``a`` in service ``b``.
 NO_SERVICE = "_"
-_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def key_part(tenant: str) -> str:
@@ -115,7 +125,7 @@ def read_tier_key(key: str, by_service: bool) -> tuple[str, str | None] | None:
     if not by_service or ":" not in name:
         return name, None
     tenant, _, service = name.rpartition(":")
-    return (tenant, service) if tenant and _SERVICE.fullmatch(service) else None
+    return (tenant, service) if tenant and NAME.accepts(service) else None
 
 
 def reserved(tenant: str) -> str:

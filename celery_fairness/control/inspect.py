@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import (
+    KEY_CHARACTERS,
     KEY_PATTERN,
     Reserved,
     normalise,

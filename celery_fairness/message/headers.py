@@ -19,10 +19,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from celery_fairness.config.fields import TRUTH
-from celery_fairness.config.key_templates import KEY_CHARACTERS
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.tenants import KEY_PATTERN, normalise
+from celery_fairness.config.tenants import KEY_CHARACTERS, KEY_PATTERN, normalise
 from celery_fairness.config.tiers import NAME, WEIGHT
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.message.limits import parse_limits

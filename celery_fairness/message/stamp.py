@@ -16,9 +16,10 @@ Celery's ``before_task_publish`` makes it again, for messages that do not pass `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from celery_fairness.config.settings import Settings
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
@@ -30,11 +31,23 @@ from celery_fairness.errors import (
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
-from celery_fairness.message.tier_lookup import TierLookup
 from celery_fairness.util.throttled_log import Notices
 
 #: The header that Celery's beat sets on each message.
 BEAT_HEADER = "celery_beat_task"
+
+
+class TierLookup(Protocol):
+    """Returns tiers. :class:`~celery_fairness.limiter.tier_cache.TierCache` implements it."""
+
+    def tiers(self) -> Mapping[str, Tier]:
+        """Return the tiers in force by name."""
+
+    def tier_of(self, tenant: str, header: str | None = None) -> str:
+        """Return the name of a tenant's tier. ``header`` is the tier in the message's header."""
+
+    def look(self) -> None:
+        """Read changes of tiers from Redis if the last look is older than a second."""
 
 
 class Message(NamedTuple):

@@ -8,11 +8,12 @@ from celery.concurrency import get_implementation
 
 from celery_fairness import FairTask
 from celery_fairness.app.worker_setup import (
-    BrokerFacts,
     broker_name,
+    longest_countdown_seconds,
     prepare_reconnect,
     prepare_worker,
     startup_warnings,
+    visibility_seconds,
 )
 from celery_fairness.config.settings import build_settings
 
@@ -35,9 +36,9 @@ def an_app(broker="memory://", **conf):
     ],
 )
 def test_the_broker_says_how_long_a_message_may_wait(broker, options, visibility, countdown):
-    facts = BrokerFacts.of(an_app(broker, broker_transport_options=options))
-    assert facts.visibility_seconds == visibility
-    assert facts.longest_countdown_seconds == countdown
+    app = an_app(broker, broker_transport_options=options)
+    assert visibility_seconds(app) == visibility
+    assert longest_countdown_seconds(app) == countdown
 
 
 def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers():
