@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.testing.server import RedisServer, ReservedPort
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - a fixture
+from tests.support.fork_server import ForkServer
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
@@ -50,10 +50,12 @@ def test_tasks_run_while_the_first_broker_is_down(
 
 
 @on_both_paths
-def test_a_command_asks_the_broker_that_answers(redis_url: str, dead_url: str, scheme: str) -> None:
+def test_a_command_asks_the_broker_that_answers(
+    fork_server: Callable[[str], ForkServer], redis_url: str, dead_url: str, scheme: str
+) -> None:
     command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "fairness", "status"]
     env = {**os.environ, "CELERY_BROKER_URL": listed(scheme, dead_url, redis_url)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = fork_server("prefork").run(command, env)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
 
-START_SECONDS = 60
 #: A module that Python imports first.
 NEXT_VERSION = """
 from celery_fairness.store import library as module
@@ -39,17 +37,9 @@ module.library = lambda: library
 BOTH = pytest.mark.parametrize("broker", ["fairredis", "redis"])
 
 
-def start(shop: Shop, **env: str) -> subprocess.CompletedProcess[str]:
+def start(shop: Shop) -> subprocess.CompletedProcess[str]:
     """Start a worker that is expected to end."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "worker", "-P", "solo"]
-    return subprocess.run(
-        command,
-        env={**shop.env, **env},
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
+    return shop.command("worker", "-P", "solo")
 
 
 @pytest.fixture
@@ -153,14 +143,7 @@ def test_another_schema_is_refused(fair_shop: Shop, memory: Redis) -> None:
 
 
 def fairness(shop: Shop, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tests.support.shop", "fairness", *command],
-        env=shop.env,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
+    return shop.command("fairness", *command)
 
 
 def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Redis) -> None:

@@ -38,7 +38,8 @@ def start() -> Iterator[Start]:
         words = ["-A", "tests.support.shop", "fairness", "worker", "analysis", "-l", "INFO"]
         argv = [sys.executable, "-m", "celery", *words, "-P", "threads", *options]
         argv += ["--without-mingle", "--without-gossip"]
-        started.append(LocalProcess("service", argv, env=shop.env).start())
+        server = shop.fork_server("threads")
+        started.append(LocalProcess("service", argv, env=shop.env, fork_server=server).start())
         return started[-1]
 
     yield run

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -37,10 +34,8 @@ def await_waiting(shop: Shop, count: int) -> None:
 
 def by_command(shop: Shop) -> int:
     """Purge as people do; returns how many messages it says."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "purge", "-f"]
-    done = subprocess.run(
-        command, env={**os.environ, **shop.env}, capture_output=True, text=True, check=True
-    )
+    done = shop.command("purge", "-f")
+    assert done.returncode == 0, done.stderr
     purged = re.search(r"Purged (\d+) message", done.stdout)
     return int(purged[1]) if purged else 0
 

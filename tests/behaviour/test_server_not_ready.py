@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
+from tests.support.fork_server import ForkServer
 from tests.support.proxy import Proxy
 from tests.support.refusals import ALL, Refusal
 from tests.support.shop import make_app
@@ -145,7 +145,9 @@ def test_what_people_ask_and_steer_is_an_outage_too(refusal: Refusal, scheme: st
 # A replica without its master, too few replicas and a full disk still answer what only reads.
 @pytest.mark.parametrize("refusal", ["MASTERDOWN", "BUSY", "LOADING"], indirect=True)
 @pytest.mark.parametrize("scheme", ["redis", "fairredis"])
-def test_what_only_reads_is_an_outage_too(refusal: Refusal, scheme: str) -> None:
+def test_what_only_reads_is_an_outage_too(
+    fork_server: Callable[[str], ForkServer], refusal: Refusal, scheme: str
+) -> None:
     url = refusal.url.replace("redis", scheme, 1)
     app = make_app({"CELERY_BROKER_URL": url})
     fairness = Fairness.of(app)
@@ -161,13 +163,7 @@ def test_what_only_reads_is_an_outage_too(refusal: Refusal, scheme: str) -> None
             with pytest.raises(LimiterUnavailable, match=refusal.word):
                 call()
         command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "fairness", "status"]
-        done = subprocess.run(
-            command,
-            env={**os.environ, "CELERY_BROKER_URL": url},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = fork_server("prefork").run(command, {**os.environ, "CELERY_BROKER_URL": url})
         assert (done.returncode, refusal.word in done.stderr) == (69, True), done.stderr
         assert "Traceback" not in done.stderr
     finally:

@@ -29,15 +29,7 @@ KINDS = "tests.dispatch.kinds"
 
 def celery(shop: Shop, *args: str) -> str:
     """Run a ``celery`` command and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", KINDS, *args],
-        env={**clean_environment(), **shop.env},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = shop.command(*args, app=KINDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

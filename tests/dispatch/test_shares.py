@@ -36,12 +36,13 @@ class Service:
         self.queues: dict[str, str] = {}
         self.command: Any = None
 
-    def start(self, *options: str, workers: int = 1) -> LocalProcess:
+    def start(self, *options: str, pool: str = "prefork", workers: int = 1) -> LocalProcess:
         """Start the command and wait until its workers take tasks."""
         words = ["-A", "tests.support.shop", "fairness", "worker", "analysis", "-l", "INFO"]
-        argv = [sys.executable, "-m", "celery", *words, *options]
+        argv = [sys.executable, "-m", "celery", *words, "-P", pool, *options]
         argv += ["--without-mingle", "--without-gossip"]
-        self.command = LocalProcess("service", argv, env=self.shop.env).start()
+        server = self.shop.fork_server(pool)
+        self.command = LocalProcess("service", argv, env=self.shop.env, fork_server=server).start()
 
         def ready() -> None:
             log = self.command.log_text()
@@ -102,7 +103,7 @@ def test_s34_strict_places_of_a_queue_stay_idle_without_its_tasks(
     make_service: Callable[..., Service], memory: Redis, pool: str
 ) -> None:
     service = make_service()
-    command = service.start("-c", "6", "-P", pool)
+    command = service.start("-c", "6", pool=pool)
     gate = service.shop.gate_file()
     sent = service.send(DEFAULT, gate, 5)
     service.await_running(default=2)
@@ -122,7 +123,7 @@ def test_s34_idle_places_are_lent_and_given_back_within_one_task(
     make_service: Callable[..., Service], memory: Redis, pool: str
 ) -> None:
     service = make_service(fairness=BORROW)
-    service.start("-c", "6", "-P", pool)
+    service.start("-c", "6", pool=pool)
     first, rest = service.shop.gate_file(), service.shop.gate_file()
     sent = service.send(DEFAULT, first, 3) + service.send(DEFAULT, rest, 5)
     service.await_running(default=6)
@@ -146,7 +147,7 @@ def test_numbers_of_variables_hold_for_each_worker(
     service = make_service(
         fairness={"services": {"analysis": {"env_prefix": "AN"}}}, variables=variables
     )
-    service.start("-P", "threads")
+    service.start(pool="threads")
     gate = service.shop.gate_file()
     sent = service.send(SCHEDULED, gate, 1)
     sent += service.send(PRIORITY, gate, 3) + service.send(DEFAULT, gate, 3)
@@ -163,7 +164,7 @@ def test_other_brokers_have_a_pool_for_each_queue_under_one_command(
     make_service: Callable[..., Service], broker: str
 ) -> None:
     service = make_service(broker)
-    command = service.start("-c", "4", "-P", "threads", workers=3)
+    command = service.start("-c", "4", pool="threads", workers=3)
     gate = service.shop.gate_file()
     sent = [each for queue in QUEUES for each in service.send(queue, gate, 3)]
     service.await_running(priority=2, default=1, scheduled=1)
@@ -183,7 +184,7 @@ def test_a_pool_that_is_killed_ends_the_others_after_their_tasks(
     make_service: Callable[..., Service],
 ) -> None:
     service = make_service("redis")
-    command = service.start("-c", "3", "-P", "threads", workers=3)
+    command = service.start("-c", "3", pool="threads", workers=3)
     gate = service.shop.gate_file()
     (last,) = service.send(DEFAULT, gate)
     service.await_running(default=1)
@@ -203,6 +204,6 @@ def test_a_pool_that_is_killed_ends_the_others_after_their_tasks(
 
 def test_pools_end_with_a_command_that_is_killed(make_service: Callable[..., Service]) -> None:
     service = make_service("redis")
-    command = service.start("-c", "3", "-P", "threads", workers=3)
+    command = service.start("-c", "3", pool="threads", workers=3)
     psutil.Process(command.pid).kill()
     eventually(lambda: not command.survivors(), START_SECONDS)

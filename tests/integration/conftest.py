@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from kombu import pools
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.control.ojs_views import Inspection
+from tests.support.fork_server import ForkServer
+from tests.support.local_process import clean_environment
 from tests.support.nodes import WorkerNode
 from tests.support.shop import make_app
 from tests.support.waiting import eventually
@@ -34,9 +38,14 @@ class Shop:
     """One installation: a producer in this process, workers in others."""
 
     def __init__(
-        self, env: dict[str, str], start_worker: Callable[..., WorkerNode], folder: Path
+        self,
+        env: dict[str, str],
+        start_worker: Callable[..., WorkerNode],
+        fork_server: Callable[[str], ForkServer],
+        folder: Path,
     ) -> None:
         self.env = env
+        self.fork_server = fork_server
         self.app: Celery = make_app(env)
         self.fairness = Fairness.of(self.app)
         self.folder = folder
@@ -52,6 +61,13 @@ class Shop:
             # It says that it is ready before it hears: stock Celery's as well.
             eventually(lambda: self._hears(worker))
         return worker
+
+    def command(
+        self, *words: str, app: str = "tests.support.shop"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``celery -A APP …`` to its end."""
+        argv = [sys.executable, "-m", "celery", "-A", app, *words]
+        return self.fork_server("prefork").run(argv, {**clean_environment(), **self.env})
 
     def _hears(self, worker: WorkerNode) -> None:
         name = worker.hostname()
@@ -148,6 +164,7 @@ def make_shop(
     request: pytest.FixtureRequest,
     redis_url: str,
     start_worker: Callable[..., WorkerNode],
+    fork_server: Callable[[str], ForkServer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Shop]]:
@@ -181,7 +198,7 @@ def make_shop(
         env["SHOP_CONF"] = json.dumps(celery)
         env["SHOP_FAIRNESS"] = json.dumps(settings)
         monkeypatch.setenv("SHOP_LEDGER", env["SHOP_LEDGER"])
-        shops.append(Shop(env, start_worker, tmp_path))
+        shops.append(Shop(env, start_worker, fork_server, tmp_path))
         return shops[-1]
 
     yield make

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -35,14 +32,8 @@ def test_no_password_is_shown(make_shop: Callable[..., Shop], guarded: str, sour
         shop = make_shop(variables={"FAIRNESS_REDIS_URL": guarded})
     worker = shop.worker(pool="threads", concurrency=2)
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
-    env = {**os.environ, **shop.env}
-    report = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tests.support.shop", "report"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    report = shop.command("report")
+    assert report.returncode == 0, report.stderr
     conf = shop.app.control.inspect(timeout=5).conf()
     assert conf, "no worker answered"
     assert "fairness" in json.dumps(conf)

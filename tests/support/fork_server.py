@@ -19,6 +19,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -114,11 +115,48 @@ class ForkServer:
         assert answer, f"the fork server ended with {self._process.wait()}; its error is above"
         return json.loads(answer)
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
-        """Fork what does the same as `argv`, which is `PYTHON -m MODULE …`; it appends to `log`."""
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        errors: Path | None = None,
+    ) -> Forked:
+        """Fork what does the same as `argv`, which is `PYTHON -m MODULE …`.
+
+        It appends to `log`, and what it writes to stderr to `errors` if that is given.
+        """
         assert tuple(argv[:2]) == (sys.executable, "-m"), f"expected PYTHON -m MODULE, got: {argv}"
-        start = {"argv": list(argv[2:]), "env": dict(env), "cwd": str(cwd), "log": str(log)}
+        start = {
+            "argv": list(argv[2:]),
+            "env": dict(env),
+            "cwd": str(cwd),
+            "log": str(log),
+            "errors": str(errors or log),
+        }
         return Forked(self, self.ask(start=start))
+
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], timeout_seconds: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, as `subprocess.run` does, without importing all modules anew.
+
+        Raises:
+            subprocess.TimeoutExpired: it still ran after `timeout_seconds`, and was killed.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            printed, errors = Path(folder, "stdout"), Path(folder, "stderr")
+            printed.touch()
+            errors.touch()
+            forked = self.start(argv, env, ROOT, printed, errors)
+            try:
+                status = forked.wait(timeout_seconds)
+            finally:
+                forked.kill()
+            return subprocess.CompletedProcess(
+                list(argv), status, printed.read_text(), errors.read_text()
+            )
 
     def stop(self) -> None:
         """End it and all that it forked."""
@@ -151,7 +189,7 @@ def _become(start: Mapping[str, Any], parent: int) -> None:
     for fd, path, flags in (
         (0, os.devnull, os.O_RDONLY),
         (1, start["log"], os.O_WRONLY | os.O_APPEND),
-        (2, start["log"], os.O_WRONLY | os.O_APPEND),
+        (2, start["errors"], os.O_WRONLY | os.O_APPEND),
     ):
         opened = os.open(path, flags)
         os.dup2(opened, fd)
