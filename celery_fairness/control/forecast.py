@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -76,13 +75,7 @@ class HeldSlots:
         means: Mapping[str, float],
     ) -> None:
         its = [row for row in rows if row.queue == queue]
-        holders = (with_row(HeldLease("", 0.0), row, logical) for row in its)
-        self.holders = [
-            each
-            if each.usual_seconds is not None
-            else replace(each, usual_seconds=means.get(each.charged))
-            for each in holders
-        ]
+        self.holders = [_holder(row, logical, means) for row in its]
         self.held = max(1, len(its) * running // len(rows)) if its else 0
         of_kind: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
@@ -101,19 +94,10 @@ class HeldSlots:
         return wait_for_ends(self.holders, self.held, before.tasks + 1, before.takes)
 
 
-def with_row(lease: HeldLease, row: Row, logical: float) -> HeldLease:
-    """Return a lease with the facts in its task's row."""
-    return replace(
-        lease,
-        owner=row.owner,
-        queue=row.queue,
-        state=row.state,
-        task=row.task.name,
-        charged=row.task.key,
-        task_id=row.task.task_id or row.task.tag,
-        held_seconds=None if row.since is None else max(0.0, (logical - row.since) / 1000),
-        usual_seconds=None if row.mean_ms is None else row.mean_ms / 1000,
-    )
+def _holder(row: Row, logical: float, means: Mapping[str, float]) -> HeldLease:
+    held = None if row.since is None else max(0.0, (logical - row.since) / 1000)
+    usual = means.get(row.task.key) if row.mean_ms is None else row.mean_ms / 1000
+    return HeldLease("", 0.0, held_seconds=held, usual_seconds=usual)
 
 
 def wait_for_ends(

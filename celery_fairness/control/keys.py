@@ -77,7 +77,6 @@ class Row(NamedTuple):
 
     Attributes:
         owner: Process that holds it.
-        state: ``claimed``, ``begun`` or ``acked``.
         task: The head of its record.
         keys: The keys in which its lease counts, the tenant's first.
         since: Logical time of its claim, or None if no process holds the task.
@@ -85,7 +84,6 @@ class Row(NamedTuple):
     """
 
     owner: str
-    state: str
     task: TaskHead
     keys: tuple[str, ...]
     since: int | None = None
@@ -157,9 +155,9 @@ def read_row(tag: str, text: str | None, head: str | None) -> Row | None:
     match, task = _ROW.fullmatch(text or ""), read_head(tag, head)
     if match is None or task is None:
         return None
-    _, owner, state, since, mean, keys, _ = match.groups()
+    _, owner, _, since, mean, keys, _ = match.groups()
     times = [None if each is None else int(each) for each in (since, mean)]
-    return Row(owner, state, task, tuple(keys.split(",")), *times)
+    return Row(owner, task, tuple(keys.split(",")), *times)
 
 
 def keys_of_row(text: str) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from celery_fairness.control.find_task import running
 from celery_fairness.control.scan import Command, Reader, batches
-from celery_fairness.control.views import OwnerStatus, QueueStatus, Status
+from celery_fairness.control.views import OwnerStatus, QueueStatus
 
 #: Queues, running tasks, and tenants at their limit in one queue, that one status reads.
 QUEUES_AT_MOST = 10_000
@@ -25,20 +26,19 @@ SCANS_AT_MOST = 200
 BATCH = 500
 
 
-def with_queues(reader: Reader, status: Status, known_queues: Iterable[str]) -> Status:
-    """Return ``status`` with queues, owners and totals."""
+def read_queues(reader: Reader, known_queues: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a status with queues, owners and totals."""
     notes: list[str] = []
     owners, running = _running(reader, notes)
     names = {*known_queues, *running, *_named(reader, notes)}
     queues = [_queue(reader, name, running[name], notes) for name in sorted(names)]
     held = sorted(owners.items(), key=lambda each: (-each[1], each[0]))
-    found = {
+    return {
         "queues": tuple(queues),
         "total": _total(queues),
         "owners": tuple(OwnerStatus(owner, leases) for owner, leases in held),
         "notes": tuple(notes),
     }
-    return status.model_copy(update=found)
 
 
 def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[str]]:
@@ -100,15 +100,9 @@ def _behind(reader: Reader, queue: str) -> int:
 
 
 def _total(queues: list[QueueStatus]) -> QueueStatus:
-    behind = [queue.behind_full for queue in queues]
-    return QueueStatus(
-        "",
-        sum(queue.waiting for queue in queues),
-        sum(queue.later for queue in queues),
-        sum(queue.ring for queue in queues),
-        sum(queue.full for queue in queues),
-        None if None in behind else sum(each or 0 for each in behind),
-        sum(queue.running for queue in queues),
-        sum(queue.dead for queue in queues),
-        None,
-    )
+    numbers = ("waiting", "later", "ring", "full", "behind_full", "running", "dead")
+    counts = {name: [getattr(queue, name) for queue in queues] for name in numbers}
+    sums: dict[str, Any] = {
+        name: None if None in each else sum(each) for name, each in counts.items()
+    }
+    return QueueStatus(queue="", virtual_time=None, **sums)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from celery_fairness.config.fields import whole
 from celery_fairness.config.settings import Settings
-from celery_fairness.control.queue_rows import with_queues
+from celery_fairness.control.queue_rows import read_queues
 from celery_fairness.control.scan import Command, Reader, batches, server_now
 from celery_fairness.control.views import (
     KeyRejections,
@@ -81,20 +82,21 @@ class StatsApi:
             )
             for tier in (published or self._settings.tiers).values()
         )
-        fairly = self._claims and self._reader is not None
-        status = Status(
-            path="dispatch" if fairly else "gate",
+        workers = () if self._reader is None else living(self._reader)
+        queues: dict[str, Any] = {}
+        if self._claims and self._reader is not None:
+            queues = read_queues(self._reader, self._known())
+        return Status(
+            path="dispatch" if queues else "gate",
             redis=self._address,
             namespace=self._settings.namespace,
             news=self._limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
             counts=counts,
-            workers=() if self._reader is None else living(self._reader),
+            workers=workers,
+            **queues,
         )
-        if self._reader is None or not fairly:
-            return status
-        return with_queues(self._reader, status, self._known())
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.
