@@ -269,13 +269,5 @@ class LimitsApi:
         """
         queue = ""
         if isinstance(key, str) and key.startswith(PREFIX):
-            key, queue = self._queues.find(key, self._is_used)
+            key, queue = self._queues.find(key)
         return typed_key(key, self._settings, tenants=tenants, of_all=of_all)[0], queue
-
-    def _is_used(self, key: str) -> bool:
-        """Return whether Redis stores anything about a key in this form."""
-        try:
-            self._inspector.inspect(key)
-        except (NotFound, ValueError):
-            return False
-        return True

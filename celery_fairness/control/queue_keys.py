@@ -37,32 +37,29 @@ class QueueKeys:
         self.expect_checked(queue)
         self._limiter.limit_queue(KNOWN, queue)
 
-    def find(self, key: str, is_used: Callable[[str], bool]) -> tuple[str, str]:
+    def find(self, key: str) -> tuple[str, str]:
         """Return the key that an operator means, in its form in Redis, and its queue.
 
-        A colon begins a partition, but it may also occur in a queue's name, and then the key has a
-        hash. So the text may have several meanings. The first one that exists is used. A key in
-        exactly this form comes before a queue of this name.
+        A colon begins a partition if the queue before it is partitioned. Otherwise it belongs to
+        the name of a queue, whose key has a hash.
 
         Args:
             key: The typed key, which begins with ``queue:``.
-            is_used: Returns whether anything is known of a key.
 
         Returns:
             The key and the queue. The queue is "" if the key is not of a whole queue.
 
         Raises:
-            ValueError: The text has several meanings, and none of them exists.
+            ValueError: The text has a colon or a hash, and no queue is known that it may mean.
         """
         name = key.removeprefix(PREFIX)
         if ":" not in name and not name.startswith("h_"):
             return (queue_key(name), name) if name else (key, "")
-        queue = self.queue_of(key)
-        if queue and (queue_key(queue) == key or not is_used(key)):
-            return queue_key(queue), queue
         rows = self._limiter.queue_rows().values()
-        if is_used(key) or any(row.parts and key.startswith(f"{row.key}:") for row in rows):
+        if any(row.parts and key.startswith(f"{row.key}:") for row in rows):
             return key, ""
+        if queue := self.queue_of(key):
+            return queue_key(queue), queue
         raise ValueError(
             "key: expected that of a queue or partition of which anything is known, got: "
             f"{got(key)}; a queue is known once it has a limit: "
