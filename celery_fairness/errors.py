@@ -35,8 +35,9 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 #: Similarity from which a name counts as misspelled, 0 to 1. One wrong letter of six gives 0.83.
 #: Celery's own most similar name, ``time_limit``, has 0.63 with ``limits``.
@@ -48,15 +49,18 @@ LONGEST_NAME = 20
 class FairnessError(Exception):
     """Base of every error of this package.
 
-    The constructor of a subclass takes its fields in order. Pickling stores these arguments, and
-    the text is made from them.
+    A subclass is a dataclass of the error's facts. Pickling and result backends store the facts in
+    order, and the text is made from them.
     """
 
-    def __str__(self) -> str:
-        return self._text()
+    #: The text, with names of facts in braces.
+    _text: ClassVar[str] = ""
 
-    def _text(self) -> str:
-        return " ".join(str(part) for part in self.args)
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return self._text.format(**vars(self)) if self._text else " ".join(map(str, self.args))
 
 
 class ProblemsError(FairnessError, ValueError):
@@ -70,7 +74,7 @@ class ProblemsError(FairnessError, ValueError):
         super().__init__(*problems)
         self.problems = problems
 
-    def _text(self) -> str:
+    def __str__(self) -> str:
         return "; ".join(self.problems)
 
 
@@ -82,169 +86,138 @@ class PolicyInvalid(ProblemsError):
     """An invalid limit. It is not created, and no task runs without it instead."""
 
 
+@dataclass(eq=False, repr=False)
 class NotWired(FairnessError, RuntimeError):
-    """A Celery app that has no ``Fairness``.
+    """A Celery app that has no ``Fairness``."""
 
-    Attributes:
-        app: The app's name.
-    """
+    #: The app's name.
+    app: str
 
-    def __init__(self, app: str) -> None:
-        super().__init__(app)
-        self.app = app
-
-    def _text(self) -> str:
-        return (
-            f"the Celery app {self.app!r} has no Fairness: "
-            "add 'fairness = Fairness(app)' where the app is made"
-        )
+    _text = (
+        "the Celery app {app!r} has no Fairness: "
+        "add 'fairness = Fairness(app)' where the app is made"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class TaskDeclarationError(FairnessError, TypeError):
-    """An option of a FairTask that cannot work, found when the task is registered.
+    """An option of a FairTask that cannot work, found when the task is registered."""
 
-    Attributes:
-        task: The task's name.
-        option: ``tenant``, ``service`` or ``limits``.
-        problem: What is wrong and what is expected.
-    """
+    #: The task's name.
+    task: str
+    #: ``tenant``, ``service`` or ``limits``.
+    option: str
+    #: What is wrong and what is expected.
+    problem: str
 
-    def __init__(self, task: str, option: str, problem: str) -> None:
-        super().__init__(task, option, problem)
-        self.task, self.option, self.problem = task, option, problem
-
-    def _text(self) -> str:
-        return f"task {self.task}: option {self.option!r}: {self.problem}"
+    _text = "task {task}: option {option!r}: {problem}"
 
 
 class TenantError(FairnessError):
     """A tenant that cannot be used."""
 
 
+@dataclass(eq=False, repr=False)
 class TenantInvalid(TenantError, TypeError):
-    """A value that cannot be a tenant.
+    """A value that cannot be a tenant."""
 
-    Attributes:
-        problem: What was given and what is expected. It never has the value, which may be long.
-        task: The task's name. "" if it is not known.
-        parameter: The parameter or source of the value. "" if it is not known.
-    """
+    #: What was given and what is expected. It never has the value, which may be long.
+    problem: str
+    #: The task's name. "" if it is not known.
+    task: str = ""
+    #: The parameter or source of the value. "" if it is not known.
+    parameter: str = ""
 
-    def __init__(self, problem: str, task: str = "", parameter: str = "") -> None:
-        super().__init__(problem, task, parameter)
-        self.problem, self.task, self.parameter = problem, task, parameter
-
-    def _text(self) -> str:
+    def __str__(self) -> str:
         where = f"task {self.task}: " if self.task else ""
         source = f"tenant from {self.parameter!r}: " if self.parameter else "tenant: "
         return f"{where}{source}{self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class TenantMissing(TenantError, ValueError):
-    """A task without a tenant while the setting ``no_tenant`` is ``"error"``.
+    """A task without a tenant while the setting ``no_tenant`` is ``"error"``."""
 
-    Attributes:
-        task: The task's name.
-    """
+    #: The task's name.
+    task: str
 
-    def __init__(self, task: str) -> None:
-        super().__init__(task)
-        self.task = task
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task} was sent without a tenant and no_tenant is 'error': "
-            "give the parameter that its option tenant= names, "
-            "or set no_tenant to 'bypass' or 'shared'"
-        )
+    _text = (
+        "task {task} was sent without a tenant and no_tenant is 'error': "
+        "give the parameter that its option tenant= names, "
+        "or set no_tenant to 'bypass' or 'shared'"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class KeyMissing(FairnessError, ValueError):
-    """A task without a value for a field in the key of one of its limits.
+    """A task without a value for a field in the key of one of its limits."""
 
-    Attributes:
-        task: The task's name.
-        key: The key as it was declared, with its fields.
-        field: Which field has no value, such as ``tenant`` or ``args.customer_id``.
-    """
+    #: The task's name.
+    task: str
+    #: The key as it was declared, with its fields.
+    key: str
+    #: Which field has no value, such as ``tenant`` or ``args.customer_id``.
+    field: str
 
-    def __init__(self, task: str, key: str, field: str) -> None:
-        super().__init__(task, key, field)
-        self.task, self.key, self.field = task, key, field
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task}: key {self.key!r}: {{{self.field}}} has no value: send the task "
-            "with one, or declare the limit with missing='empty', which counts such tasks together"
-        )
+    _text = (
+        "task {task}: key {key!r}: {{{field}}} has no value: send the task "
+        "with one, or declare the limit with missing='empty', which counts such tasks together"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class KeyInvalid(FairnessError, TypeError):
-    """A value that cannot stand in the key of a limit.
+    """A value that cannot stand in the key of a limit."""
 
-    Attributes:
-        problem: What was given and what is expected. It never has the value, which may be long.
-        task: The task's name.
-        key: The key as it was declared, with its fields.
-        field: Which field, such as ``args.customer_id``.
-    """
+    #: What was given and what is expected. It never has the value, which may be long.
+    problem: str
+    #: The task's name.
+    task: str
+    #: The key as it was declared, with its fields.
+    key: str
+    #: Which field, such as ``args.customer_id``.
+    field: str
 
-    def __init__(self, problem: str, task: str, key: str, field: str) -> None:
-        super().__init__(problem, task, key, field)
-        self.problem, self.task, self.key, self.field = problem, task, key, field
-
-    def _text(self) -> str:
-        return f"task {self.task}: key {self.key!r}: {{{self.field}}}: {self.problem}"
+    _text = "task {task}: key {key!r}: {{{field}}}: {problem}"
 
 
+@dataclass(eq=False, repr=False)
 class HeaderInvalid(FairnessError, ValueError):
-    """A ``fairness`` header that cannot be read.
+    """A ``fairness`` header that cannot be read."""
 
-    Attributes:
-        problem: Which field, and what was expected.
-    """
+    #: Which field, and what was expected.
+    problem: str
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def _text(self) -> str:
-        return f"header 'fairness': {self.problem}"
+    _text = "header 'fairness': {problem}"
 
 
+@dataclass(eq=False, repr=False)
 class BacklogFull(FairnessError):
-    """A task was not sent: its tenant or its queue has the maximum number of waiting tasks.
+    """A task was not sent: its tenant or its queue has the maximum number of waiting tasks."""
 
-    Attributes:
-        key: ``tenant:TENANT`` or ``queue:QUEUE``, the one that has the maximum.
-        limit: The maximum number of waiting tasks, its ``max_waiting``.
-        waiting: The number of tasks that wait now.
-    """
+    #: ``tenant:TENANT`` or ``queue:QUEUE``, the one that has the maximum.
+    key: str
+    #: The maximum number of waiting tasks, its ``max_waiting``.
+    limit: int
+    #: The number of tasks that wait now.
+    waiting: int
 
-    def __init__(self, key: str, limit: int, waiting: int) -> None:
-        super().__init__(key, limit, waiting)
-        self.key, self.limit, self.waiting = key, limit, waiting
-
-    def _text(self) -> str:
-        return (
-            f"the task was not sent: {self.waiting} tasks of {self.key!r} wait, and max_waiting "
-            f"is {self.limit}: send it when fewer wait, or raise max_waiting"
-        )
+    _text = (
+        "the task was not sent: {waiting} tasks of {key!r} wait, and max_waiting "
+        "is {limit}: send it when fewer wait, or raise max_waiting"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class Unroutable(FairnessError):
-    """A task was not sent: its exchange leads to no queue.
+    """A task was not sent: its exchange leads to no queue."""
 
-    Attributes:
-        exchange: The exchange to which the task was published.
-        routing_key: The routing key with which it was published.
-    """
+    #: The exchange to which the task was published.
+    exchange: str
+    #: The routing key with which it was published.
+    routing_key: str
 
-    def __init__(self, exchange: str, routing_key: str) -> None:
-        super().__init__(exchange, routing_key)
-        self.exchange, self.routing_key = exchange, routing_key
-
-    def _text(self) -> str:
+    def __str__(self) -> str:
         return (
             f"the task was not sent: exchange {got(self.exchange)} has no queue for routing key "
             f"{got(self.routing_key)}: start a worker that consumes the queue, or declare the "
@@ -252,20 +225,18 @@ class Unroutable(FairnessError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class LimiterUnavailable(FairnessError, ConnectionError):
-    """The limiter's Redis does not answer.
+    """The limiter's Redis does not answer."""
 
-    Attributes:
-        address: The address of that Redis, without a password.
-        problem: The error of the connection.
-        is_broker: True on ``fairredis``, where limits and queues are in the same Redis.
-    """
+    #: The address of that Redis, without a password.
+    address: str
+    #: The error of the connection.
+    problem: str
+    #: True on ``fairredis``, where limits and queues are in the same Redis.
+    is_broker: bool = False
 
-    def __init__(self, address: str, problem: str, is_broker: bool = False) -> None:
-        super().__init__(address, problem, is_broker)
-        self.address, self.problem, self.is_broker = address, problem, is_broker
-
-    def _text(self) -> str:
+    def __str__(self) -> str:
         if self.is_broker:
             return (
                 f"the broker's Redis at {self.address} does not answer ({self.problem}): "
@@ -279,114 +250,101 @@ class LimiterUnavailable(FairnessError, ConnectionError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class DeliveriesExhausted(FairnessError):
-    """The result of a task whose process died too often: it is a dead letter and not run again.
+    """The result of a task whose process died too often: it is a dead letter and not run again."""
 
-    Attributes:
-        task: The task's name.
-        task_id: Its id.
-        deliveries: The number of deliveries whose process died.
-        queue: The queue that has the dead letter.
-    """
+    #: The task's name.
+    task: str
+    #: Its id.
+    task_id: str
+    #: The number of deliveries whose process died.
+    deliveries: int
+    #: The queue that has the dead letter.
+    queue: str
 
-    def __init__(self, task: str, task_id: str, deliveries: int, queue: str) -> None:
-        super().__init__(task, task_id, deliveries, queue)
-        self.task, self.task_id, self.deliveries, self.queue = task, task_id, deliveries, queue
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task}[{self.task_id}] was delivered {self.deliveries} times and its "
-            f"process died each time: it is in the dead letters of queue {self.queue!r}; "
-            "find what ends its process, then send it again"
-        )
+    _text = (
+        "task {task}[{task_id}] was delivered {deliveries} times and its "
+        "process died each time: it is in the dead letters of queue {queue!r}; "
+        "find what ends its process, then send it again"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class MessageUnreadable(FairnessError):
-    """The result of a task whose message a worker could not read: it is a dead letter.
+    """The result of a task whose message a worker could not read: it is a dead letter."""
 
-    Attributes:
-        task: The task's name.
-        task_id: Its id.
-        queue: The queue that has the dead letter.
-    """
+    #: The task's name.
+    task: str
+    #: Its id.
+    task_id: str
+    #: The queue that has the dead letter.
+    queue: str
 
-    def __init__(self, task: str, task_id: str, queue: str) -> None:
-        super().__init__(task, task_id, queue)
-        self.task, self.task_id, self.queue = task, task_id, queue
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task}[{self.task_id}] has a message that a worker could not read: it is "
-            f"in the dead letters of queue {self.queue!r}; give all workers the types and codecs "
-            "of its producer, then send it again"
-        )
+    _text = (
+        "task {task}[{task_id}] has a message that a worker could not read: it is "
+        "in the dead letters of queue {queue!r}; give all workers the types and codecs "
+        "of its producer, then send it again"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class RateLimitDropped(FairnessError):
-    """The result of a task that did not run: a limit with ``on_limit="drop"`` rejected it.
+    """The result of a task that did not run: a limit with ``on_limit="drop"`` rejected it."""
 
-    Attributes:
-        task: The task's name.
-        task_id: Its id.
-        key: The key of the limit that dropped it.
-    """
+    #: The task's name.
+    task: str
+    #: Its id.
+    task_id: str
+    #: The key of the limit that dropped it.
+    key: str
 
-    def __init__(self, task: str, task_id: str, key: str) -> None:
-        super().__init__(task, task_id, key)
-        self.task, self.task_id, self.key = task, task_id, key
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task}[{self.task_id}] was dropped and has not run: the limit {self.key!r} "
-            "has on_limit='drop' and rejected it; send it again later, or declare the "
-            "limit with on_limit='wait' or 'reschedule'"
-        )
+    _text = (
+        "task {task}[{task_id}] was dropped and has not run: the limit {key!r} "
+        "has on_limit='drop' and rejected it; send it again later, or declare the "
+        "limit with on_limit='wait' or 'reschedule'"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class PublishFailed(FairnessError):
-    """The result of a task that was rejected, and that its broker did not take back.
+    """The result of a task that was rejected, and that its broker did not take back."""
 
-    Attributes:
-        task: The task's name.
-        task_id: Its id.
-        exchange: The exchange to which it was published. "" is the default exchange.
-        routing_key: The routing key; on the default exchange, the queue.
-        problem: The broker's error.
-    """
+    #: The task's name.
+    task: str
+    #: Its id.
+    task_id: str
+    #: The exchange to which it was published. "" is the default exchange.
+    exchange: str
+    #: The routing key; on the default exchange, the queue.
+    routing_key: str
+    #: The broker's error.
+    problem: str
 
-    def __init__(
-        self, task: str, task_id: str, exchange: str, routing_key: str, problem: str
-    ) -> None:
-        super().__init__(task, task_id, exchange, routing_key, problem)
-        self.task, self.task_id, self.problem = task, task_id, problem
-        self.exchange, self.routing_key = exchange, routing_key
-
-    def _text(self) -> str:
-        return (
-            f"task {self.task}[{self.task_id}] has not run: a limit rejected it, and its broker "
-            f"does not take it back to exchange {self.exchange!r}, routing key "
-            f"{self.routing_key!r} ({self.problem}): declare its queue in task_queues, then send "
-            "it again"
-        )
+    _text = (
+        "task {task}[{task_id}] has not run: a limit rejected it, and its broker "
+        "does not take it back to exchange {exchange!r}, routing key "
+        "{routing_key!r} ({problem}): declare its queue in task_queues, then send "
+        "it again"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class NotFound(FairnessError, LookupError):
-    """There is no such thing in the installation.
+    """There is no such thing in the installation."""
 
-    Attributes:
-        what: ``task``, ``queue``, ``key`` or ``library``.
-        name: The task's id, or the name of the queue, key or library.
-        problem: The rest of the sentence that begins with ``what`` and ``name``.
-    """
+    #: ``task``, ``queue``, ``key`` or ``library``.
+    what: str
+    #: The task's id, or the name of the queue, key or library.
+    name: str
+    #: The rest of the sentence that begins with ``what`` and ``name``.
+    problem: str
 
-    def __init__(self, what: str, name: str, problem: str) -> None:
-        super().__init__(what, name, problem)
-        self.what, self.name, self.problem = what, name, problem
-
-    def _text(self) -> str:
+    def __str__(self) -> str:
         return f"{self.what} {got(self.name)} {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class RateLimitExceeded(FairnessError):
     """Raised by a task's body when an API answers "too many requests", such as HTTP 429.
 
@@ -394,27 +352,18 @@ class RateLimitExceeded(FairnessError):
     none of its retries. A task without limits waits alone. A task that is no FairTask fails with
     this error, as with any other.
 
-    Attributes:
-        until: The time from which requests are accepted: an aware datetime, or Unix seconds.
-        retry_after: The wait: seconds, or text as in the header ``Retry-After``.
-        key: The only key that cools down. None means the keys of the task's limits.
-
     If neither ``until`` nor ``retry_after`` is given, the wait is ``default_retry_delay`` of the
     task.
     """
 
-    def __init__(
-        self,
-        until: datetime | float | None = None,
-        retry_after: float | str | None = None,
-        key: str | None = None,
-    ) -> None:
-        super().__init__(until, retry_after, key)
-        self.until = until
-        self.retry_after = retry_after
-        self.key = key
+    #: The time from which requests are accepted: an aware datetime, or Unix seconds.
+    until: datetime | float | None = None
+    #: The wait: seconds, or text as in the header ``Retry-After``.
+    retry_after: float | str | None = None
+    #: The only key that cools down. None means the keys of the task's limits.
+    key: str | None = None
 
-    def _text(self) -> str:
+    def __str__(self) -> str:
         what = self.key or "the limits of this task"
         if self.until is not None:
             return f"{what}: too many requests until {_shown(self.until)}"
