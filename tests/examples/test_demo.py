@@ -24,6 +24,7 @@ from examples.code_analysis.processes import ROOT, Processes, ProcessFailed
 from examples.code_analysis.run import run_load
 from examples.code_analysis.verdict import find_faults, find_unfairness
 from tests.examples.made_runs import a_good_comparison, made_job
+from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
@@ -88,7 +89,7 @@ def mark_of(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("way", ["fairredis", "gate"])
+@pytest.mark.parametrize("way", ["fairredis", pytest.param("gate", marks=only_in_ci)])
 def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, way: str) -> None:
     process = start_demo("--jobs", "12", "--seed", "5", "--json", "--path", way)
     output, errors = process.communicate(timeout=170)

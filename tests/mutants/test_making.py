@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -9,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from celery_fairness.store.library import library
-from tests.mutants import equivalent
+from tests.mutants import equivalent, making
 from tests.mutants.__main__ import outcome
 from tests.mutants.copy import Copy
-from tests.mutants.making import KINDS, LUA, files, mutants_of, reached_by
+from tests.mutants.making import KINDS, LUA, files, reached_by
 from tests.mutants.words import words_of
 from tests.reference.budget import Budget
 from tests.reference.walk import library_of
+
+#: They are made once: one process has all tests of mutants.
+mutants_of = functools.cache(making.mutants_of)
 
 every_file = pytest.mark.parametrize("file", files())
 
@@ -23,15 +27,10 @@ every_file = pytest.mark.parametrize("file", files())
 @every_file
 def test_the_same_source_gives_the_same_mutants_each_another_text(file):
     made = mutants_of(file)
-    assert made == mutants_of(file)
+    assert made == making.mutants_of(file)
     texts = {mutant.text for mutant in made}
     assert len(texts) == len(made)
     assert (LUA / file).read_text() not in texts
-
-
-@every_file
-def test_every_file_has_mutants(file):
-    assert mutants_of(file)
 
 
 def test_how_a_function_is_registered_is_no_mistake():

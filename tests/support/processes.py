@@ -2,7 +2,8 @@
 
 Every process has servers of its own. RabbitMQ takes longer to start than most tests to run, so two
 processes have one. The first test on a database waits for the whole Django suite there, so one
-process has all tests of a database. The tests that stay together start first.
+process has all tests of a database. One process makes the mutants, for all tests of them. The tests
+that stay together start first.
 
 Tests with workers leave the processors idle while they wait. `spread` puts the other tests between
 them, so that some processes compute while the rest waits. The last tenth only computes: a test that
@@ -21,6 +22,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 RABBITS = 2
 _DATABASES = "tests/django/test_on_databases.py::test_django["
+_MUTANTS = "tests/mutants/"
 #: A test with one of these fixtures waits for other processes most of its time.
 _WAITING = frozenset(("start_worker", "start_demo", "site_environment", "yard"))
 #: The share of the computing tests that is kept for the end.
@@ -51,7 +53,7 @@ class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # untyped
             return f"rabbit {crc32(nodeid.encode()) % RABBITS}"
         if nodeid.startswith(_DATABASES):
             return nodeid.partition("-")[0]
-        return nodeid
+        return _MUTANTS if nodeid.startswith(_MUTANTS) else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Forget a scope whose tests have all run: after each test all scopes are looked at."""

@@ -32,6 +32,10 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
 
 
+#: A test that takes long, and whose claim another test makes for most of the code.
+only_in_ci = pytest.mark.skipif(not in_ci(), reason="takes long; .ci/run runs it (CI=1)")
+
+
 def missing(reason: str) -> NoReturn:
     """Skip the test on a laptop, fail it in CI."""
     if in_ci():

@@ -38,9 +38,15 @@ def test_page(): pass
 """
 
 
-@pytest.fixture(params=[(), ("-p", "xdist", "-n", "2")], ids=["one process", "two processes"])
-def run(request, tmp_path):
-    """Run pytest on a suite in a folder of its own, in one test process and in two."""
+TWO_PROCESSES = ("-p", "xdist", "-n", "2")
+in_one_and_in_two_processes = pytest.mark.parametrize(
+    "processes", [(), TWO_PROCESSES], ids=["one process", "two processes"]
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run pytest on a suite in a folder of its own."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "setup.cfg").write_text(SETTINGS)
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
@@ -58,7 +64,6 @@ def run(request, tmp_path):
                 "-rs",
                 "-p",
                 "no:cacheprovider",
-                *request.param,
                 *args,
             ],
             cwd=tmp_path,
@@ -72,8 +77,9 @@ def run(request, tmp_path):
     return run_pytest
 
 
-def test_a_laptop_skips_with_the_reason(run):
-    status, shown = run(ALL, "tests", ci="")
+@in_one_and_in_two_processes
+def test_a_laptop_skips_with_the_reason(run, processes):
+    status, shown = run(ALL, "tests", *processes, ci="")
     assert status == pytest.ExitCode.OK
     assert "services: redis 1 tests, rabbitmq 0 tests, postgres 1 tests, browser 1 tests" in shown
     assert "rabbitmq-server is not installed" in shown
@@ -86,15 +92,17 @@ def test_ci_fails_what_is_missing(run):
     assert "rabbitmq-server is not installed; CI is set" in shown
 
 
-def test_ci_passes_a_whole_run_with_every_service(run):
+@in_one_and_in_two_processes
+def test_ci_passes_a_whole_run_with_every_service(run, processes):
     marked = ALL.replace("def test_mail(rabbit_server)", "@pytest.mark.rabbitmq\ndef test_mail()")
-    status, shown = run(marked, "tests", ci="1")
+    status, shown = run(marked, "tests", *processes, ci="1")
     assert status == pytest.ExitCode.OK
     assert "services: redis 1 tests, rabbitmq 1 tests, postgres 1 tests, browser 1 tests" in shown
 
 
-def test_ci_fails_a_whole_run_without_a_service(run):
-    status, shown = run("def test_nothing(redis_server): pass", "tests", ci="1")
+@in_one_and_in_two_processes
+def test_ci_fails_a_whole_run_without_a_service(run, processes):
+    status, shown = run("def test_nothing(redis_server): pass", "tests", *processes, ci="1")
     assert status == pytest.ExitCode.TESTS_FAILED
     assert "services: no test ran on rabbitmq, postgres, browser" in shown
     assert "1 passed" in shown
