@@ -32,7 +32,7 @@ from celery_fairness.app.worker_setup import (
 from celery_fairness.config.environment import Loaded, load_settings
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
-from celery_fairness.control import events
+from celery_fairness.control.events import EventStream, source_of
 from celery_fairness.control.holding import Holding
 from celery_fairness.control.purging import purge_queue
 from celery_fairness.control.rerouting import Rerouting
@@ -294,11 +294,11 @@ class Parts:
         """Return the writer of pauses, cool-downs and overrides."""
         return Holding(self.redis_limiter, self.settings)
 
-    def stream(self) -> tuple[Reader, str]:
-        """Return a reader of events, and the ``source`` of each event."""
+    def stream(self) -> EventStream:
+        """Return the reader of events."""
         limiter = self.redis_limiter
-        source = events.source_of(self.app.main or "celery", limiter.connection.address)
-        return Reader(limiter), source
+        source = source_of(self.app.main or "celery", limiter.connection.address)
+        return EventStream(Reader(limiter), source)
 
     def expect_claims(self) -> None:
         """Raise if the broker does not claim fairly.
@@ -460,7 +460,7 @@ class Parts:
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return EventForwarder(sends_events, dispatcher, *self.stream())
+        return EventForwarder(sends_events, dispatcher, self.stream())
 
     def _stop_forwarder(self) -> None:
         if self._forwarder is not None:

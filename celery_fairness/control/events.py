@@ -41,73 +41,135 @@ def source_of(app: str, address: Address) -> str:
     return f"ojs://{app}/dispatch/{host or 'localhost'}"
 
 
-def page(
-    reader: Reader, source: str, after: str | None, types: Collection[str], limit: int
-) -> EventPage:
-    """Return the next events of some types after the event with the id ``after``."""
-    found: list[Event] = []
-    cursor = after
-    start = "-" if after is None else f"({entry_of(after)}"
-    for event in _entries(reader, source, "XRANGE", _streams(reader, types), start, "+"):
-        if types and event.type not in types:
-            cursor = event.id if len(found) < limit else cursor
-        elif len(found) == limit:
-            return EventPage(events=tuple(found), cursor=cursor, has_more=True)
-        else:
-            found.append(event)
-            cursor = event.id
-    return EventPage(events=tuple(found), cursor=cursor, has_more=False)
-
-
-def last_page(reader: Reader, source: str, types: Collection[str], last: int) -> EventPage:
-    """Return the newest events of some types, the oldest of these first."""
-    events = _entries(reader, source, "XREVRANGE", _streams(reader, types), "+", "-")
-    newest = (event for event in events if not types or event.type in types)
-    found = list(islice(newest, last))
-    return EventPage(
-        events=tuple(reversed(found)),
-        cursor=found[0].id if found else None,
-        has_more=next(newest, None) is not None,
-    )
-
-
-def _streams(reader: Reader, types: Collection[str]) -> tuple[str, ...]:
-    """Return the streams to merge; the first one has all new events."""
-    keys = reader.keys
-    if WATCHED.isdisjoint(types):
-        return (keys.events, *(f"{keys.prefix}{each}_events" for each in KEPT_APART))
-    return (keys.task_events,)
-
-
-def _entries(
-    reader: Reader, source: str, command: str, streams: tuple[str, ...], start: str, end: str
-) -> Iterator[Event]:
-    """Yield all events between two entries; arguments as for :func:`_merged`."""
-    while True:
-        entries = _merged(reader, command, streams, start, end)
-        for entry, fields in entries:
-            yield event_of(entry, fields, source)
-        if len(entries) < TOGETHER:
-            return
-        start = f"({entries[-1][0]}"
-
-
-def _merged(
-    reader: Reader, command: str, streams: tuple[str, ...], start: str, end: str
-) -> list[tuple[str, dict[str, str]]]:
-    """Return the first entries of several streams in the order of their ids, each once.
+class EventStream:
+    """The events of one installation.
 
     Args:
-        reader: The reader of the installation.
-        command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
-        streams: Keys of the streams.
-        start: The first entry.
-        end: The last entry.
+        reader: Its reader.
+        source: The ``source`` of its events.
     """
-    answers = reader.together([(command, each, start, end, "COUNT", TOGETHER) for each in streams])
-    found = {entry: flat for answer in answers for entry, flat in answer}
-    ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
-    return [(entry, fields_of(found[entry])) for entry in ordered]
+
+    def __init__(self, reader: Reader, source: str) -> None:
+        self.reader = reader
+        self._source = source
+
+    def page(self, after: str | None, types: Collection[str], limit: int) -> EventPage:
+        """Return the next events of some types after the event with the id ``after``."""
+        found: list[Event] = []
+        cursor = after
+        start = "-" if after is None else f"({entry_of(after)}"
+        for event in self._entries("XRANGE", self._streams(types), start, "+"):
+            if types and event.type not in types:
+                cursor = event.id if len(found) < limit else cursor
+            elif len(found) == limit:
+                return EventPage(events=tuple(found), cursor=cursor, has_more=True)
+            else:
+                found.append(event)
+                cursor = event.id
+        return EventPage(events=tuple(found), cursor=cursor, has_more=False)
+
+    def last_page(self, types: Collection[str], last: int) -> EventPage:
+        """Return the newest events of some types, the oldest of these first."""
+        events = self._entries("XREVRANGE", self._streams(types), "+", "-")
+        newest = (event for event in events if not types or event.type in types)
+        found = list(islice(newest, last))
+        return EventPage(
+            events=tuple(reversed(found)),
+            cursor=found[0].id if found else None,
+            has_more=next(newest, None) is not None,
+        )
+
+    def last_id(self) -> str:
+        """Return the id of the last event; "" if there is none."""
+        last = self._last(self.reader.keys.events)
+        return "" if last == "0-0" else event_id(last, self._source)
+
+    def follow(
+        self, after: str | None, types: Collection[str], watch: Callable[[], object]
+    ) -> Iterator[Event]:
+        """Yield new events without an end, after the event ``after`` or from now on.
+
+        Args:
+            after: The id of an event, or None.
+            types: The requested types. None of them means all types without those of a trace.
+            watch: Starts or renews a trace. Called if types of a trace are requested.
+        """
+        streams = self._streams(types)
+        place = self._last(streams[0]) if after is None else entry_of(after)
+        if streams[0] != self.reader.keys.task_events:
+            return self._follow(streams, place, types, lambda: None)
+        watch()
+        return self._follow(streams, place, types, watch)
+
+    def _follow(
+        self,
+        streams: tuple[str, ...],
+        place: str,
+        types: Collection[str],
+        watch: Callable[[], object],
+    ) -> Iterator[Event]:
+        watched_at = time.monotonic()
+
+        def watch_again() -> None:
+            nonlocal watched_at
+            if time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
+                watch()
+                watched_at = time.monotonic()
+
+        while True:
+            watch_again()
+            entries = self._merged("XRANGE", streams, f"({place}", "+")
+            for entry, fields in entries:
+                event = event_of(entry, fields, self._source)
+                # The start of a trace shows that events before it may be missing.
+                if not types or event.type in types or event.type == WATCH_BEGINS:
+                    yield event
+                    watch_again()
+            if entries:
+                place = entries[-1][0]
+            else:
+                block = ("BLOCK", WAIT_MS, "STREAMS", streams[0], place)
+                self.reader.read("XREAD", "COUNT", 1, *block)
+
+    def _streams(self, types: Collection[str]) -> tuple[str, ...]:
+        """Return the streams to merge; the first one has all new events."""
+        keys = self.reader.keys
+        if WATCHED.isdisjoint(types):
+            return (keys.events, *(f"{keys.prefix}{each}_events" for each in KEPT_APART))
+        return (keys.task_events,)
+
+    def _entries(
+        self, command: str, streams: tuple[str, ...], start: str, end: str
+    ) -> Iterator[Event]:
+        """Yield all events between two entries; arguments as for :meth:`_merged`."""
+        while True:
+            entries = self._merged(command, streams, start, end)
+            for entry, fields in entries:
+                yield event_of(entry, fields, self._source)
+            if len(entries) < TOGETHER:
+                return
+            start = f"({entries[-1][0]}"
+
+    def _merged(
+        self, command: str, streams: tuple[str, ...], start: str, end: str
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Return the first entries of several streams in the order of their ids, each once.
+
+        Args:
+            command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
+            streams: Keys of the streams.
+            start: The first entry.
+            end: The last entry.
+        """
+        commands = [(command, each, start, end, "COUNT", TOGETHER) for each in streams]
+        answers = self.reader.together(commands)
+        found = {entry: flat for answer in answers for entry, flat in answer}
+        ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
+        return [(entry, fields_of(found[entry])) for entry in ordered]
+
+    def _last(self, stream: str) -> str:
+        last = self.reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        return str(last[0][0]) if last else "0-0"
 
 
 def _place(entry: str) -> tuple[int, int]:
@@ -119,74 +181,3 @@ def fields_of(flat: Any) -> dict[str, str]:
     """Return the fields of an entry of a stream."""
     # A client of Sentinel has already made a mapping of them.
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def follow(
-    reader: Reader,
-    source: str,
-    after: str | None,
-    types: Collection[str],
-    watch: Callable[[], object],
-) -> Iterator[Event]:
-    """Yield new events without an end, after the event ``after`` or from now on.
-
-    Args:
-        reader: The reader of the installation.
-        source: The ``source`` of its events.
-        after: The id of an event, or None.
-        types: The requested types. None of them means all types without those of a trace.
-        watch: Starts or renews a trace. Called if types of a trace are requested.
-    """
-    streams = _streams(reader, types)
-    place = _last(reader, streams[0]) if after is None else entry_of(after)
-    if streams[0] == reader.keys.task_events:
-        watch()
-    else:
-        watch = _nothing
-    return _follow(reader, source, streams, place, types, watch)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _follow(
-    reader: Reader,
-    source: str,
-    streams: tuple[str, ...],
-    place: str,
-    types: Collection[str],
-    watch: Callable[[], object],
-) -> Iterator[Event]:
-    watched_at = time.monotonic()
-
-    def watch_again() -> None:
-        nonlocal watched_at
-        if time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
-            watch()
-            watched_at = time.monotonic()
-
-    while True:
-        watch_again()
-        entries = _merged(reader, "XRANGE", streams, f"({place}", "+")
-        for entry, fields in entries:
-            event = event_of(entry, fields, source)
-            # The start of a trace shows that events before it may be missing.
-            if not types or event.type in types or event.type == WATCH_BEGINS:
-                yield event
-                watch_again()
-        if entries:
-            place = entries[-1][0]
-        else:
-            reader.read("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", streams[0], place)
-
-
-def last_id(reader: Reader, source: str) -> str:
-    """Return the id of the last event; "" if there is none."""
-    last = _last(reader, reader.keys.events)
-    return "" if last == "0-0" else event_id(last, source)
-
-
-def _last(reader: Reader, stream: str) -> str:
-    last = reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
-    return str(last[0][0]) if last else "0-0"

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from celery_fairness.config.fields import whole
-from celery_fairness.control import events
 from celery_fairness.control.event_types import Event, EventPage, check_types
+from celery_fairness.control.events import LONGEST_PAGE, WATCH_SECONDS, EventStream
 from celery_fairness.control.holding import TRACE_SECONDS, Holding, lasts_ms
-from celery_fairness.control.scan import Reader
 
 
 class EventsApi:
@@ -18,13 +17,11 @@ class EventsApi:
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
-        stream: Returns a reader and the source that each event names.
+        stream: Returns the streams.
         holding: Returns what turns the trace on.
     """
 
-    def __init__(
-        self, stream: Callable[[], tuple[Reader, str]], holding: Callable[[], Holding]
-    ) -> None:
+    def __init__(self, stream: Callable[[], EventStream], holding: Callable[[], Holding]) -> None:
         self._stream = stream
         self._holding = holding
 
@@ -51,15 +48,15 @@ class EventsApi:
         Raises:
             ValueError: An argument is invalid.
         """
-        length = whole(1, events.LONGEST_PAGE)
+        length = whole(1, LONGEST_PAGE)
         length.check("limit", limit)
         asked = check_types(types)
         if last is not None:
             length.check("last", last)
             if after is not None:
                 raise ValueError("expected after or last, got: both")
-            return events.last_page(*self._stream(), asked, last)
-        return events.page(*self._stream(), after, asked, limit)
+            return self._stream().last_page(asked, last)
+        return self._stream().page(after, asked, limit)
 
     def follow(
         self, after: str | None = None, types: Collection[str] | None = None
@@ -79,9 +76,7 @@ class EventsApi:
             LimiterUnavailable: Redis does not answer; begin again after the last event.
         """
         asked = check_types(types)
-        return events.follow(
-            *self._stream(), after, asked, partial(self.trace, events.WATCH_SECONDS)
-        )
+        return self._stream().follow(after, asked, partial(self.trace, WATCH_SECONDS))
 
     def trace(self, for_seconds: float) -> None:
         """Emit events of each task for a time: ``task.put``, ``task.started``, ``task.ended``.

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from celery_fairness.control import events as happened
 from celery_fairness.control.event_types import Event
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.events import EventStream
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 
@@ -45,20 +44,18 @@ class EventForwarder:
         sends_events: Returns whether the worker sends events now.
         dispatcher: Opens a dispatcher for the forwarder alone. The worker's own dispatcher writes
         heartbeats in the worker's event loop.
-        reader: Reads the Redis of this installation.
-        source: The stream of events.
+        stream: The events.
     """
 
     def __init__(
         self,
         sends_events: Callable[[], bool],
         dispatcher: Callable[[], AbstractContextManager[Any]],
-        reader: Reader,
-        source: str,
+        stream: EventStream,
     ) -> None:
         self._sends_events, self._dispatcher = sends_events, dispatcher
-        self._reader, self._source = reader, source
-        self._elected, self._noted = reader.keys.forwarder, reader.keys.forwarded
+        self._reader, self._stream = stream.reader, stream
+        self._elected, self._noted = stream.reader.keys.forwarder, stream.reader.keys.forwarded
         self._name = new_id(8)
         self._notices = Notices(logger)
         self._stopped = threading.Event()
@@ -88,10 +85,10 @@ class EventForwarder:
         sent, more = 0, True
         after = self._reader.read("GET", self._noted)
         if after is None:
-            self._note(happened.last_id(self._reader, self._source))
+            self._note(self._stream.last_id())
             return 0
         while more and not self._stopped.is_set():
-            page = happened.page(self._reader, self._source, after or None, (), BATCH_SIZE)
+            page = self._stream.page(after or None, (), BATCH_SIZE)
             if page.events:
                 with self._dispatcher() as dispatcher:
                     for event in page.events:
