@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from inspect import cleandoc
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -63,42 +64,17 @@ _COUNTS = {"concurrency", "global_limit", "local_limit"}
 _dumped = methodcaller("model_dump", mode="json")
 
 
-def _examples(*commands: str) -> Callable[[Command], Command]:
-    """Add examples to a command's help; click keeps them on their own lines."""
-
-    def with_examples(command: Command) -> Command:
-        lines = "\n".join(f"  celery -A shop fairness {each}" for each in commands)
-        command.__doc__ = f"{command.__doc__}\n\n\b\nExamples:\n{lines}"
-        return command
-
-    return with_examples
+def _help(text: str | None, *examples: str) -> str:
+    """Return a command's help with examples; click keeps them on their own lines."""
+    lines = "\n".join(f"  celery -A shop fairness {each}" for each in examples)
+    return f"{cleandoc(text or '')}\n\n\b\nExamples:\n{lines}"
 
 
-nouns = click.Group()
-
-
-@nouns.group("limit")
-@_examples("limit list")
-def limit_group(**_: Any) -> None:
-    """Limits by key."""
-
-
-@nouns.group("tenant")
-@_examples("tenant show 42")
-def tenant_group(**_: Any) -> None:
-    """Tenants by id."""
-
-
-@nouns.group("queue")
-@_examples("queue list")
-def queue_group(**_: Any) -> None:
-    """Queues by name."""
-
-
-@nouns.group("task")
-@_examples("task explain 7f3c")
-def task_group(**_: Any) -> None:
-    """Tasks by id."""
+limit_group = click.Group("limit", help=_help("Limits by key.", "limit list"))
+tenant_group = click.Group("tenant", help=_help("Tenants by id.", "tenant show 42"))
+queue_group = click.Group("queue", help=_help("Queues by name.", "queue list"))
+task_group = click.Group("task", help=_help("Tasks by id.", "task explain 7f3c"))
+nouns = click.Group(commands=[limit_group, tenant_group, queue_group, task_group])
 
 
 @contextlib.contextmanager
@@ -167,7 +143,7 @@ def _command(
                 click.echo("\n".join(lines), color=False if context.obj.no_color else None)
             context.exit(code)
 
-        return group.command(name)(_examples(*lines)(command))
+        return group.command(name, help=_help(ask.__doc__, *lines))(command)
 
     return make
 
@@ -562,13 +538,18 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
         yield from events
 
 
-@nouns.command(context_settings={"allow_interspersed_args": False})
-@_examples("worker mail --loglevel INFO")
+@nouns.command(
+    "worker",
+    context_settings={"allow_interspersed_args": False},
+    help=_help(
+        "Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots.",
+        "worker mail --loglevel INFO",
+    ),
+)
 @click.argument("service")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
 @click.pass_context
-def worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
-    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots."""
+def _worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
     with _exit_codes(context):
         context.exit(run(context, service, options))
 
