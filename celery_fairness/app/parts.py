@@ -29,7 +29,7 @@ from celery_fairness.app.worker_setup import (
     startup_warnings,
     visibility_seconds,
 )
-from celery_fairness.config.environment import Loaded, load_settings
+from celery_fairness.config.environment import load_settings, unknown_variables
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.control.events import EventStream, source_of
@@ -137,13 +137,9 @@ class Parts:
 
     # -- settings ---------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def settings(self) -> Settings:
         """The settings in force in this process."""
-        return self._loaded.settings
-
-    @cached_property
-    def _loaded(self) -> Loaded:
         with self._lock:
             return load_settings(self._configured(), self.environ)
 
@@ -414,7 +410,7 @@ class Parts:
             logger.info("the limiter's Redis is %s", self.address)
         warnings = effect_warnings(self.settings, self.claims_fairly)
         warnings += [] if self.claims_fairly else startup_warnings(self.app, self.settings)
-        for problem in (*self._loaded.warnings, *warnings):
+        for problem in (*unknown_variables(self.environ), *warnings):
             logger.warning("%s", problem)
         enforces = self.settings.enforcement is Enforcement.ON
         level = logging.INFO if enforces else logging.WARNING

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Settings, build_settings, expected
@@ -74,20 +73,7 @@ VARIABLES: Mapping[str, Variable] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Settings, and warnings about their sources.
-
-    Attributes:
-        settings: The validated settings.
-        warnings: Log lines of a starting process, one sentence each.
-    """
-
-    settings: Settings
-    warnings: tuple[str, ...]
-
-
-def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> Loaded:
+def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Lay the variables in ``environ`` over ``configured`` and validate both.
 
     Raises:
@@ -117,7 +103,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
         values["tiers"] = _lay_limits(values.get("tiers", {}), limits)
     if problems:
         raise SettingsError(*problems)
-    return Loaded(build_settings(values, sources), tuple(_unknown(environ)))
+    return build_settings(values, sources)
 
 
 def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
@@ -143,7 +129,8 @@ def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
     return merged
 
 
-def _unknown(environ: Mapping[str, str]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each ``FAIRNESS_…`` variable that is not known."""
     return [
         f"variable {name} is not known and has no effect{_instead_of(name)}"
         for name in sorted(environ)

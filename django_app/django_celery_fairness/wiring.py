@@ -41,7 +41,7 @@ def settings_in_force() -> Settings:
     if parts is not None:
         found: Settings = parts.settings
         return found
-    return load_settings(getattr(django_settings, "CELERY_FAIRNESS", {}), os.environ).settings
+    return load_settings(getattr(django_settings, "CELERY_FAIRNESS", {}), os.environ)
 
 
 def default_tier() -> str:

@@ -26,7 +26,7 @@ def test_a_key_that_is_no_text_is_a_settings_error():
 
 def test_a_variable_wins_over_a_tier_given_as_an_object():
     loaded = load_settings({"tiers": {"free": Tier("free", 2)}}, {"FAIRNESS_FREE_LIMIT": "7"})
-    assert loaded.settings.tiers["free"].concurrency == 7
+    assert loaded.tiers["free"].concurrency == 7
 
 
 def test_a_bound_method_is_a_callable_tenant(shop):

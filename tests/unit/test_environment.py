@@ -7,6 +7,7 @@ import pytest
 from celery_fairness.config.environment import (
     load_settings,
     tier_limit_variables,
+    unknown_variables,
 )
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import SettingsError
@@ -17,7 +18,7 @@ WORDS = "true/false, 1/0, yes/no, on/off or observe"
 
 
 def settings(environ, configured=None):
-    return load_settings(configured or {}, environ).settings
+    return load_settings(configured or {}, environ)
 
 
 @pytest.mark.parametrize(
@@ -205,14 +206,12 @@ def test_a_variable_does_not_hide_tiers_that_cannot_be_meant(tiers):
     ],
 )
 def test_an_unknown_variable_is_a_warning_with_a_suggestion(variable, hint):
-    loaded = load_settings({}, {variable: "1"})
-    assert loaded.warnings == (f"variable {variable} is not known and has no effect{hint}",)
+    problem = f"variable {variable} is not known and has no effect{hint}"
+    assert unknown_variables({variable: "1"}) == [problem]
 
 
 def test_other_peoples_variables_are_nobodys_business():
-    assert (
-        load_settings({}, {"FAIRNES_ENABLED": "x", "PATH": "/", "XFAIRNESS_": "1"}).warnings == ()
-    )
+    assert unknown_variables({"FAIRNES_ENABLED": "x", "PATH": "/", "XFAIRNESS_": "1"}) == []
 
 
 def test_nothing_is_written_into_what_was_configured():
