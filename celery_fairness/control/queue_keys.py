@@ -56,10 +56,14 @@ class QueueKeys:
         if ":" not in name and not name.startswith("h_"):
             return (queue_key(name), name) if name else (key, "")
         rows = self._limiter.queue_rows().values()
-        if any(row.parts and key.startswith(f"{row.key}:") for row in rows):
+        before = [row for row in rows if key.startswith(f"{row.key}:")]
+        if any(row.parts for row in before):
             return key, ""
         if queue := self.queue_of(key):
             return queue_key(queue), queue
+        if before:
+            # Tasks may still have partitions of an earlier declaration.
+            return key, ""
         raise ValueError(
             "key: expected that of a queue or partition of which anything is known, got: "
             f"{got(key)}; a queue is known once it has a limit: "
