@@ -23,6 +23,7 @@ from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.control.views import Check
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.task_options import declared_limit, service_queues
 
 
@@ -109,7 +110,7 @@ class Fairness:
             self.limits,
             parts.holding,
             self._inspector,
-            lambda: parts.redis_limiter,
+            self._redis_limiter,
             parts.rerouting,
             parts.limiter,
             parts.settings,
@@ -125,7 +126,7 @@ class Fairness:
         """Tasks by id."""
         parts = self._parts
         return TasksApi(
-            lambda: parts.redis_limiter, self._inspector, parts.claims_fairly, parts.expect_claims
+            self._redis_limiter, self._inspector, parts.claims_fairly, parts.expect_claims
         )
 
     @cached_property
@@ -137,13 +138,20 @@ class Fairness:
     def stats(self) -> StatsApi:
         """Status and statistics."""
         parts = self._parts
-        return StatsApi(parts.limiter, parts.settings, parts.claims_fairly, self._app_queues)
+        return StatsApi(self._redis_limiter, parts.settings, parts.claims_fairly, self._app_queues)
+
+    def _redis_limiter(self) -> RedisLimiter:
+        return self._parts.redis_limiter
 
     @cached_property
     def _inspector(self) -> Inspector:
         parts = self._parts
         return Inspector(
-            *(parts.limiter, parts.directory, parts.settings, parts.claims_fairly), self._declared
+            self._redis_limiter,
+            parts.directory,
+            parts.settings,
+            parts.claims_fairly,
+            self._declared,
         )
 
     @cached_property

@@ -27,9 +27,8 @@ from celery_fairness.control.keys import is_tenants
 from celery_fairness.control.list_limits import known_keys
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.snapshot import read_inspection, read_state
+from celery_fairness.control.snapshot import read_inspection
 from celery_fairness.errors import NotFound, got
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
 from celery_fairness.scheduler.types import SYSTEM
@@ -46,7 +45,7 @@ class Inspector:
     """Inspects keys of one installation.
 
     Args:
-        limiter: The limiter of the installation. A fake limiter has fewer facts.
+        limiter: Returns the limiter of the installation.
         directory: The cache of tenants' tiers.
         settings: The settings in force.
         claims: Whether the broker claims fairly.
@@ -55,7 +54,7 @@ class Inspector:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: Callable[[], RedisLimiter],
         directory: TierCache,
         settings: Settings,
         claims: bool,
@@ -66,9 +65,6 @@ class Inspector:
         self._directory = directory
         self._claims = claims
         self._declared = declared
-        self._reader: Reader | None = None
-        if isinstance(limiter, RedisLimiter):
-            self._reader = Reader(limiter)
 
     def inspect(self, key: str, page: int = 1, *, known: bool = True) -> Inspection:
         """Return the state of a key; see ``LimitsApi.inspect``.
@@ -85,15 +81,14 @@ class Inspector:
         found = self._of_text(key, self._declared(key), (page - 1) * ROWS)
         if known and not (found.known or is_tenants(found.key)):
             raise NotFound("key", key, _NOT_KNOWN)
-        if self._reader is None or self._claims:
+        if self._claims:
             return found
-        return found.model_copy(update={"leases": with_jobs(self._reader, found.leases)})
+        leases = with_jobs(Reader(self._limiter()), found.leases)
+        return found.model_copy(update={"leases": leases})
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
-        if self._reader is None:
-            raise ValueError("limiter: expected one in Redis, whose keys can be listed")
-        keys = known_keys(self._reader)
+        keys = known_keys(Reader(self._limiter()))
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
             items=tuple(map(self._of_known, some)),
@@ -121,7 +116,7 @@ class Inspector:
 
     def tiers(self) -> Mapping[str, Tier]:
         """Return the tiers in force, and under "" the tier for tenants of an unknown tier."""
-        tiers = self._limiter.published_tiers()[1] or self.settings.tiers
+        tiers = self._limiter().published_tiers()[1] or self.settings.tiers
         default = self.settings.default_tier
         return {"": tiers.get(default) or self.settings.tiers[default], **tiers}
 
@@ -164,9 +159,10 @@ class Inspector:
 
     def _waits_by(self, key: str) -> TierAnswer | None:
         """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
-        if self._reader is None or not self._claims:
+        if not self._claims:
             return None
-        tier = self._reader.read("HGET", self._reader.keys.of("account", key), "tier")
+        reader = Reader(self._limiter())
+        tier = reader.read("HGET", reader.keys.of("account", key), "tier")
         return TierAnswer(tier) if tier else None
 
     def _look(
@@ -180,10 +176,8 @@ class Inspector:
         declared: Limit | None = None,
         first: int = 0,
     ) -> Inspection:
-        if not isinstance(self._limiter, RedisLimiter):
-            return read_state(self._limiter.inspect(key, who, tier))
         app = "" if declared is None else declared.numbers
-        answer = self._limiter.look(key, who, tier, limit, app, first)
+        answer = self._limiter().look(key, who, tier, limit, app, first)
         return read_inspection(key, answer, unknown=unknown, declared=declared is not None)
 
 

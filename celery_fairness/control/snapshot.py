@@ -25,7 +25,6 @@ from celery_fairness.control.ojs_views import (
 from celery_fairness.limiter.types import (
     HeldLease,
     KeyStops,
-    LimitState,
     WaitedLimit,
     WaitingLane,
 )
@@ -35,21 +34,6 @@ from celery_fairness.util.ids import holder_of
 
 #: The text of a number that an override does not change.
 UNCHANGED = "-"
-
-
-def read_state(state: LimitState) -> Inspection:
-    """Return the inspection of a key of a fake limiter."""
-    own = LimitReason(kind="tier", limit=state.limit, tier=state.tier) if state.tier else None
-    return Inspection(
-        key=state.key,
-        concurrency=Concurrency(limit=state.limit, active=state.held),
-        waiting_count=0,
-        in_force=limit_in_force(own),
-        numbers=Limit(state.key, state.limit),
-        known=state.held > 0,
-        tier=state.tier,
-        leases=state.leases,
-    )
 
 
 def read_inspection(

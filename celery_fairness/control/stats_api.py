@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from celery_fairness.config.fields import whole
 from celery_fairness.config.settings import Settings
@@ -25,7 +24,6 @@ from celery_fairness.control.views import (
     WaitCount,
 )
 from celery_fairness.control.workers import living
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.util.durations import seconds
 
@@ -45,7 +43,7 @@ class StatsApi:
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
-        limiter: The limiter of the installation. A fake limiter has fewer facts.
+        limiter: Returns the limiter of the installation.
         settings: The settings in force.
         claims: Whether the broker claims fairly.
         known: Returns the queues that this app knows.
@@ -53,7 +51,7 @@ class StatsApi:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: Callable[[], RedisLimiter],
         settings: Settings,
         claims: bool,
         known: Callable[[], Iterable[str]],
@@ -62,16 +60,12 @@ class StatsApi:
         self._settings = settings
         self._claims = claims
         self._known = known
-        self._address = "this process's memory"
-        self._reader: Reader | None = None
-        if isinstance(limiter, RedisLimiter):
-            self._address = str(limiter.connection.address)
-            self._reader = Reader(limiter)
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counters."""
-        source, published = self._limiter.published_tiers()
-        counts = dict(self._limiter.counts())
+        limiter = self._limiter()
+        source, published = limiter.published_tiers()
+        counts = dict(limiter.counts())
         tiers = tuple(
             TierStatus(
                 tier.name,
@@ -82,19 +76,17 @@ class StatsApi:
             )
             for tier in (published or self._settings.tiers).values()
         )
-        workers = () if self._reader is None else living(self._reader)
-        queues: dict[str, Any] = {}
-        if self._claims and self._reader is not None:
-            queues = read_queues(self._reader, self._known())
+        reader = Reader(limiter)
+        queues = read_queues(reader, self._known()) if self._claims else {}
         return Status(
-            path="dispatch" if queues else "gate",
-            redis=self._address,
+            path="dispatch" if self._claims else "gate",
+            redis=str(limiter.connection.address),
             namespace=self._settings.namespace,
-            news=self._limiter.config_version(),
+            news=limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
             counts=counts,
-            workers=workers,
+            workers=living(reader),
             **queues,
         )
 
@@ -113,9 +105,7 @@ class StatsApi:
             ValueError: The number is out of range.
         """
         whole(1, KEPT).check("last", last)
-        if self._reader is None:
-            raise ValueError("limiter: expected one in Redis, where minutes are counted")
-        return tuple(_minutes(self._reader, last))
+        return tuple(_minutes(Reader(self._limiter()), last))
 
     def rejections(self) -> Rejections:
         """Return how often limits rejected a start, by tier and by key, all workers together.
@@ -123,14 +113,13 @@ class StatsApi:
         A gate counts attempts. A claim counts a tenant that it finds at its limit once, until the
         tenant may start a task again; of other limits it counts the first task of a lane.
         """
+        limiter = self._limiter()
         tiers = {
             counter.removeprefix(_REFUSED): total
-            for counter, total in self._limiter.counts().items()
+            for counter, total in limiter.counts().items()
             if counter.startswith(_REFUSED)
         }
-        if self._reader is None:
-            return Rejections(tiers=tiers, keys=())
-        flat = self._reader.read("HGETALL", self._reader.keys.exceeded)
+        flat = limiter.connection.read("HGETALL", limiter.names.exceeded)
         rows = zip(flat[::2], flat[1::2], strict=True)
         found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
         keys = (
@@ -160,7 +149,7 @@ class StatsApi:
         """
         return {
             counter: amount
-            for counter, amount in self._limiter.counts().items()
+            for counter, amount in self._limiter().counts().items()
             if not counter.startswith(_REFUSED)
         }
 
