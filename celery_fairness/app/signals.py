@@ -22,13 +22,6 @@ from celery_fairness.worker.resend import resending
 
 def connect(listener: Wiring) -> Callable[[], None]:
     """Connect ``listener`` to Celery's signals; return a function that disconnects it."""
-    uid = f"celery_fairness:{id(listener)}"
-    connected: list[tuple[Any, str]] = []
-
-    def attach(signal: Any, handler: Callable[..., None]) -> None:
-        name = f"{uid}:{handler.__name__}"
-        signal.connect(handler, weak=False, dispatch_uid=name)
-        connected.append((signal, name))
 
     def before_publish(
         sender: str | None = None,
@@ -48,21 +41,18 @@ def connect(listener: Wiring) -> Callable[[], None]:
         if _is_of(listener, instance):
             listener.on_worker_init()
 
-    def worker_stopping(**_: Any) -> None:
-        listener.on_worker_stopping()
-
-    def pool_child(**_: Any) -> None:
-        listener.on_pool_child()
-
-    attach(signals.before_task_publish, before_publish)
-    attach(signals.celeryd_init, worker_init)
-    attach(signals.worker_shutting_down, worker_stopping)
-    attach(signals.worker_process_init, pool_child)
+    handlers: list[tuple[Any, Callable[..., None]]] = [
+        (signals.before_task_publish, before_publish),
+        (signals.celeryd_init, worker_init),
+        (signals.worker_shutting_down, lambda **_: listener.on_worker_stopping()),
+        (signals.worker_process_init, lambda **_: listener.on_pool_child()),
+    ]
+    for signal, handler in handlers:
+        signal.connect(handler, weak=False)
 
     def disconnect() -> None:
-        while connected:
-            signal, name = connected.pop()
-            signal.disconnect(dispatch_uid=name)
+        for signal, handler in handlers:
+            signal.disconnect(handler)
 
     return disconnect
 

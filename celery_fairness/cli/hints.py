@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from celery_fairness.cli.format import printable, quoted
 from celery_fairness.cli.tables import stops_lines
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import KeyStops
 
 if TYPE_CHECKING:
@@ -64,32 +63,26 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
     found = of.limits.inspect(stops.key)
     if found.limit != 0:
         return stops_lines(stops)
-    return [f"{stops.key}: not paused; nothing starts by {_stopped_by(of, found)}"]
+    reason = found.in_force.lines[0]
+    ends = _ends_it(of, found)
+    return [
+        f"{stops.key}: not paused; nothing starts: {printable(reason)}{f'; {ends}' if ends else ''}"
+    ]
 
 
-def _stopped_by(of: Fairness, found: Inspection) -> str:
-    """Return why a key without a pause has a limit of 0, and the command that ends it."""
-    key, tier, override = found.key, found.tier, found.override
-    tenant = read_tier_key(key, _by_service(of))
-    if tenant and tenant[1] and found.stops is not None and found.stops.paused:
-        ends = f"{_COMMAND} tenant resume {quoted(tenant[0])}"
-        return f"a pause of all services of its tenant, until: {ends}"
-    if override is not None and override.numbers.get("concurrency", 1) == 0:
-        return f"an override of 0, until: {_COMMAND} limit override {quoted(key)} --clear"
-    if tenant and tier:
-        tiers = {each.tier: each.concurrency for each in of.stats.status().tiers}
-        if tiers.get(tier, 0) == 0:
-            return f"the limit of its tier {tier}, which is 0"
-        ends = f"{_COMMAND} tenant tier {quoted(tenant[0])} {tier}"
-        return f"a limit of its own, which is 0, until: {ends}"
+def _ends_it(of: Fairness, found: Inspection) -> str:
+    """Return the command that ends the limit in force of a key; "" if there is none."""
+    key, kinds = found.key, [each.kind for each in found.in_force.reasons]
+    tenant, _ = read_tier_key(key, _by_service(of)) or ("", None)
     queue = key.removeprefix(_QUEUE)
-    try:
-        limit = None if key == queue else of.queues.inspect(queue).limit
-    except NotFound:
-        limit = None
-    by_people = limit is not None and limit.source == "people"
-    ends = f", until: {_COMMAND} queue limit {quoted(queue)} --clear" if by_people else ""
-    return f"its limit, which is 0{ends}"
+    ends: dict[str, str] = {
+        "paused": f"tenant resume {quoted(tenant)}",
+        "override": f"limit override {quoted(key)} --clear",
+        "own": f"tenant tier {quoted(tenant)} {found.tier}",
+        "queue": f"queue limit {quoted(queue)} --clear",
+    }
+    command = ends.get(kinds[0]) if kinds else None
+    return f"to end it: {_COMMAND} {command}" if command else ""
 
 
 def _by_service(of: Fairness) -> bool:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.holding import person
 from tests.cli.clearing import send
 
 KEY = "api.stripe.com"
@@ -104,7 +105,8 @@ def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends
     run("limit", "override", key, "--concurrency", "0", of=of)
     run("limit", "pause", key, of=of)
     ends = f"celery -A APP fairness limit override {key} --clear"
-    stopped = f"{key}: not paused; nothing starts by an override of 0, until: {ends}\n"
+    why = f"limit 0: override until it is cleared, by {person(None)}"
+    stopped = f"{key}: not paused; nothing starts: {why}; to end it: {ends}\n"
     assert run("limit", "resume", key, of=of).stdout == stopped
     if key == KEY:
         assert run("limit", "cool-down", key, "--clear", of=of).stdout == stopped
@@ -115,17 +117,17 @@ def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends
 def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fairness):
     fairness.tenants.set_tier("42", "free", concurrency=0)
     assert run("limit", "resume", "tenant:42").stdout == (
-        "tenant:42: not paused; nothing starts by a limit of its own, which is 0, until: "
+        "tenant:42: not paused; nothing starts: limit 0: own number of the tenant; to end it: "
         "celery -A APP fairness tenant tier 42 free\n"
     )
     fairness.tenants.publish_tiers([Tier("free", 0)])
     assert run("limit", "resume", "tenant:42").stdout == (
-        "tenant:42: not paused; nothing starts by the limit of its tier free, which is 0\n"
+        "tenant:42: not paused; nothing starts: limit 0: tier free\n"
     )
     fairness.queues.set_limit("celery", global_limit=0)
     assert run("limit", "resume", "queue:celery").stdout == (
-        "queue:celery: not paused; nothing starts by its limit, which is 0, until: "
-        "celery -A APP fairness queue limit celery --clear\n"
+        "queue:celery: not paused; nothing starts: limit 0: set for the queue by a person; "
+        "to end it: celery -A APP fairness queue limit celery --clear\n"
     )
 
 
@@ -138,10 +140,10 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_with_the_tenant_
     assert "tenant:42" in run("limit", "list", of=of).stdout
     shown = run("limit", "show", "tenant:42", of=of)
     assert (shown.exit_code, "paused until it is resumed" in shown.stdout) == (0, True)
-    assert run("limit", "resume", "tenant:42:pdf", of=of).stdout == (
-        "tenant:42:pdf: not paused; nothing starts by a pause of all services of its tenant, "
-        "until: celery -A APP fairness tenant resume 42\n"
-    )
+    resumed = run("limit", "resume", "tenant:42:pdf", of=of).stdout
+    why = "limit 0: paused with all services of its tenant (tenant:42) until it is resumed, by "
+    assert resumed.startswith(f"tenant:42:pdf: not paused; nothing starts: {why}")
+    assert resumed.endswith("; to end it: celery -A APP fairness tenant resume 42\n")
     assert run("limit", "resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
     assert (
         run("limit", "resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
