@@ -63,15 +63,12 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
     found = of.limits.inspect(stops.key)
     if found.limit != 0:
         return stops_lines(stops)
-    reason = found.in_force.lines[0]
-    ends = _ends_it(of, found)
-    return [
-        f"{stops.key}: not paused; nothing starts: {printable(reason)}{f'; {ends}' if ends else ''}"
-    ]
+    reason = printable(found.in_force.lines[0])
+    return [f"{stops.key}: not paused; nothing starts: {reason}{_ends_it(of, found)}"]
 
 
 def _ends_it(of: Fairness, found: Inspection) -> str:
-    """Return the command that ends the limit in force of a key; "" if there is none."""
+    """Return the text "; to end it: …" with the command that ends a key's limit in force, or ""."""
     key, kinds = found.key, [each.kind for each in found.in_force.reasons]
     tenant, _ = read_tier_key(key, _by_service(of)) or ("", None)
     queue = key.removeprefix(_QUEUE)
@@ -82,7 +79,7 @@ def _ends_it(of: Fairness, found: Inspection) -> str:
         "queue": f"queue limit {quoted(queue)} --clear",
     }
     command = ends.get(kinds[0]) if kinds else None
-    return f"to end it: {_COMMAND} {command}" if command else ""
+    return f"; to end it: {_COMMAND} {command}" if command else ""
 
 
 def _by_service(of: Fairness) -> bool:

@@ -120,6 +120,7 @@ def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fai
         "tenant:42: not paused; nothing starts: limit 0: own number of the tenant; to end it: "
         "celery -A APP fairness tenant tier 42 free\n"
     )
+    fairness.tenants.clear_tier("42")
     fairness.tenants.publish_tiers([Tier("free", 0)])
     assert run("limit", "resume", "tenant:42").stdout == (
         "tenant:42: not paused; nothing starts: limit 0: tier free\n"
