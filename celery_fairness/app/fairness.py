@@ -99,8 +99,7 @@ class Fairness:
     @cached_property
     def limits(self) -> LimitsApi:
         """Limits by key."""
-        parts = self._parts
-        return LimitsApi(self._inspector, parts.holding, self._queue_keys, parts.settings)
+        return LimitsApi(self._inspector, self._parts.holding, self._queue_keys)
 
     @cached_property
     def tenants(self) -> TenantsApi:
@@ -113,7 +112,6 @@ class Fairness:
             self._redis_limiter,
             parts.rerouting,
             parts.limiter,
-            parts.settings,
         )
 
     @cached_property

@@ -19,9 +19,9 @@ from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.snapshot import UNCHANGED, stops_of
+from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import got
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import KeyStops
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Overridden
 from celery_fairness.util.durations import Milliseconds, milliseconds
@@ -54,13 +54,19 @@ class Holding:
         self._reader = Reader(limiter)
 
     def stop(
-        self, how: str, key: str, wait_ms: int = 0, reason: str = "", by: str = ""
-    ) -> KeyStops:
+        self,
+        how: str,
+        key: str,
+        wait_ms: int = 0,
+        reason: str = "",
+        by: str = "",
+        known: bool = True,
+    ) -> ChangedStops:
         """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
         stopped = calls.read_stop(self._reader.call(calls.STOP, args))
-        return stops_of(key, stopped)
+        return ChangedStops(**dict(stops_of(key, stopped)), known=known)
 
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
@@ -92,9 +98,11 @@ class Holding:
         if calls.read_override(self._reader.call(calls.OVERRIDE, args)) is Overridden.PAST:
             raise ValueError("until: expected a time to come, got: one that is past")
 
-    def cool_down(self, key: str, wait_seconds: float, reason: str = "") -> KeyStops:
+    def cool_down(
+        self, key: str, wait_seconds: float, reason: str = "", known: bool = True
+    ) -> ChangedStops:
         """Start nothing under a key, in its form in Redis, for a time; log it."""
-        stops = self.stop("cool", key, milliseconds(wait_seconds), reason)
+        stops = self.stop("cool", key, milliseconds(wait_seconds), reason, known=known)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops

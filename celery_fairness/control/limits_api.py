@@ -10,7 +10,6 @@ from celery_fairness.config.fields import whole
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.rates import RateLike
-from celery_fairness.config.settings import Settings
 from celery_fairness.control.holding import (
     Holding,
     cool_down_seconds,
@@ -46,20 +45,14 @@ class LimitsApi:
         inspector: Reads keys.
         holding: Returns what writes pauses, cool-downs and overrides.
         queues: Finds the queue that a key belongs to.
-        settings: The settings in force.
     """
 
     def __init__(
-        self,
-        inspector: Inspector,
-        holding: Callable[[], Holding],
-        queues: QueueKeys,
-        settings: Settings,
+        self, inspector: Inspector, holding: Callable[[], Holding], queues: QueueKeys
     ) -> None:
         self._inspector = inspector
         self._holding = holding
         self._queues = queues
-        self._settings = settings
 
     def list(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
         """Return the known keys by name, those of tenants among them.
@@ -147,15 +140,13 @@ class LimitsApi:
         wait_ms = lasts_ms(for_seconds, until)
         who = person(by)
         name, known = self._changed(key)
-        stops = self._holding().stop("pause", name, wait_ms, by=who)
-        return ChangedStops.of(stops, known=known)
+        return self._holding().stop("pause", name, wait_ms, by=who, known=known)
 
     def resume(self, key: str, *, by: str | None = None) -> ChangedStops:
         """End a pause; a cool-down goes on. Arguments and errors as for :meth:`pause`."""
         who = person(by)
         name, known = self._key(key)[0], self.is_known(key)
-        stops = self._holding().stop("resume", name, by=who)
-        return ChangedStops.of(stops, known=known)
+        return self._holding().stop("resume", name, by=who, known=known)
 
     def cool_down(
         self,
@@ -182,16 +173,13 @@ class LimitsApi:
         """
         wait_seconds = cool_down_seconds(for_seconds, until)
         name, known = self._changed(key, tenants=False)
-        stops = self._holding().cool_down(name, wait_seconds, reason)
-        return ChangedStops.of(stops, known=known)
+        return self._holding().cool_down(name, wait_seconds, reason, known)
 
     def clear_cool_down(self, key: str) -> ChangedStops:
         """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""
         cools = isinstance(key, str) and self._holding().cools(key)
         name = key if cools else self._key(key, tenants=False)[0]
-        known = self.is_known(key)
-        stops = self._holding().stop("clear", name)
-        return ChangedStops.of(stops, known=known)
+        return self._holding().stop("clear", name, known=self.is_known(key))
 
     def override(
         self,
@@ -270,4 +258,4 @@ class LimitsApi:
         queue = ""
         if isinstance(key, str) and key.startswith(PREFIX):
             key, queue = self._queues.find(key)
-        return typed_key(key, self._settings, tenants=tenants, of_all=of_all)[0], queue
+        return typed_key(key, self._inspector.settings, tenants=tenants, of_all=of_all)[0], queue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holding import Holding, lasts_ms, person
@@ -33,7 +32,6 @@ class TenantsApi:
         redis_limiter: Returns the limiter that has waiting tasks.
         rerouting: Moves waiting tasks after a change of tier.
         limiter: Publishes tiers.
-        settings: The settings in force.
     """
 
     def __init__(
@@ -44,7 +42,6 @@ class TenantsApi:
         redis_limiter: Callable[[], RedisLimiter],
         rerouting: Rerouting,
         limiter: Limiter,
-        settings: Settings,
     ) -> None:
         self._limits = limits
         self._holding = holding
@@ -52,7 +49,7 @@ class TenantsApi:
         self._redis_limiter = redis_limiter
         self._rerouting = rerouting
         self._limiter = limiter
-        self._settings = settings
+        self._settings = inspector.settings
 
     def inspect(self, tenant: str, service: str | None = None) -> Inspection:
         """Return the state of a tenant: its limit, leases and waiting tasks.
@@ -106,8 +103,7 @@ class TenantsApi:
     def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedStops:
         name = tier_key(reserved(_named(tenant)))
         known = self._limits.is_known(self._key(tenant, None))
-        stops = self._holding().stop(how, name, wait_ms, by=by)
-        return ChangedStops.of(stops, known=known)
+        return self._holding().stop(how, name, wait_ms, by=by, known=known)
 
     def override(
         self,

@@ -180,11 +180,6 @@ class ChangedStops(KeyStops):
 
     known: bool
 
-    @classmethod
-    def of(cls, stops: KeyStops, *, known: bool) -> ChangedStops:
-        """Return ``stops`` with ``known``."""
-        return cls(**dict(stops), known=known)
-
 
 class QueueState(Value):
     """A queue: its tasks and its limit.
