@@ -10,31 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 
-from celery_fairness.control.find_task import MessageNames, messages_of, read_message, running
-from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.find_task import MessageNames, find
+from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Blocker
 
-#: Running tasks whose callers are read.
-RUNNING_AT_MOST = 10_000
-#: Messages in one call.
-BATCH = 20
+#: Callers whose own callers are read.
+CALLERS_AT_MOST = 100
 
 
 def ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
-    """Return the ids of a task's callers, by its message and the messages of running tasks."""
-    found = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
-    if not found:
-        return found
-    tags = (row.task.tag for row in islice(running(reader), RUNNING_AT_MOST))
-    messages = (text for some in batches(tags, BATCH) for text in messages_of(reader, some))
-    callers = {each.task_id: each.parent_id for each in map(read_message, messages)}
-    caller = callers.get(names.parent_id)
-    while caller and caller not in found | {names.task_id}:
+    """Return the ids of a task's callers: those in its message, and the callers of each."""
+    found = {names.parent_id, names.root_id}
+    caller = names.parent_id
+    for _ in range(CALLERS_AT_MOST):
+        places = find(reader, caller) if caller else []
+        caller = places[0].names.parent_id if places else ""
+        if caller in found:
+            break
         found.add(caller)
-        caller = callers.get(caller)
-    return found
+    return found - {"", names.task_id}
 
 
 def with_ancestors(blocked: Iterable[Blocker], ancestors: Iterable[str]) -> Iterator[Blocker]:
