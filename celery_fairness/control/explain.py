@@ -19,11 +19,10 @@ from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.ancestors import ancestors_of, with_ancestors
 from celery_fairness.control.find_task import Place
-from celery_fairness.control.forecast import wait_for_limit
+from celery_fairness.control.forecast import Positions, wait_for_limit
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import TaskHead, whole_of
-from celery_fairness.control.positions import Positions
 from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.limiter.redis import RedisLimiter

@@ -6,7 +6,7 @@ behind a gate come from events, which are read after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit
@@ -23,10 +23,9 @@ from celery_fairness.config.tenants import (
 )
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holders import with_jobs
-from celery_fairness.control.keys import is_tenants
-from celery_fairness.control.list_limits import known_keys
+from celery_fairness.control.keys import is_tenants, keys_of_row
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, logical_now
 from celery_fairness.control.snapshot import read_inspection
 from celery_fairness.errors import NotFound, got
 from celery_fairness.limiter.redis import RedisLimiter
@@ -88,7 +87,7 @@ class Inspector:
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
-        keys = known_keys(Reader(self._limiter()))
+        keys = sorted(set(_known_keys(Reader(self._limiter()))) - {SYSTEM})
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
             items=tuple(map(self._of_known, some)),
@@ -214,3 +213,23 @@ def typed_key(
     raise ValueError(
         f"key: expected the key of a limit such as 'api.stripe.com'{other}, got: {got(key)}"
     )
+
+
+def _known_keys(reader: Reader) -> Iterator[str]:
+    """Yield the keys that are used, or were just now, or were changed; some occur several times.
+
+    Each table that has keys is read in pages. Other keys of the Redis are not read.
+    """
+    keys = reader.keys
+    yield from reader.members(keys.paused)
+    tables = [("ZSCAN", name) for name in (keys.paused_until, keys.cooled)]
+    tables += [("HSCAN", name) for name in (keys.overrides, keys.queue_keys, keys.waiting_at)]
+    for queue, _ in reader.pairs("HSCAN", keys.waiting):
+        tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]
+    for command, table in tables:
+        yield from (key for key, _ in reader.pairs(command, table))
+    for _, row in reader.pairs("HSCAN", keys.running):
+        yield from keys_of_row(row)
+    logical = logical_now(reader)
+    lately = reader.pairs("ZSCAN", keys.idle)
+    yield from (key.strip() for key, until in lately if float(until) > logical)

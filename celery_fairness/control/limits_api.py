@@ -18,12 +18,13 @@ from celery_fairness.control.holding import (
     person,
 )
 from celery_fairness.control.inspect import Inspector, typed_key
-from celery_fairness.control.list_limits import LONGEST_PAGE, PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import NotFound, TenantInvalid
 
+#: As the Open Job Spec's routes have them (10.3).
+PAGE_LENGTH, LONGEST_PAGE = 20, 100
 #: The numbers of pages.
 PAGES = whole(1, 1_000_000)
 
