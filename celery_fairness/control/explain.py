@@ -68,8 +68,7 @@ def explain(
         # It has started or ended since it was found.
         return explained(limits=limits)
     # With priorities over all tenants, later tasks may go first, so there is no estimate.
-    in_ring = None if settings.priority_scope == "queue" else positions.before_in_queue()
-    in_turn = None if in_ring is None else positions.slots.wait(in_ring)
+    in_turn = None if settings.priority_scope == "queue" else positions.wait_in_queue()
     enforced = settings.enforcement is Enforcement.ON
     blocked: list[Blocker] = []
     opened: list[float | None] = []

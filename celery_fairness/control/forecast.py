@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit
@@ -59,51 +60,6 @@ class Turn(NamedTuple):
     limit: int | None = None
 
 
-class HeldSlots:
-    """The workers' slots that tasks of one queue hold now.
-
-    Args:
-        rows: Running tasks, or a sample of them.
-        running: Number of all running tasks.
-        queue: Name of the queue.
-        logical: The logical time.
-        means: Known mean run times in seconds, by the tenant's key.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[Row],
-        running: int,
-        queue: str,
-        logical: float,
-        means: Mapping[str, float],
-    ) -> None:
-        its = [row for row in rows if row.queue == queue]
-        self.holders = [_holder(row, logical, means) for row in its]
-        self.held = max(1, len(its) * running // len(rows)) if its else 0
-        of_kind: defaultdict[str, list[float]] = defaultdict(list)
-        for row in rows:
-            if row.mean_ms is not None:
-                of_kind[row.task.name].append(row.mean_ms / 1000)
-        self._takes = {kind: sum(each) / len(each) for kind, each in of_kind.items()}
-
-    def takes(self, kind: str) -> float | None:
-        """Return for how many seconds tasks of a name hold their slots, or None if unknown."""
-        return self._takes.get(kind)
-
-    def wait(self, before: Before) -> float | None:
-        """Return the seconds until a slot is free for a task, or None if unknown."""
-        if not self.holders:
-            return None
-        return wait_for_ends(self.holders, self.held, before.tasks + 1, before.takes)
-
-
-def _holder(row: Row, logical: float, means: Mapping[str, float]) -> HeldLease:
-    held = None if row.since is None else max(0.0, (logical - row.since) / 1000)
-    usual = means.get(row.task.key) if row.mean_ms is None else row.mean_ms / 1000
-    return HeldLease("", 0.0, held_seconds=held, usual_seconds=usual)
-
-
 def wait_for_ends(
     holders: Sequence[HeldLease], held: int, ends: int, takes: float | None = None
 ) -> float | None:
@@ -123,9 +79,9 @@ def wait_for_ends(
     ages = [each.held_seconds for each in holders if each.held_seconds is not None]
     if not usual or not ages:
         return None
-    mean = sum(usual) / len(usual)
+    mean = fmean(usual)
     # A holder without a usual time may be of a task that runs longer, so ages count as well.
-    later = max(mean, sum(ages) / len(ages)) if takes is None else takes * _longer(holders)
+    later = max(mean, fmean(ages)) if takes is None else takes * _longer(holders)
     left = sorted(
         abs((later if each.usual_seconds is None else each.usual_seconds) - each.held_seconds)
         for each in holders
@@ -207,7 +163,7 @@ def before_it(turns: Sequence[Turn], mine: Turn, of_all: int, places: int = 0) -
     ]
     more = of_all / len(turns) if 0 < len(turns) < of_all else 1.0
     known = [each.takes for each, _ in [*others, (mine, 0)] if each.takes is not None]
-    usual = sum(known) / len(known) if known else 1.0
+    usual = fmean(known) if known else 1.0
     all_of_it = [(mine, float(mine.tasks))]
     all_of_it += [(each, tasks * more) for each, tasks in others]
     if places:
@@ -300,11 +256,17 @@ class Positions:
         rows = (read_row(*row) for row in answer.get("rows") or ())
         #: Running tasks, or a sample of them.
         self.rows = [row for row in rows if row is not None]
+        its = [row for row in self.rows if row.queue == task.queue]
         means = {key: mean for key, mean in (answer.get("means") or {}).items() if mean >= 0}
-        #: The slots that tasks of the queue hold.
-        self.slots = HeldSlots(
-            self.rows, answer["running"], task.queue, float(answer["logical"]), means
-        )
+        self._holders = [_holder(row, float(answer["logical"]), means) for row in its]
+        #: Number of the slots that tasks of the queue hold.
+        self._held = len(its) and max(1, len(its) * answer["running"] // len(self.rows))
+        of_name: defaultdict[str, list[float]] = defaultdict(list)
+        for row in self.rows:
+            if row.mean_ms is not None:
+                of_name[row.task.name].append(row.mean_ms / 1000)
+        #: How long tasks of a name hold their slots, in seconds.
+        self._takes = {name: fmean(each) for name, each in of_name.items()}
 
     @property
     def in_lane(self) -> int:
@@ -317,17 +279,24 @@ class Positions:
         found: int | None = self._answer.get("in_ring")
         return found
 
-    def before_in_queue(self) -> Before | None:
+    def _before_in_queue(self) -> Before | None:
         """Return the tasks before it in its queue; None if its tenant has no position there."""
         place = self._answer.get("ring")
-        return None if place is None else self._before(place, self.slots.held)
+        return None if place is None else self._before(place, self._held)
+
+    def wait_in_queue(self) -> float | None:
+        """Return the seconds until a slot is free for it, or None if unknown."""
+        before = self._before_in_queue()
+        if before is None or not self._holders:
+            return None
+        return wait_for_ends(self._holders, self._held, before.tasks + 1, before.takes)
 
     def before(self, limit: Limit) -> Before:
         """Return the tasks before it at one of its limits, whose numbers apply."""
         place = self._answer["limits"].get(limit.key)
         if place is None:
             # It is the limit of the whole queue.
-            return self.before_in_queue() or Before(0)
+            return self._before_in_queue() or Before(0)
         if "of_all" not in place:
             mine = self._turn(place["mine"])
             return Before(mine.tasks, mine.takes)
@@ -344,5 +313,11 @@ class Positions:
         return Turn(key, at, int(tasks), charge, takes, most)
 
     def _usual(self, names: list[str]) -> float | None:
-        known = [each for each in map(self.slots.takes, names) if each is not None]
-        return sum(known) / len(known) if known else None
+        known = [self._takes[name] for name in names if name in self._takes]
+        return fmean(known) if known else None
+
+
+def _holder(row: Row, logical: float, means: Mapping[str, float]) -> HeldLease:
+    held = None if row.since is None else max(0.0, (logical - row.since) / 1000)
+    usual = means.get(row.task.key) if row.mean_ms is None else row.mean_ms / 1000
+    return HeldLease("", 0.0, held_seconds=held, usual_seconds=usual)
