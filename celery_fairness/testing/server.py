@@ -293,8 +293,7 @@ class RedisServer:
         self._paused = False
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while process.poll() is None:
-            answered = _answering_pid(self.port)
-            if answered in (process.pid, _UNNAMED):
+            if self._answers(process.pid):
                 return True
             if time.monotonic() > deadline:
                 raise ServerFailed(
@@ -310,6 +309,19 @@ class RedisServer:
             f"its log:\n{log_text}"
         )
 
+    def _answers(self, pid: int) -> bool:
+        """Return whether the server on the port is the process ``pid``."""
+        from redis.exceptions import AuthenticationError, RedisError
+
+        try:
+            with self.client(socket_timeout=1.0) as client:
+                return bool(client.info("server")["process_id"] == pid)
+        except AuthenticationError:
+            # It wants a password, so it does not send its process id.
+            return True
+        except RedisError:
+            return False
+
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.terminate()
@@ -324,25 +336,3 @@ class RedisServer:
 
 def _text_since(path: Path, offset: int) -> str:
     return path.read_bytes()[offset:].decode(errors="replace")
-
-
-#: The server answers but does not send its process id, such as one that wants a password.
-_UNNAMED = -1
-
-
-def _answering_pid(port: int) -> int | None:
-    """Return the process id of the server that answers PING on `port`; None if there is none."""
-    try:
-        with socket.create_connection((HOST, port), timeout=1.0) as connection:
-            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
-            reply = b""
-            while chunk := connection.recv(65536):
-                reply += chunk
-    except OSError:
-        return None
-    if reply.startswith(b"-NOAUTH"):
-        return _UNNAMED
-    if not reply.startswith(b"+PONG"):
-        return None
-    _, found, rest = reply.partition(b"process_id:")
-    return int(rest.split(b"\r\n", 1)[0]) if found else _UNNAMED
