@@ -16,19 +16,18 @@ from celery_fairness.errors import got
 
 Milliseconds = NewType("Milliseconds", int)
 
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 #: Most digits before and after a number's decimal point.
 _DIGITS = 20
 #: Durations are added up in this unit, in which every number with so many digits is whole.
 _PARTS_OF_A_SECOND: int = 1_000 * 10**_DIGITS
 _NUMBER = rf"[0-9]{{1,{_DIGITS}}}(?:\.[0-9]{{1,{_DIGITS}}})?"
-_PARTS = re.compile(rf"({_NUMBER})(ms|s|m|h|d)")
+_PARTS = re.compile(rf"({_NUMBER})(ms|[wdhms])")
 _COMPACT = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h|d))+")
 _ISO = re.compile(
-    rf"P(?!$)(?:({_NUMBER})W)?(?:({_NUMBER})D)?"
-    rf"(?:T(?=[0-9])(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_NUMBER})S)?)?"
+    rf"P(?!$)(?:{_NUMBER}W)?(?:{_NUMBER}D)?"
+    rf"(?:T(?=[0-9])(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?"
 )
-_ISO_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
 
 DURATION_FORMS = "a duration such as 30, 30s, 1m30s, 500ms or PT30S"
 
@@ -63,12 +62,9 @@ def parse_duration(text: str) -> float:
     stripped = text.strip()
     if re.fullmatch(_NUMBER, stripped):
         return _total([(stripped, _UNIT_MS["s"])])
-    if _COMPACT.fullmatch(stripped):
-        return _total((number, _UNIT_MS[unit]) for number, unit in _PARTS.findall(stripped))
-    iso = _ISO.fullmatch(stripped)
-    if iso:
-        pairs = zip(iso.groups(), _ISO_MS, strict=True)
-        return _total((number, unit_ms) for number, unit_ms in pairs if number is not None)
+    if _COMPACT.fullmatch(stripped) or _ISO.fullmatch(stripped):
+        parts = _PARTS.findall(stripped.lower())
+        return _total((number, _UNIT_MS[unit]) for number, unit in parts)
     raise ValueError(f"expected {DURATION_FORMS}, got: {got(text)}")
 
 
